@@ -17,17 +17,17 @@ from dsindex.errors import DsindexError as DsindexError
 from dsindex.execution.progress.reporter import Snapshot as Snapshot
 from dsindex.instruction.config import InstructionConfig
 from dsindex.options.instruct import ExportKind
-from dsindex.api.results import BuildResult as BuildResult
-from dsindex.api.results import ConvertResult as ConvertResult
-from dsindex.api.results import EstimateResult as EstimateResult
-from dsindex.api.results import IndexResult as IndexResult
-from dsindex.api.results import InstructResult as InstructResult
-from dsindex.api.results import MergeResult as MergeResult
-from dsindex.api.results import MixResult as MixResult
-from dsindex.api.results import PackResult as PackResult
+from dsindex.jobs.build import BuildResult as BuildResult
+from dsindex.jobs.conversion import ConvertResult as ConvertResult
+from dsindex.tools.estimate import EstimateResult as EstimateResult
+from dsindex.jobs.index import IndexResult as IndexResult
+from dsindex.jobs.instruct import InstructResult as InstructResult
+from dsindex.jobs.merge import MergeResult as MergeResult
+from dsindex.tools.mix import MixResult as MixResult
+from dsindex.jobs.pack import PackResult as PackResult
 from dsindex.api.results import PackedRepairResult as PackedRepairResult
 from dsindex.api.results import RepairResult as RepairResult
-from dsindex.api.results import ReportResult as ReportResult
+from dsindex.tools.report import ReportResult as ReportResult
 from dsindex.api.results import VerifyResult as VerifyResult
 
 __version__: str

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 from dsindex.api.boundary import api_function, input_options, join_connected_cluster
 from dsindex.api.index import index_options
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import BuildResult, EstimateResult, IndexResult, fields_of
 from dsindex.api.tokenizers import tokenizer_in_place
-from dsindex.jobs.build import run_build
+from dsindex.jobs.build import BuildResult, run_build
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import split_options
-from dsindex.tools.estimate import run_plan
+from dsindex.tools.estimate import EstimateResult, run_plan
 
 if TYPE_CHECKING:
     from dsindex.api.boundary import Paths
@@ -48,9 +47,7 @@ def build(
     with tokenizer_in_place(join_connected_cluster(input_options(options, input)), tokenizer) as placed:
         config, of_index = split_options(placed | index_options(index))
         with open_reporter(progress) as reporter:
-            report = run_build(config, reporter=reporter, index=of_index)
-    indices = tuple(IndexResult(**fields_of(of_dataset)) for of_dataset in report.indices)
-    return BuildResult(**fields_of(report) | {"indices": indices})
+            return run_build(config, reporter=reporter, index=of_index)
 
 
 @api_function(BuildConfig, leave_out={"check"})
@@ -77,4 +74,4 @@ def estimate(
     """
     with tokenizer_in_place(input_options(options, input), tokenizer) as placed:
         config, _ = split_options(placed | index_options(index))
-        return EstimateResult(**fields_of(run_plan(config)))
+        return run_plan(config)

@@ -19,10 +19,10 @@ from dsindex.api.boundary import (
     respell,
 )
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import IndexResult, Result, fields_of
+from dsindex.api.results import Result
 from dsindex.api.subjects import list_text_prefixes
 from dsindex.engine.start import start_with_nodes
-from dsindex.jobs.index import run_index
+from dsindex.jobs.index import IndexResult, run_index
 from dsindex.options.config import validated, validation_message
 from dsindex.options.index import IndexConfig
 from dsindex.options.index import IndexOptions as _IndexOptions
@@ -101,7 +101,7 @@ def build_index(
         with contextlib.closing(start_with_nodes(config, reporter)) as tasks:
             report = run_index(config, executor=tasks)
         reporter.advance(1)
-    return IndexResult(**fields_of(report))
+    return report
 
 
 def blend_options(**blends: object) -> dict[str, tuple[str, ...]]:

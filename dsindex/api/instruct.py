@@ -16,10 +16,9 @@ from dsindex.api.boundary import (
     plain_value,
 )
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import InstructResult, fields_of
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.instruction.config import InstructionConfig
-from dsindex.jobs.instruct import join_job, run_instruct
+from dsindex.jobs.instruct import InstructResult, join_job, run_instruct
 from dsindex.options.instruct import InstructConfig
 from dsindex.store.config_files import read_yaml
 
@@ -65,7 +64,7 @@ def instruct(
         if job.executor == "auto" and job.address is None:
             job = job.model_copy(update=join_connected_cluster({}))
         with open_reporter(progress) as reporter:
-            return InstructResult(**fields_of(run_instruct(job, instruction, reporter=reporter)))
+            return run_instruct(job, instruction, reporter=reporter)
 
 
 def _read_settings(config: object) -> tuple[Mapping[str, Any], str, Path]:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import api_function, join_connected_cluster, plain_value, seen_from_anywhere
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import ConvertResult, MergeResult, fields_of
 from dsindex.api.subjects import find_prefix, list_text_prefixes
-from dsindex.jobs.conversion import ConvertConfig, convert_dataset
-from dsindex.jobs.merge import run_merge
+from dsindex.jobs.conversion import ConvertConfig, ConvertResult, convert_dataset
+from dsindex.jobs.merge import MergeResult, run_merge
 from dsindex.options.config import validated
 from dsindex.options.merge import MergeConfig
 
@@ -39,7 +38,7 @@ def merge(
     """
     config = validated(join_connected_cluster(options) | {"input": list_text_prefixes("input", input)}, MergeConfig)
     with open_reporter(progress) as reporter:
-        return MergeResult(**fields_of(run_merge(config, reporter=reporter)))
+        return run_merge(config, reporter=reporter)
 
 
 @api_function(ConvertConfig)
@@ -71,4 +70,4 @@ def convert(
             destination=seen_from_anywhere(config, str(plain_value(destination))),
         )
         reporter.advance(1)
-    return ConvertResult(**fields_of(conversion))
+    return conversion

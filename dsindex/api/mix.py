@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function
 from dsindex.api.index import blend_options
-from dsindex.api.results import MixResult, fields_of
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.options.config import validated
 from dsindex.options.mix import MixConfig
-from dsindex.tools.mix import run_mix
+from dsindex.tools.mix import MixResult, run_mix
 
 if TYPE_CHECKING:
     from dsindex.api.index import Blend
@@ -46,7 +45,7 @@ def mix(
     options |= blend_options(data_path=data_path, valid_data_path=valid_data_path, test_data_path=test_data_path)
     if source != ():
         options["source"] = _source_words(source)
-    return MixResult(**fields_of(run_mix(validated(options, MixConfig))))
+    return run_mix(validated(options, MixConfig))
 
 
 def _source_words(source: Mapping[Subject, str | None] | Subjects) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function, plain_value
-from dsindex.api.results import IndexResult, InstructResult
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.datasets.opening import DEFAULT_SPLIT, open_cache, open_dataset
+from dsindex.jobs.index import IndexResult
+from dsindex.jobs.instruct import InstructResult
 
 if TYPE_CHECKING:
     from dsindex.api.subjects import Subject, Subjects

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import api_function, input_options, join_connected_cluster
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import PackResult, fields_of
 from dsindex.api.tokenizers import tokenizer_in_place
-from dsindex.jobs.pack import run_pack
+from dsindex.jobs.pack import PackResult, run_pack
 from dsindex.options.config import validated
 from dsindex.options.pack import PackConfig
 
@@ -41,4 +40,4 @@ def pack(
     with tokenizer_in_place(join_connected_cluster(input_options(options, input)), tokenizer) as placed:
         config = validated(placed, PackConfig)
         with open_reporter(progress) as reporter:
-            return PackResult(**fields_of(run_pack(config, reporter=reporter)))
+            return run_pack(config, reporter=reporter)

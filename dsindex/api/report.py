@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from dsindex.api.boundary import api_function, list_paths, plain_value
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import IndexResult, InstructResult, ReportResult, fields_of
 from dsindex.api.subjects import list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
-from dsindex.tools.report import ReportOptions, run_report
+from dsindex.jobs.index import IndexResult
+from dsindex.jobs.instruct import InstructResult
+from dsindex.tools.report import ReportOptions, ReportResult, run_report
 
 if TYPE_CHECKING:
     import os
@@ -51,4 +52,4 @@ def report(
     folders = cache.folders if isinstance(cache, IndexResult) else () if cache is None else list_paths("cache", cache)
     options = {"output": str(plain_value(output)), "cache": folders}
     with tokenizer_in_place(options, tokenizer) as placed, open_reporter(progress) as reporter:
-        return ReportResult(**fields_of(run_report(prefixes, ReportOptions(**placed), reporter=reporter)))
+        return run_report(prefixes, ReportOptions(**placed), reporter=reporter)

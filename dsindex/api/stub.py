@@ -39,7 +39,7 @@ def write_stub() -> str:
     results = sorted(name for name in dsindex.__all__ if name.endswith("Result"))
     functions = sorted(name for name in dsindex.__all__ if name.islower() and name != "ray_datasource")
     parts = [
-        _HEAD + "".join(f"from dsindex.api.results import {name} as {name}\n" for name in results),
+        _HEAD + "".join(f"from {getattr(dsindex, name).__module__} import {name} as {name}\n" for name in results),
         "__version__: str\n__all__: list[str]\n",
         f'class IndexOptions(_IndexOptions):\n    """{IndexOptions.__doc__}"""\n\n'
         + _declare(

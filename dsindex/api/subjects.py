@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from dsindex.api.boundary import OptionsError
-from dsindex.api.results import IndexResult, InstructResult, Result
+from dsindex.api.results import Result
+from dsindex.jobs.index import IndexResult
+from dsindex.jobs.instruct import InstructResult
 from dsindex.options.pack import PBIN_SUFFIX
 from dsindex.store.urls import as_prefix
 

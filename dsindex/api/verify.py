@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function, join_connected_cluster, plain_value, seen_from_anywhere
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import IndexResult, PackedRepairResult, RepairResult, VerifyResult, fields_of
+from dsindex.api.results import PackedRepairResult, RepairResult, VerifyResult
 from dsindex.api.subjects import find_prefix, list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
+from dsindex.jobs.index import IndexResult
 from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair, with_fitting_output
 from dsindex.options.config import validated
 from dsindex.options.pack import PBIN_SUFFIX
@@ -94,7 +96,8 @@ def repair(
                 return PackedRepairResult(source=found, target=config.output, num_joints=num_joints)
             found = as_prefix(found)
             account = run_repair(found, config, reporter=reporter)
-    return RepairResult(**fields_of(account), source=found, target=config.output)
+    known = {field.name: getattr(account, field.name) for field in fields(account)}
+    return RepairResult(**known, source=found, target=config.output)
 
 
 def _find_folder(caches: IndexResult) -> str:

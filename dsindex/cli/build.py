@@ -16,7 +16,7 @@ from dsindex.cli.options import (
 )
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
-from dsindex.jobs.build import describe_build, run_build
+from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import add_megatron_arguments
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_build(config, reporter=reporter, index=index)
     write_summary(
-        describe_build(report),
+        report.lines(),
         seconds=round(report.seconds, 3),
         already_complete=report.already_complete,
         outputs=[

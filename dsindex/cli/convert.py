@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsindex.cli.options import add_executor_arguments, add_options, read_config
 from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_since
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.jobs.conversion import ConvertConfig, convert_dataset, describe_conversion
+from dsindex.jobs.conversion import ConvertConfig, convert_dataset
 
 if TYPE_CHECKING:
     import argparse
@@ -42,5 +42,5 @@ def run(options: argparse.Namespace) -> int:
     before = enter_stores(options)
     config = read_config(options, ConvertConfig, beside=("source", "destination"))
     conversion = convert_dataset(config, source=options.source, destination=options.destination)
-    write_lines(describe_conversion(conversion) + requests_since(before))
+    write_lines(conversion.lines() + requests_since(before))
     return 0

@@ -17,7 +17,7 @@ from dsindex.cli.stores import add_store_arguments, enter_stores, requests_since
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import show_lines, write_lines
-from dsindex.jobs.index import describe_index, run_index
+from dsindex.jobs.index import run_index
 from dsindex.options.config import UsageError, validated
 from dsindex.options.index import IndexConfig, local_path, parse_replacements, take_job_tokenizer
 from dsindex.options.pretrain_command import (
@@ -165,5 +165,5 @@ def run(options: argparse.Namespace) -> int:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    write_lines(describe_index(report) + requests_since(before))
+    write_lines(report.lines() + requests_since(before))
     return 0 if report.ok else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dsindex.cli.options import add_input_arguments, add_options, add_record_arguments
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
-from dsindex.jobs.instruct import describe_instruct, join_job, run_instruct
+from dsindex.jobs.instruct import join_job, run_instruct
 from dsindex.options.instruct import InstructConfig
 from dsindex.store.config_files import read_yaml
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
     write_summary(
-        describe_instruct(report),
+        report.lines(),
         seconds=round(report.seconds, 3),
         already_complete=report.already_complete,
         outputs=[

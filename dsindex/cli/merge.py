@@ -8,7 +8,7 @@ from dsindex.cli.options import add_config_argument, add_options, add_work_argum
 from dsindex.cli.stores import add_store_arguments, dataset_path, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
-from dsindex.jobs.merge import describe_merge, run_merge
+from dsindex.jobs.merge import run_merge
 from dsindex.options.merge import MergeConfig
 from dsindex.store.requests import all_requests
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     write_summary(
-        describe_merge(report) + requests_since(before),
+        report.lines() + requests_since(before),
         already_complete=report.already_complete,
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.cli.options import add_config_argument, add_options, read_config
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.mix import MixConfig
-from dsindex.tools.mix import MixReport, describe_mix, run_mix
+from dsindex.tools.mix import MixResult, run_mix
 
 if TYPE_CHECKING:
     import argparse
@@ -55,11 +55,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         write_json(sys.stdout, as_json(report))
     else:
-        write_lines(describe_mix(report))
+        write_lines(report.lines())
     return 0 if report.ok else 1
 
 
-def as_json(report: MixReport) -> dict[str, Any]:
+def as_json(report: MixResult) -> dict[str, Any]:
     """Return a report in a form for JSON."""
     mixture = report.mixture
     return {

@@ -12,7 +12,7 @@ from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
-from dsindex.jobs.pack import describe_pack, run_pack
+from dsindex.jobs.pack import run_pack
 from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.pack import (
     MODALITIES_PARTS,
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_pack(config, reporter=reporter)
     write_summary(
-        describe_pack(report),
+        report.lines(),
         seconds=round(report.seconds, 3),
         already_complete=report.already_complete,
         outputs=[{"path": report.path, "documents": report.num_documents, "tokens": report.num_tokens}],

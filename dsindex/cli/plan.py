@@ -11,13 +11,13 @@ from dsindex.cli.build import (
     read_build_options,
 )
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.tools.estimate import describe_plan, run_plan
+from dsindex.tools.estimate import run_plan
 
 if TYPE_CHECKING:
     import argparse
 
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "REQUIRED", "TAKES_PRETRAIN_FLAGS", "add_arguments", "describe_plan", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "REQUIRED", "TAKES_PRETRAIN_FLAGS", "add_arguments", "run"]
 
 DESCRIPTION = """\
 Estimate what `dsindex build` with the same options would need: shards, sizes, time and memory, and
@@ -32,5 +32,5 @@ EXAMPLES = (
 def run(options: argparse.Namespace) -> int:
     """Estimate a build, and print the estimate."""
     config, _ = read_build_options(options)
-    write_lines(describe_plan(run_plan(config)))
+    write_lines(run_plan(config).lines())
     return 0

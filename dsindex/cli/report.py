@@ -14,7 +14,7 @@ from dsindex.cli.stores import (
 )
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.tools.report import ReportOptions, describe_report, run_report
+from dsindex.tools.report import ReportOptions, run_report
 
 if TYPE_CHECKING:
     import argparse
@@ -75,5 +75,5 @@ def run(options: argparse.Namespace) -> int:
             ),
             reporter=reporter,
         )
-    write_lines(describe_report(report) + requests_since(before))
+    write_lines(report.lines() + requests_since(before))
     return 0 if report.ok else 1

@@ -233,7 +233,7 @@ IndexTask = GPTIndexTask | BlendIndexTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexResult:
+class BuiltCache:
     """The result of one task."""
 
     name: str
@@ -272,7 +272,7 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
     ]
 
 
-def build_index_cache(task: IndexTask) -> IndexResult:
+def build_index_cache(task: IndexTask) -> BuiltCache:
     """Build one cache and write it, or keep an existing one that is still valid.
 
     Raises:
@@ -287,7 +287,7 @@ def build_index_cache(task: IndexTask) -> IndexResult:
         return _build_dataset(task, started)
 
 
-def _build_dataset(task: GPTIndexTask, started: float) -> IndexResult:
+def _build_dataset(task: GPTIndexTask, started: float) -> BuiltCache:
     slot = task.slot
     lengths = read_lengths(task.prefix, task.begin, task.end)
     source = fingerprint(task.prefix, task.begin, task.end, lengths)
@@ -296,7 +296,7 @@ def _build_dataset(task: GPTIndexTask, started: float) -> IndexResult:
         make_folder(os.path.dirname(slot.record) or ".")
         with lock_slot(slot):
             reused = _is_current(task, source) or _write_dataset(task, lengths, source)
-    return IndexResult(
+    return BuiltCache(
         name=task.name,
         paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),
         num_samples=task.epochs.num_samples,
@@ -354,7 +354,7 @@ def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
     return same_bounds and sum(map(os.path.getsize, task.array_paths)) == task.file_bytes
 
 
-def _build_blend(task: BlendIndexTask, started: float) -> IndexResult:
+def _build_blend(task: BlendIndexTask, started: float) -> BuiltCache:
     from dsindex.index.greedy import blend_by_weights, blend_exhaustively
 
     if task.size is None:
@@ -367,7 +367,7 @@ def _build_blend(task: BlendIndexTask, started: float) -> IndexResult:
     make_folder(os.path.dirname(slot.record) or ".")
     with lock_slot(slot):
         reused = write_slot(slot, (datasets, samples, task.description.encode()), _made_by())
-    return IndexResult(
+    return BuiltCache(
         name=task.name,
         paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),
         num_samples=len(datasets),

@@ -36,7 +36,7 @@ from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import PlanError
-from dsindex.jobs.index import describe_index
+from dsindex.execution.report import Report, show_datasets
 from dsindex.options.config import work_folder_path
 from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 from dsindex.store.urls import absolute, folder_of, is_url, lengthened
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dsindex.engine.start import Work
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
-    from dsindex.jobs.index import IndexReport
+    from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
     from dsindex.store.storage import StoredFile
@@ -70,7 +70,7 @@ class BuiltDataset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildReport:
+class BuildResult(Report):
     """The result of a build."""
 
     datasets: tuple[BuiltDataset, ...]
@@ -83,13 +83,51 @@ class BuildReport:
     """Name of the engine."""
     input_notes: tuple[str, ...]
     """Sentences about inputs that are repeated or were left out."""
-    indices: tuple[IndexReport, ...]
+    indices: tuple[IndexResult, ...]
     """One per dataset if index options were given; otherwise empty."""
     requests: RequestCounts
     """The requests to object stores."""
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets, in the order of the keys."""
+        return tuple(dataset.prefix for dataset in self.datasets)
 
-def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildReport:
+    def __repr__(self) -> str:
+        return show_datasets(self, ((each.prefix, each.num_documents, each.num_tokens) for each in self.datasets))
+
+    def lines(self) -> list[str]:
+        """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
+        counts = self.counts
+        lines = []
+        if self.already_complete:
+            lines.append("already complete: the same plan was built before, nothing was done")
+        else:
+            lines.append(
+                f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input, "
+                f"{format_speed(self.input_bytes / max(self.seconds, 1e-6))}, "
+                f"{count(self.run.shards, 'shard')}, {self.run.executor} executor, "
+                f"{count(self.run.workers, 'worker')}, "
+                f"{self.engine}"
+            )
+        filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
+        lines.append(
+            f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
+            f"{counts.blank:,} blank"
+        )
+        lines += [*describe_requests(self.requests), *self.input_notes]
+        for dataset in self.datasets:
+            lines.append(
+                f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
+                f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
+            )
+            lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
+        for indices in self.indices:
+            lines += indices.lines()
+        return lines
+
+
+def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, Any] | None = None) -> BuildResult:
     """Build one dataset per key, continuing an interrupted run of the same plan.
 
     Args:
@@ -115,7 +153,7 @@ class _Build:
     def __init__(self, config: BuildConfig, reporter: Reporter, index: Mapping[str, Any] | None) -> None:
         self._requests_before = all_requests()
         self._index_configs = _index_configs(config, index)
-        self._indices: tuple[IndexReport, ...] = ()
+        self._indices: tuple[IndexResult, ...] = ()
         self._reporter = reporter
         self._outputs = tuple(
             Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.output_names
@@ -143,7 +181,7 @@ class _Build:
         self._results: list[tuple[ShardTask, ShardResult]] = []
         self._shuffle = self._plan_shuffle()
 
-    def run(self) -> BuildReport:
+    def run(self) -> BuildResult:
         source = self._source
         job = Job(
             config=self._config,
@@ -319,8 +357,8 @@ class _Build:
             digests=files,
         )
 
-    def _report(self, outcome: JobOutcome) -> BuildReport:
-        return BuildReport(
+    def _report(self, outcome: JobOutcome) -> BuildResult:
+        return BuildResult(
             datasets=tuple(
                 _built(output.prefix, content) for output, content in zip(self._outputs, outcome.contents, strict=True)
             ),
@@ -388,34 +426,3 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     configs = [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]
     check_index_options(configs[0])
     return configs
-
-
-def describe_build(report: BuildReport) -> list[str]:
-    """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
-    counts = report.counts
-    lines = []
-    if report.already_complete:
-        lines.append("already complete: the same plan was built before, nothing was done")
-    else:
-        lines.append(
-            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
-            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
-            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
-            f"{count(report.run.workers, 'worker')}, "
-            f"{report.engine}"
-        )
-    filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
-    lines.append(
-        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
-        f"{counts.blank:,} blank"
-    )
-    lines += [*describe_requests(report.requests), *report.input_notes]
-    for dataset in report.datasets:
-        lines.append(
-            f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
-            f"{count(dataset.num_sequences, 'sequence')}, {count(dataset.num_tokens, 'token')}"
-        )
-        lines += [f"  .{suffix:4} {dataset.files[suffix].digest}" for suffix in ("bin", "idx")]
-    for indices in report.indices:
-        lines += describe_index(indices)
-    return lines

@@ -19,6 +19,7 @@ from dsindex.engine.nodes import require_shared
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.execution.dispatch import RetryPolicy, ordered_runner
+from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
@@ -66,7 +67,7 @@ class ConvertConfig(ExecutorConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class ConvertResult(Report):
     """The result of a conversion."""
 
     outputs: tuple[str, ...]
@@ -74,6 +75,23 @@ class Conversion:
     num_tokens: int
     dtype: np.dtype[Any]
     """Token type of the output."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The dataset that was written."""
+        path = self.outputs[0]
+        return (path if len(self.outputs) == 1 else path.removesuffix(".bin"),)
+
+    def __repr__(self) -> str:
+        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
+
+    def lines(self) -> list[str]:
+        """Return the closing summary."""
+        line = (
+            f"{' and '.join(self.outputs)}: {count(self.num_documents, 'document')}, "
+            f"{count(self.num_tokens, 'token')} of type {self.dtype}"
+        )
+        return [line]
 
 
 def convert_to_pbin(
@@ -83,7 +101,7 @@ def convert_to_pbin(
     version: PbinVersion = CURRENT_VERSION,
     flatten: bool = False,
     run_tasks: RunTasks = run_in_threads,
-) -> Conversion:
+) -> ConvertResult:
     """Write a `.pbin` with the documents of an MMIDIDX dataset.
 
     Args:
@@ -126,7 +144,7 @@ def convert_to_pbin(
     write_token_file(
         output, [run], dtype=header.dtype, head=header.to_bytes(), write_tail=write_index, run_tasks=run_tasks
     )
-    return Conversion(
+    return ConvertResult(
         outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
     )
 
@@ -138,7 +156,7 @@ def convert_to_indexed(
     version: PbinVersion | None = None,
     dtype: np.dtype[Any] | None = None,
     run_tasks: RunTasks = run_in_threads,
-) -> Conversion:
+) -> ConvertResult:
     """Write an MMIDIDX dataset with the documents of a `.pbin`: one sequence each, none for an empty document.
 
     Args:
@@ -170,7 +188,7 @@ def convert_to_indexed(
             raise new_file_error(idx_path, error) from error
         finally:
             builder.close()
-    return Conversion(
+    return ConvertResult(
         outputs=(bin_path, idx_path),
         num_documents=builder.num_documents,
         num_tokens=header.num_tokens,
@@ -180,7 +198,7 @@ def convert_to_indexed(
 
 def convert_version(
     path: str, output: str, *, version: PbinVersion, run_tasks: RunTasks = run_in_threads
-) -> Conversion:
+) -> ConvertResult:
     """Write a copy of a `.pbin` in another version.
 
     Raises:
@@ -190,7 +208,9 @@ def convert_version(
     """
     header = join_pbin_files([path], output, version=version, run_tasks=run_tasks)
     num_documents = sum(len(lengths) for lengths in read_document_lengths(output, header))
-    return Conversion(outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype)
+    return ConvertResult(
+        outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype
+    )
 
 
 def _document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -226,7 +246,7 @@ def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
             raise FormatError(msg)
 
 
-def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> Conversion:
+def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> ConvertResult:
     """Convert one dataset; the names determine the formats.
 
     Raises:
@@ -273,12 +293,3 @@ def check_names(source: str, destination: str) -> None:
 
 def _is_packed(path: str) -> bool:
     return path.endswith(".pbin")
-
-
-def describe_conversion(conversion: Conversion) -> list[str]:
-    """Return the closing summary."""
-    line = (
-        f"{' and '.join(conversion.outputs)}: {count(conversion.num_documents, 'document')}, "
-        f"{count(conversion.num_tokens, 'token')} of type {conversion.dtype}"
-    )
-    return [line]

@@ -28,14 +28,15 @@ from dsindex.errors import InputError, OutputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.execution.local import available_cpus
+from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import read_description
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
 from dsindex.index.explain import Finding, explain_cache
 from dsindex.index.task import (
     BlendIndexTask,
+    BuiltCache,
     GPTIndexTask,
-    IndexResult,
     IndexTask,
     PartTask,
     build_index_cache,
@@ -68,11 +69,11 @@ Task = TypeVar("Task", PartTask, GPTIndexTask, BlendIndexTask, IndexTask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexReport:
+class IndexResult(Report):
     """The result of an index job."""
 
     tasks: tuple[IndexTask, ...]
-    results: tuple[IndexResult, ...]
+    results: tuple[BuiltCache, ...]
     """Results in the order of the tasks; empty if nothing was to be built."""
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -84,8 +85,53 @@ class IndexReport:
         """Whether --explain found every cache, and every cache sound."""
         return all(finding.found and finding.sound for finding in self.findings)
 
+    @property
+    def descriptions(self) -> dict[str, tuple[str, ...]]:
+        """Description of each cache -> prefixes of its datasets; empty if the layout has no descriptions."""
+        return {
+            task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
+            for task in self.tasks
+            if task.files is not None
+        }
 
-def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the caches."""
+        return tuple(dict.fromkeys(os.path.dirname(result.paths[0]) for result in self.results))
+
+    def __repr__(self) -> str:
+        caches = ", ".join(f"{result.name}: {count(result.num_samples, 'sample')}" for result in self.results)
+        return f"{type(self).__name__}({caches or 'nothing was built'})"
+
+    def lines(self) -> list[str]:
+        """Return the closing summary for people."""
+        lines = []
+        results = dict(enumerate(self.results))
+        for number, task in enumerate(self.tasks if not self.findings else ()):
+            epochs = ""
+            if isinstance(task, GPTIndexTask):
+                samples = task.epochs.num_samples
+                final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
+                tokens = count(task.epochs.tokens_per_epoch, "token")
+                epochs = f" of {count(task.epochs.num_epochs, 'epoch')} of {tokens}{final}"
+                stem = task.array_paths[0].removesuffix("-document_index.npy")
+            else:
+                samples, stem = task.num_samples, task.files.stem
+            result = results.get(number)
+            done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
+            if result is not None:
+                done = (
+                    "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
+                )
+            lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {stem}"]
+        for finding in self.findings:
+            lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
+            lines += [f"  {sentence}" for sentence in finding.sentences]
+        lines += [f"note: {note}" for note in self.notes]
+        return lines
+
+
+def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     """Build the index caches of a job, or only examine them with --check and --explain.
 
     Raises:
@@ -97,12 +143,12 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
     settings = cache_settings(config)
     if config.explain and not any(sources(config)):
         finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
-        return IndexReport(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+        return IndexResult(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
     _require_shared(config, executor)
     counts = count_all(config, settings, executor)
     threads = 1 if executor.kind == "ray" else available_cpus()
     tasks, notes = find_index_caches(config, settings, counts, threads=threads)
-    results: list[IndexResult] = []
+    results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
     if config.explain:
         findings = tuple(_explain(task, config.megatron_release) for task in tasks)
@@ -120,7 +166,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexReport:
         results = _run(executor, build_index_cache, tasks)
         if config.per_dataset_sequences_path is not None:
             notes.append(_write_sequences(config.per_dataset_sequences_path, _prefixes_of_job(config, counts)))
-    return IndexReport(
+    return IndexResult(
         tasks=tuple(tasks),
         results=tuple(results),
         notes=(*notes, *_masked(counts)),
@@ -220,33 +266,6 @@ def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Ta
         for number, task in enumerate(tasks)
     )
     return list(run_in_order(executor, calls))
-
-
-def describe_index(report: IndexReport) -> list[str]:
-    """Return the closing summary for people."""
-    lines = []
-    results = dict(enumerate(report.results))
-    for number, task in enumerate(report.tasks if not report.findings else ()):
-        epochs = ""
-        if isinstance(task, GPTIndexTask):
-            samples = task.epochs.num_samples
-            final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
-            epochs = (
-                f" of {count(task.epochs.num_epochs, 'epoch')} of {count(task.epochs.tokens_per_epoch, 'token')}{final}"
-            )
-            stem = task.array_paths[0].removesuffix("-document_index.npy")
-        else:
-            samples, stem = task.num_samples, task.files.stem
-        result = results.get(number)
-        done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
-        if result is not None:
-            done = "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
-        lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {stem}"]
-    for finding in report.findings:
-        lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
-        lines += [f"  {sentence}" for sentence in finding.sentences]
-    lines += [f"note: {note}" for note in report.notes]
-    return lines
 
 
 MAX_UINT16_VOCABULARY = 1 << 16

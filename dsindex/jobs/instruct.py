@@ -27,6 +27,7 @@ from dsindex.engine.tokenize import make_shards
 from dsindex.errors import InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
+from dsindex.execution.report import Report
 from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
@@ -82,7 +83,7 @@ class BuiltSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstructReport:
+class InstructResult(Report):
     """The result of a job."""
 
     splits: tuple[BuiltSplit, ...]
@@ -101,8 +102,44 @@ class InstructReport:
     exports: tuple[MadeExport, ...] = ()
     """The folders in formats of other trainers."""
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Every dataset that was written, including masks and block layouts."""
+        return tuple(f"{split.prefix}_{name}" for split in self.splits for name in split.files)
 
-def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructReport:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(split.prefix for split in self.splits)})"
+
+    def lines(self) -> list[str]:
+        """Return the summary: what was built, what was quarantined and why, and the digests of the output."""
+        counts = self.counts
+        lines = []
+        if self.already_complete:
+            is_idle = all(export.already_complete for export in self.exports)
+            done = "nothing was done" if is_idle else "only exports were made"
+            lines.append(f"already complete: the same plan was carried out before, {done}")
+        else:
+            lines.append(
+                f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input, "
+                f"{format_speed(self.input_bytes / max(self.seconds, 1e-6))}, "
+                f"{count(self.run.shards, 'shard')}, {self.run.executor} executor, "
+                f"{count(self.run.workers, 'worker')}"
+            )
+        lines.append(
+            f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined + "
+            f"{counts.blank:,} blank"
+        )
+        if self.bad_records:
+            lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in self.bad_records.items()))
+        lines += [*describe_requests(self.requests), *self.input_notes]
+        for split in self.splits:
+            lines += _describe_split(split)
+        for export in self.exports:
+            lines += _describe_export(export)
+        return lines
+
+
+def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, reporter: Reporter) -> InstructResult:
     """Build instruction data, continuing an interrupted run of the same plan.
 
     Args:
@@ -162,7 +199,7 @@ class _Instruct:
         self._results: Results = ()
         self._packings: list[PackingResult | None] = []
 
-    def run(self) -> InstructReport:
+    def run(self) -> InstructResult:
         source = self._source
         job = Job(
             config=self._config,
@@ -271,13 +308,13 @@ class _Instruct:
             self._reporter.advance(1)
         return packings
 
-    def _report(self, outcome: JobOutcome) -> InstructReport:
+    def _report(self, outcome: JobOutcome) -> InstructResult:
         contents = outcome.contents
         remaining = iter(contents)
         groups = [[next(remaining) for _ in split.prefixes] for split in self._splits]
         first = contents[0].record_counts
         counts = first.model_copy(update={"kept": first.kept + first.elsewhere, "elsewhere": 0})
-        return InstructReport(
+        return InstructResult(
             splits=tuple(
                 BuiltSplit(
                     prefix=split_prefix(self._config.output_prefix, split.split),
@@ -334,35 +371,6 @@ def join_job(
         )
         raise UsageError(msg)
     return config, instruction
-
-
-def describe_instruct(report: InstructReport) -> list[str]:
-    """Return the summary: what was built, what was quarantined and why, and the digests that identify the output."""
-    counts = report.counts
-    lines = []
-    if report.already_complete:
-        is_idle = all(export.already_complete for export in report.exports)
-        done = "nothing was done" if is_idle else "only exports were made"
-        lines.append(f"already complete: the same plan was carried out before, {done}")
-    else:
-        lines.append(
-            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
-            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
-            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
-            f"{count(report.run.workers, 'worker')}"
-        )
-    lines.append(
-        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined + "
-        f"{counts.blank:,} blank"
-    )
-    if report.bad_records:
-        lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in report.bad_records.items()))
-    lines += [*describe_requests(report.requests), *report.input_notes]
-    for split in report.splits:
-        lines += _describe_split(split)
-    for export in report.exports:
-        lines += _describe_export(export)
-    return lines
 
 
 def _describe_export(export: MadeExport) -> list[str]:

@@ -18,6 +18,7 @@ from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target
 from dsindex.engine.start import require_room
 from dsindex.errors import FormatError, InputError
+from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.mmididx import read_header
 from dsindex.store.reading import input_status
 from dsindex.store.urls import absolute, is_url, lengthened, parse_url, shortened
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeReport:
+class MergeResult(Report):
     """The result of a merge."""
 
     prefix: str
@@ -44,8 +45,27 @@ class MergeReport:
     files: dict[str, StoredFile]
     already_complete: bool
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The merged dataset."""
+        return (self.prefix,)
 
-def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeReport:
+    def __repr__(self) -> str:
+        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
+
+    def lines(self) -> list[str]:
+        """Return the closing summary: what was merged, and the lines that two people compare."""
+        lines = ["already complete: the same datasets were merged before, nothing was done"] * self.already_complete
+        lines.append(
+            f"{self.prefix}: {count(self.num_documents, 'document')}, "
+            f"{count(self.num_sequences, 'sequence')}, {count(self.num_tokens, 'token')} of "
+            f"{count(self.num_inputs, 'dataset')}"
+        )
+        lines += [f"  .{suffix:4} {self.files[suffix].digest}" for suffix in ("bin", "idx")]
+        return lines
+
+
+def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     """Merge datasets in the order given, continuing an interrupted run of the same plan.
 
     Raises:
@@ -140,8 +160,8 @@ def _content(
     return content if tokenizer is None else content.model_copy(update={"tokenizer": tokenizer})
 
 
-def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeReport:
-    return MergeReport(
+def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeResult:
+    return MergeResult(
         prefix=config.output_prefix,
         num_inputs=len(content.inputs),
         num_documents=content.documents,
@@ -195,15 +215,3 @@ def _examine(prefix: str, parts: tuple[Part, ...]) -> None:
         needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
         require_room(os.path.dirname(prefix), needed, what="the output", remedy="make room, or write elsewhere")
     check_sequences(parts)
-
-
-def describe_merge(report: MergeReport) -> list[str]:
-    """Return the closing summary: what was merged, and the lines that two people compare."""
-    lines = ["already complete: the same datasets were merged before, nothing was done"] * report.already_complete
-    lines.append(
-        f"{report.prefix}: {count(report.num_documents, 'document')}, "
-        f"{count(report.num_sequences, 'sequence')}, {count(report.num_tokens, 'token')} of "
-        f"{count(report.num_inputs, 'dataset')}"
-    )
-    lines += [f"  .{suffix:4} {report.files[suffix].digest}" for suffix in ("bin", "idx")]
-    return lines

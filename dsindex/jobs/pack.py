@@ -43,6 +43,7 @@ from dsindex.engine.tokenize import make_shards
 from dsindex.errors import TokenizerError
 from dsindex.execution.choice import wants_ray
 from dsindex.execution.dispatch import ordered_runner
+from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
 from dsindex.jobs.conversion import TYPE_OF_SIZE
 from dsindex.options.config import work_folder_path
@@ -177,7 +178,7 @@ Results = list[tuple["ShardTask", "ShardResult"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackReport:
+class PackResult(Report):
     """The result of packing."""
 
     path: str
@@ -199,8 +200,42 @@ class PackReport:
     requests: RequestCounts
     """The requests to object stores."""
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The path of the `.pbin`."""
+        return (self.path,)
 
-def run_pack(config: PackConfig, *, reporter: Reporter) -> PackReport:
+    def __repr__(self) -> str:
+        return show_datasets(self, [(self.prefixes[0], self.num_documents, self.num_tokens)])
+
+    def lines(self) -> list[str]:
+        """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
+        counts = self.counts
+        if self.already_complete:
+            first = "already complete: the same plan was packed before, nothing was done"
+        else:
+            first = (
+                f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input, "
+                f"{format_speed(self.input_bytes / max(self.seconds, 1e-6))}, "
+                f"{count(self.run.shards, 'shard')}, {self.run.executor} executor, "
+                f"{count(self.run.workers, 'worker')}, "
+                f"{self.engine}"
+            )
+        lines = [first]
+        lines.append(
+            f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
+            f"+ {counts.blank:,} blank"
+        )
+        lines += [*describe_requests(self.requests), *self.input_notes]
+        lines.append(
+            f"{self.path}: {count(self.num_documents, 'document')}, "
+            f"{count(self.num_tokens, 'token')} of type {self.token_dtype}; "
+            f"{count(self.num_empty, 'text')} without tokens"
+        )
+        return [*lines, f"  .pbin {self.files['pbin'].digest}"]
+
+
+def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
     """Pack JSONL into a `.pbin`, continuing an interrupted run of the same plan.
 
     Raises:
@@ -244,7 +279,7 @@ class _Pack:
             swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
         )
 
-    def run(self) -> PackReport:
+    def run(self) -> PackResult:
         source, keys = self._source, self._selection.names
         job = Job(
             config=self._config,
@@ -347,9 +382,9 @@ class _Pack:
             digests=files,
         )
 
-    def _report(self, outcome: JobOutcome) -> PackReport:
+    def _report(self, outcome: JobOutcome) -> PackResult:
         [content] = outcome.contents
-        return PackReport(
+        return PackResult(
             path=self._config.output,
             num_documents=content.documents,
             num_tokens=content.tokens,
@@ -365,30 +400,3 @@ class _Pack:
             input_notes=self._source.notes,
             requests=all_requests().since(self._requests_before),
         )
-
-
-def describe_pack(report: PackReport) -> list[str]:
-    """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
-    counts = report.counts
-    if report.already_complete:
-        first = "already complete: the same plan was packed before, nothing was done"
-    else:
-        first = (
-            f"done in {report.seconds:.1f} s: {format_size(report.input_bytes)} of input, "
-            f"{format_speed(report.input_bytes / max(report.seconds, 1e-6))}, "
-            f"{count(report.run.shards, 'shard')}, {report.run.executor} executor, "
-            f"{count(report.run.workers, 'worker')}, "
-            f"{report.engine}"
-        )
-    lines = [first]
-    lines.append(
-        f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
-        f"+ {counts.blank:,} blank"
-    )
-    lines += [*describe_requests(report.requests), *report.input_notes]
-    lines.append(
-        f"{report.path}: {count(report.num_documents, 'document')}, "
-        f"{count(report.num_tokens, 'token')} of type {report.token_dtype}; "
-        f"{count(report.num_empty, 'text')} without tokens"
-    )
-    return [*lines, f"  .pbin {report.files['pbin'].digest}"]

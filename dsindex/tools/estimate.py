@@ -22,6 +22,7 @@ from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import WORKER_MEMORY_BYTES, shard_copies
 from dsindex.execution.local import RECENT_BYTES, available_cpus
 from dsindex.execution.progress.displays import format_duration
+from dsindex.execution.report import Report
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes
 from dsindex.store.urls import folder_of, is_url
@@ -80,7 +81,7 @@ class SampledRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildEstimate:
+class EstimateResult(Report):
     """The estimate of a whole build."""
 
     source: TextSource
@@ -109,8 +110,37 @@ class BuildEstimate:
         """Size of all published files."""
         return self.bin_bytes + self.idx_bytes + self.provenance_bytes
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(about {self.documents:,.0f} documents, {self.tokens:,.0f} tokens)"
 
-def run_plan(config: BuildConfig) -> BuildEstimate:
+    def lines(self) -> list[str]:
+        """Return the estimate as text."""
+        source, sample = self.source, self.sample
+        read = f"read and encoded by {source.engine.name}" if self.encodes else "of token ids read"
+        rows = {
+            "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
+            "sample": f"{_size(sample.sampled_bytes)} {read}, "
+            f"{_size(sample.bytes_per_second)}/s with {count(sample.threads, 'thread')}",
+            "shards": f"{self.num_shards:,} of at most {max(source.shard_sizes) / 2**20:,.3g} MiB of input",
+            "documents": f"about {self.documents:,.0f}",
+            "tokens": f"about {self.tokens:,.0f}, {self.token_dtype}",
+            "output": f"about {_size(self.output_bytes)}: .bin {_size(self.bin_bytes)}, "
+            f".idx {_size(self.idx_bytes)}, provenance {_size(self.provenance_bytes)}",
+            "work folder": f"about {_size(self.work_bytes)} until the end",
+            "time": f"about {format_duration(self.encode_seconds + self.write_seconds)} with "
+            f"{count(self.workers, 'worker')}: encoding {format_duration(self.encode_seconds)}, "
+            f"writing shards and output {format_duration(self.write_seconds)} at {_size(WRITE_BYTES_PER_SECOND)}/s",
+            "memory": f"about {_size(self.memory_bytes)} locally; on Ray {_size(WORKER_MEMORY_BYTES)} per worker",
+        }
+        lines = [f"{name:12} {text}" for name, text in rows.items()]
+        if sample.bad_records:
+            lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
+        lines += [f"{'note':12} {text}" for text in source.first_notes(encodes=self.encodes)]
+        lines += [f"{'limit':12} {limit}" for limit in self.limits or ("none is near",)]
+        return lines
+
+
+def run_plan(config: BuildConfig) -> EstimateResult:
     """Estimate a build.
 
     Raises:
@@ -133,7 +163,7 @@ def run_plan(config: BuildConfig) -> BuildEstimate:
     num_shards = count_shards(source.inputs, source.shard_sizes)
     threads = min(workers, num_shards)
     work_dir, output_folder = work_folder_path(config), folder_of(config.output_prefix)
-    return BuildEstimate(
+    return EstimateResult(
         source=source,
         sample=sample,
         encodes=config.token_ids is None,
@@ -311,33 +341,6 @@ def file_system(folder: str, *, mounts: str = "/proc/mounts") -> str:
     except (OSError, ValueError):
         return ""
     return kind
-
-
-def describe_plan(estimate: BuildEstimate) -> list[str]:
-    """Return the estimate as text."""
-    source, sample = estimate.source, estimate.sample
-    read = f"read and encoded by {source.engine.name}" if estimate.encodes else "of token ids read"
-    rows = {
-        "inputs": f"{len(source.inputs):,}, {_size(source.total_bytes)}",
-        "sample": f"{_size(sample.sampled_bytes)} {read}, "
-        f"{_size(sample.bytes_per_second)}/s with {count(sample.threads, 'thread')}",
-        "shards": f"{estimate.num_shards:,} of at most {max(source.shard_sizes) / 2**20:,.3g} MiB of input",
-        "documents": f"about {estimate.documents:,.0f}",
-        "tokens": f"about {estimate.tokens:,.0f}, {estimate.token_dtype}",
-        "output": f"about {_size(estimate.output_bytes)}: .bin {_size(estimate.bin_bytes)}, "
-        f".idx {_size(estimate.idx_bytes)}, provenance {_size(estimate.provenance_bytes)}",
-        "work folder": f"about {_size(estimate.work_bytes)} until the end",
-        "time": f"about {format_duration(estimate.encode_seconds + estimate.write_seconds)} with "
-        f"{count(estimate.workers, 'worker')}: encoding {format_duration(estimate.encode_seconds)}, "
-        f"writing shards and output {format_duration(estimate.write_seconds)} at {_size(WRITE_BYTES_PER_SECOND)}/s",
-        "memory": f"about {_size(estimate.memory_bytes)} locally; on Ray {_size(WORKER_MEMORY_BYTES)} per worker",
-    }
-    lines = [f"{name:12} {text}" for name, text in rows.items()]
-    if sample.bad_records:
-        lines.append(f"{'bad records':12} {sample.bad_records:,} in the sample: see --on-bad-record")
-    lines += [f"{'note':12} {text}" for text in source.first_notes(encodes=estimate.encodes)]
-    lines += [f"{'limit':12} {limit}" for limit in estimate.limits or ("none is near",)]
-    return lines
 
 
 def _size(size_bytes: float) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from dsindex.errors import InputError, OutputError
 from dsindex.execution.local import available_cpus
+from dsindex.execution.report import Report
 from dsindex.index.blend import Blend, parse_data_path
 from dsindex.index.epochs import SPLIT_NAMES, parse_split, split_matrix
 from dsindex.index.needed_caches import CacheSettings
@@ -121,7 +122,7 @@ def _proportional(weights: Sequence[float], sizes: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixReport:
+class MixResult(Report):
     """A mixture, and what there is to say about it."""
 
     mixture: Mixture
@@ -144,8 +145,35 @@ class MixReport:
         """Whether no cache differs from the mixture."""
         return not any(blend.findings for blend in self.drawn)
 
+    @property
+    def data_path(self) -> tuple[str, ...]:
+        """The words of Megatron's `--data-path`: weights and prefixes."""
+        return self.mixture.data_path
 
-def run_mix(config: MixConfig) -> MixReport:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({' '.join(self.data_path)}: {count(self.mixture.tokens, 'token')})"
+
+    def lines(self) -> list[str]:
+        """Return a report as text: the table, the length of the run, warnings, and what to give to Megatron."""
+        mixture = self.mixture
+        rows = [_HEADINGS, *map(_row, mixture.sources)]
+        total = sum(source.tokens for source in mixture.sources)
+        rows.append(
+            ("total", f"{total:,}", "100%", "", f"{mixture.tokens:,}", "100%", show_epochs(mixture.tokens / total))
+        )
+        lines = [*_align(rows), "", *_describe_run(self), *_describe_first(self)]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        for blend in self.drawn:
+            lines += _describe_drawn(self, blend)
+        lines.append("")
+        if self.per_split_data_args_path is not None:
+            lines.append(f"--per-split-data-args-path {shlex.quote(self.per_split_data_args_path)}")
+        else:
+            lines.append(f"--data-path {shlex.join(mixture.data_path)}")
+        return lines
+
+
+def run_mix(config: MixConfig) -> MixResult:
     """Plan a mixture, or explain a blend; write its file, and compare it with caches, if asked.
 
     Raises:
@@ -183,7 +211,7 @@ def run_mix(config: MixConfig) -> MixReport:
         drawn = [each for blend in blends for each in check_drawn(folder, blend, matrix=settings.matrix)]
     if config.per_split_data_args_path is not None:
         warnings += _write_per_split(config.per_split_data_args_path, mixture, config)
-    return MixReport(
+    return MixResult(
         mixture=mixture,
         split=split,
         global_batch_size=config.global_batch_size,
@@ -369,24 +397,6 @@ def _read(path: str) -> bytes:
 _HEADINGS = ("dataset", "tokens", "of all", "weight", "drawn", "of drawn", "epochs")
 
 
-def describe_mix(report: MixReport) -> list[str]:
-    """Return a report as text: the table, the length of the run, warnings, and what to give to Megatron."""
-    mixture = report.mixture
-    rows = [_HEADINGS, *map(_row, mixture.sources)]
-    total = sum(source.tokens for source in mixture.sources)
-    rows.append(("total", f"{total:,}", "100%", "", f"{mixture.tokens:,}", "100%", show_epochs(mixture.tokens / total)))
-    lines = [*_align(rows), "", *_describe_run(report), *_describe_first(report)]
-    lines += [f"warning: {warning}" for warning in report.warnings]
-    for blend in report.drawn:
-        lines += _describe_drawn(report, blend)
-    lines.append("")
-    if report.per_split_data_args_path is not None:
-        lines.append(f"--per-split-data-args-path {shlex.quote(report.per_split_data_args_path)}")
-    else:
-        lines.append(f"--data-path {shlex.join(mixture.data_path)}")
-    return lines
-
-
 def _row(source: MixedSource) -> tuple[str, ...]:
     return (
         source.prefix,
@@ -407,7 +417,7 @@ def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _describe_run(report: MixReport) -> Iterator[str]:
+def _describe_run(report: MixResult) -> Iterator[str]:
     mixture = report.mixture
     part = "all of each dataset" if report.split is None else f"the train split of {report.split!r}"
     iterations = ""
@@ -419,7 +429,7 @@ def _describe_run(report: MixReport) -> Iterator[str]:
     )
 
 
-def _describe_first(report: MixReport) -> Iterator[str]:
+def _describe_first(report: MixResult) -> Iterator[str]:
     mixture = report.mixture
     source = mixture.first_to_run_out
     after = mixture.tokens_until_read_once(source)
@@ -433,11 +443,11 @@ def _describe_first(report: MixReport) -> Iterator[str]:
         yield f"nothing runs out before the end; {source.prefix} would be the first, after {after:,} tokens"
 
 
-def _iteration(report: MixReport, tokens: int) -> int:
+def _iteration(report: MixResult, tokens: int) -> int:
     return tokens // (report.mixture.sequence_length * (report.global_batch_size or 1))
 
 
-def _describe_drawn(report: MixReport, blend: DrawnBlend) -> Iterator[str]:
+def _describe_drawn(report: MixResult, blend: DrawnBlend) -> Iterator[str]:
     size = sum(blend.num_samples)
     yield f"{blend.description}: draws {'something else' if blend.findings else 'what is intended'}"
     epoch = {source.prefix: source.tokens for source in report.mixture.sources} if blend.split == "train" else {}

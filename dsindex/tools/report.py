@@ -15,6 +15,7 @@ from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.execution.local import available_cpus
+from dsindex.execution.report import Report
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute, is_url
@@ -422,7 +423,7 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenReport:
+class ReportResult(Report):
     """The page that was written."""
 
     output: str
@@ -436,8 +437,31 @@ class WrittenReport:
         """Whether nothing was found wrong."""
         return not self.findings and not any(dataset.section.findings for dataset in self.datasets)
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets on the page."""
+        return tuple(dataset.section.name for dataset in self.datasets)
 
-def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Reporter) -> WrittenReport:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.output}: {count(len(self.datasets), 'dataset')})"
+
+    def lines(self) -> list[str]:
+        """Return as text what was written and found."""
+        lines = [f"{self.output}: {count(len(self.datasets), 'dataset')}, {size(self.size_bytes)}"]
+        for dataset in self.datasets:
+            section, summary = dataset.section, dataset.summary
+            counts = "not read"
+            if summary is not None:
+                counts = f"{count(summary.documents, 'document')}, {count(summary.tokens, 'token')}"
+                counts += f", {count(summary.extra_documents, 'repetition')}"
+            lines.append(f"  {section.name}: {counts}")
+            lines += [f"    note: {note}" for note in section.notes]
+            lines += [f"    FOUND: {finding}" for finding in section.findings]
+        lines += [f"  FOUND: {finding}" for finding in self.findings]
+        return lines
+
+
+def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Reporter) -> ReportResult:
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
 
     Args:
@@ -494,7 +518,7 @@ def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Report
     _check_output(options.output)
     with atomic_writer(options.output) as file:
         file.write(page)
-    return WrittenReport(output=options.output, size_bytes=len(page), datasets=tuple(reports), findings=tuple(findings))
+    return ReportResult(output=options.output, size_bytes=len(page), datasets=tuple(reports), findings=tuple(findings))
 
 
 def _check_output(path: str) -> None:
@@ -544,19 +568,3 @@ def _lengths_of(opened: Sequence[OpenedDataset], named: str) -> NDArray[np.int32
             each for each in opened if each.sequence_lengths is not None and os.path.basename(each.prefix) == base
         ]
     return fitting[0].sequence_lengths if len(fitting) == 1 else None
-
-
-def describe_report(report: WrittenReport) -> list[str]:
-    """Return as text what was written and found."""
-    lines = [f"{report.output}: {count(len(report.datasets), 'dataset')}, {size(report.size_bytes)}"]
-    for dataset in report.datasets:
-        section, summary = dataset.section, dataset.summary
-        counts = "not read"
-        if summary is not None:
-            counts = f"{count(summary.documents, 'document')}, {count(summary.tokens, 'token')}"
-            counts += f", {count(summary.extra_documents, 'repetition')}"
-        lines.append(f"  {section.name}: {counts}")
-        lines += [f"    note: {note}" for note in section.notes]
-        lines += [f"    FOUND: {finding}" for finding in section.findings]
-    lines += [f"  FOUND: {finding}" for finding in report.findings]
-    return lines

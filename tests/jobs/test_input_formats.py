@@ -17,7 +17,7 @@ from dsindex.api.verify import verify
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import describe_build, run_build
+from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
 from tests.support.killed import run_until_killed
@@ -246,7 +246,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path: Path) -> None:
         build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1B")
     report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", fresh=True)
     assert (report.counts.kept, report.counts.quarantined) == (49, 1)
-    assert "50 lines = 49 kept + 1 quarantined" in "\n".join(describe_build(report))
+    assert "50 lines = 49 kept + 1 quarantined" in "\n".join(report.lines())
     stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()
     entry = json.loads(stored)
     assert (entry["offset"], entry["line"]) == (2, 24)

@@ -12,7 +12,7 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.jobs.build import run_build
 from dsindex.tools import estimate
-from dsindex.tools.estimate import describe_plan, file_system, find_limits, find_place_limits, run_plan
+from dsindex.tools.estimate import file_system, find_limits, find_place_limits, run_plan
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:
@@ -159,5 +159,5 @@ def test_bad_records_of_the_sample_are_said(make_config: Callable[..., BuildConf
     path.write_text('{"text": "a"}\nbroken\n' * 10)
     plan = run_plan(make_config(input=(str(path),)))
     assert plan.sample.bad_records == 10
-    assert "bad records  10 in the sample: see --on-bad-record" in "\n".join(describe_plan(plan))
-    assert "bad records" not in "\n".join(describe_plan(replace(plan, sample=replace(plan.sample, bad_records=0))))
+    assert "bad records  10 in the sample: see --on-bad-record" in "\n".join(plan.lines())
+    assert "bad records" not in "\n".join(replace(plan, sample=replace(plan.sample, bad_records=0)).lines())

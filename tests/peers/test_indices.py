@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dsindex.errors import LimitError
 from dsindex.execution.local import ThreadExecutor
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.jobs.index import IndexReport, run_index
+from dsindex.jobs.index import IndexResult, run_index
 from dsindex.options.index import IndexConfig
 from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
@@ -89,7 +89,7 @@ def build_with_megatron(case: dict[str, Any], cache: Path | None) -> list[Any]:
     return list(BlendedMegatronDatasetBuilder(GPTDataset, list(case["sizes"]), lambda: True, config).build())
 
 
-def build_with_dsindex(case: dict[str, Any], cache: Path, folder: Path) -> IndexReport:
+def build_with_dsindex(case: dict[str, Any], cache: Path, folder: Path) -> IndexResult:
     (folder / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
     names = [f"{split}_data_path" for split in SPLITS] if case["per_split"] else ["data_path"]
     executor = ThreadExecutor(2)

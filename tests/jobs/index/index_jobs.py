@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dsindex.execution.choice import make_executor
-from dsindex.jobs.index import IndexReport, run_index
+from dsindex.jobs.index import IndexResult, run_index
 from dsindex.options.index import IndexConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def index(**options: Any) -> IndexReport:
+def index(**options: Any) -> IndexResult:
     config = IndexConfig(**{"executor": "local", "workers": 2, **options})
     executor = make_executor(config)
     try:

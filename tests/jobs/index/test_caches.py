@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dsindex.errors import OutputError
-from dsindex.jobs.index import describe_index
 from tests.jobs.index.index_jobs import IDENTIFIERS, described, index, options
 from tests.support.datasets import write_dataset
 
@@ -191,7 +190,7 @@ def test_check_shows_sizes_and_writes_nothing(folder: Path) -> None:
     report = index(**options(check=True))
     assert not (folder / "cache").exists()
     assert not report.results
-    shown = "\n".join(describe_index(report))
+    shown = "\n".join(report.lines())
     assert "web, split train: " in shown
     assert "of memory" in shown
     task = report.tasks[0]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.jobs.index import describe_index
 from tests.jobs.index.index_jobs import index, options
 from tests.support.datasets import write_dataset
 
@@ -18,7 +17,7 @@ from tests.support.datasets import write_dataset
 def explained(**changes: Any) -> list[str]:
     report = index(**options(explain=True, **changes))
     return [
-        "\n".join(describe_index(report)),
+        "\n".join(report.lines()),
         *(sentence for finding in report.findings for sentence in finding.sentences),
     ]
 
@@ -28,7 +27,7 @@ def test_explain_finds_what_was_built() -> None:
     index(**options())
     report = index(**options(explain=True))
     assert report.ok
-    assert "the job finds this cache and builds nothing" in "\n".join(describe_index(report))
+    assert "the job finds this cache and builds nothing" in "\n".join(report.lines())
 
 
 @pytest.mark.usefixtures("folder")
@@ -56,7 +55,7 @@ def test_explain_tells_that_the_data_changed(folder: Path) -> None:
     write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
     report = index(**options(split="1", explain=True))
     assert not report.ok
-    shown = "\n".join(describe_index(report))
+    shown = "\n".join(report.lines())
     assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
 
 
@@ -107,7 +106,7 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder: Path) -> No
     )
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
-    shown = "\n".join(describe_index(report))
+    shown = "\n".join(report.lines())
     assert "weights is [0.5, 0.5] in the cache and [0.66" in shown
     assert "in every dataset, random_seed is 1234 in the cache and 5 in the job" in shown
     assert index(explain=True, like=str(like), data_cache_path="job").ok
@@ -118,4 +117,4 @@ def test_explain_without_identifiers_says_that_there_is_no_hash() -> None:
     index(**options(tokenizer_identifiers=None))
     report = index(**options(tokenizer_identifiers=None, explain=True))
     assert not report.ok
-    assert "so no hash is known" in "\n".join(describe_index(report))
+    assert "so no hash is known" in "\n".join(report.lines())

@@ -13,7 +13,7 @@ from tests.support.golden import GOLDEN, SHARED_GOLDEN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.jobs.index import IndexReport
+    from dsindex.jobs.index import IndexResult
 
 
 def golden_cases() -> list[Any]:
@@ -45,7 +45,7 @@ def test_other_executors_write_the_same_files(executor: str, tmp_path: Path, mon
     assert written_to(tmp_path) == golden_files(GOLDEN, case)
 
 
-def build_golden(folder: Path, case: dict[str, Any], tmp_path: Path, executor: str) -> IndexReport:
+def build_golden(folder: Path, case: dict[str, Any], tmp_path: Path, executor: str) -> IndexResult:
     golden = folder / "cache" / case["name"]
     weights = case.get("weights")
     words = (

@@ -21,7 +21,7 @@ from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.splits import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
-from dsindex.jobs.instruct import InstructReport, run_instruct
+from dsindex.jobs.instruct import InstructResult, run_instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
@@ -187,7 +187,7 @@ def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) ->
     assert without_prefix(grown) == without_prefix(whole)
 
 
-def without_prefix(report: InstructReport) -> list[Any]:
+def without_prefix(report: InstructResult) -> list[Any]:
     return [(split.statistics, split.packing, split.files) for split in report.splits]
 
 

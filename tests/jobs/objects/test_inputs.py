@@ -21,7 +21,7 @@ from dsindex.cli.main import main
 from dsindex.engine.inputs import find_inputs
 from dsindex.errors import InputError, PlanError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import describe_build, run_build
+from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.text.streams import LineBlock
 from tests.faults.corpus import write_corpus
@@ -317,7 +317,7 @@ def test_requests_are_few_and_shown(store: ObjectServer, tmp_path: Path) -> None
     report = build("s3://b/text.jsonl", tmp_path, shard_size="1MiB", executor="processes", workers=1)
     assert report.requests.gets == store.count("GET") == len(store.requests)
     assert store.count("GET") <= 4  # looked at; the audit's sample; the shard, from the start of its first range
-    assert f"objects: {report.requests.gets} GETs, " in "\n".join(describe_build(report))
+    assert f"objects: {report.requests.gets} GETs, " in "\n".join(report.lines())
 
 
 def test_missing_library_is_one_sentence(tmp_path: Path) -> None:

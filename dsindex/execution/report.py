@@ -1,0 +1,32 @@
+"""What a job returns: a report that prints itself, on the command line and in Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsindex.amounts import count
+from dsindex.execution.progress.standard_streams import show_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Report:
+    """The result of a job: `str` has all facts, `repr` fits on one line."""
+
+    __slots__ = ()
+
+    def lines(self) -> list[str]:
+        """Return the closing summary for people."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return show_lines(self.lines()).rstrip("\n")
+
+
+def show_datasets(report: Report, datasets: Iterable[tuple[str, int, int]]) -> str:
+    """Return a report on one line, from the name, documents and tokens of each dataset."""
+    shown = (
+        f"{name}: {count(documents, 'document')}, {count(tokens, 'token')}" for name, documents, tokens in datasets
+    )
+    return f"{type(report).__name__}({'; '.join(shown)})"
