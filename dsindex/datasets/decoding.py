@@ -19,7 +19,7 @@ from dsindex.errors import DsindexError, FormatError, InputError, TokenizerError
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.store.reading import open_stored
 from dsindex.store.requests import MissingObjectError
-from dsindex.store.urls import is_url, lengthened
+from dsindex.store.urls import is_url, with_suffix
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
 from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 
@@ -74,7 +74,7 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     """
     path = f"{prefix}{MANIFEST_SUFFIX}"
     try:
-        with open_stored(lengthened(prefix, MANIFEST_SUFFIX)) as file:
+        with open_stored(with_suffix(prefix, MANIFEST_SUFFIX)) as file:
             content = file.read(LARGEST_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None

@@ -20,7 +20,7 @@ from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
 from dsindex.formats.token_copy import as_items, open_token_array
-from dsindex.store.urls import absolute, lengthened, located, pickled_address
+from dsindex.store.urls import absolute, located, pickled_address, with_suffix
 
 if TYPE_CHECKING:
     import os
@@ -71,11 +71,11 @@ class IndexedDataset:
     ) -> None:
         self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
         self._make_tensor = tensor_maker(torch)
-        idx_path = lengthened(self.prefix, ".idx")
+        idx_path = with_suffix(self.prefix, ".idx")
         index = read_index(idx_path)
         self.dtype: np.dtype[Any] = index.dtype
         """Type of the tokens, little-endian."""
-        tokens, bin_size_bytes = open_token_array(lengthened(self.prefix, ".bin"), self.dtype)
+        tokens, bin_size_bytes = open_token_array(with_suffix(self.prefix, ".bin"), self.dtype)
         (check_index if check else check_ends)(idx_path, index, bin_size_bytes=bin_size_bytes)
         self._index: SequenceIndex | None = index
         self._num_sequences = index.header.num_sequences

@@ -24,7 +24,7 @@ from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_unbuffered
-from dsindex.store.urls import is_url, lengthened, located, parse_url, pickled_address
+from dsindex.store.urls import is_url, located, parse_url, pickled_address, with_suffix
 from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import Patterns, parse_field_patterns
 
@@ -186,8 +186,8 @@ class PackedInstructionDataset:
         self._make_tensor = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._pad_id = pad_id
-        self._text = IndexedDataset(lengthened(self.prefix, "_text_document"))
-        self._mask = IndexedDataset(lengthened(self.prefix, "_loss_mask"))
+        self._text = IndexedDataset(with_suffix(self.prefix, "_text_document"))
+        self._mask = IndexedDataset(with_suffix(self.prefix, "_loss_mask"))
         self._check_masks()
         self.plan = self._open_plan() if packed else _one_per_block(self._text.sequence_lengths, sequence_length)
         """The sequences in each block."""
@@ -276,9 +276,9 @@ class PackedInstructionDataset:
             )
 
     def _open_plan(self) -> BlockLayout:
-        path = lengthened(self.prefix, packing_prefix("", self.sequence_length))
+        path = with_suffix(self.prefix, packing_prefix("", self.sequence_length))
         lengths = self._text.sequence_lengths
-        if not is_stored(lengthened(path, ".idx")):
+        if not is_stored(with_suffix(path, ".idx")):
             return lay_out_blocks(lengths, sequence_length=self.sequence_length)
         blocks = IndexedDataset(path)
         starts = np.zeros(len(blocks) + 1, dtype=np.int64)

@@ -27,7 +27,7 @@ from dsindex.index.cache import BLENDED_CLASS, find_description, read_descriptio
 from dsindex.index.slot import read_record
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file, what_is_no_file
-from dsindex.store.urls import is_url, lengthened, located, shortened
+from dsindex.store.urls import is_url, located, with_suffix, without_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -223,16 +223,16 @@ class _Opening:
         """Open a dataset in an object store, where only prefixes, `.idx`, `.bin` and `.pbin` are told apart."""
         for suffix in (".idx", ".bin"):
             if path.endswith(suffix):
-                path = self._path = shortened(path, suffix)
+                path = self._path = without_suffix(path, suffix)
         if path.endswith(PBIN_SUFFIX):
             return self._open_packed(path)
-        if is_stored(lengthened(path, ".idx")):
+        if is_stored(with_suffix(path, ".idx")):
             self._allow("a dataset of .bin and .idx")
             return IndexedDataset(path, check=self._check, torch=self._torch)
-        if is_stored(lengthened(path, f"{TEXT_SUFFIX}.idx")):
+        if is_stored(with_suffix(path, f"{TEXT_SUFFIX}.idx")):
             return self._open_instruction()
-        if is_stored(lengthened(path, PBIN_SUFFIX)):
-            return self._open_packed(lengthened(path, PBIN_SUFFIX))
+        if is_stored(with_suffix(path, PBIN_SUFFIX)):
+            return self._open_packed(with_suffix(path, PBIN_SUFFIX))
         msg = (
             f"{path}: there is no dataset: expected the address of a prefix, of which there is a .idx, or of a .pbin; "
             f"index caches and lines are opened on this machine only"

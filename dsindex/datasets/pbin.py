@@ -15,7 +15,7 @@ import numpy as np
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.store.urls import located, pickled_address, shortened
+from dsindex.store.urls import located, pickled_address, without_suffix
 
 if TYPE_CHECKING:
     import os
@@ -153,7 +153,7 @@ class _Parts(ABC):
     @property
     def _prefix(self) -> str:
         """The path without its suffix, which its manifest's path begins with."""
-        return shortened(self.path, ".pbin")
+        return without_suffix(self.path, ".pbin")
 
     @abstractmethod
     def _facts(self) -> dict[str, object]:

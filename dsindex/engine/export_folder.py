@@ -68,7 +68,7 @@ class ExportContent(_Part):
 
     kind: str
     sequence_length: Count | None = None
-    """Places of a pack."""
+    """Slots of a pack."""
     sources: dict[str, dict[str, ExportedFile]]
     """The datasets that it was made of: name after the job's prefix → suffix → file."""
     tokenizer: dict[str, Any] | None = None

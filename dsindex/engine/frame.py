@@ -40,7 +40,7 @@ from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, LastingFil
 from dsindex.json_text import decode_json, encode_json
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import make_folder
-from dsindex.store.urls import ObjectUrl, absolute, joined, lengthened
+from dsindex.store.urls import ObjectUrl, absolute, joined, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,7 +197,7 @@ def hold_output(prefix: str) -> AbstractContextManager[None]:
         PlanError: If a driver that may be alive holds it.
         OutputError: If it cannot be written.
     """
-    path, what = lengthened(absolute(prefix), f".{LOCK_SUFFIX}"), f"the output {prefix}"
+    path, what = with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), f"the output {prefix}"
     if isinstance(path, ObjectUrl):
         return hold_object_lock(path, what=what)
     make_folder(os.path.dirname(path))
@@ -205,7 +205,7 @@ def hold_output(prefix: str) -> AbstractContextManager[None]:
 
 
 def _lock_path(output: Output) -> str:
-    return lengthened(absolute(output.prefix), f".{LOCK_SUFFIX}")
+    return with_suffix(absolute(output.prefix), f".{LOCK_SUFFIX}")
 
 
 def _tidy_up(job: Job) -> None:

@@ -251,7 +251,7 @@ class SegmentJournal:
         """
         if not self._pending:
             return
-        segment = self._folder.lengthened(f"/{self._last + 1:08d}.jsonl")
+        segment = self._folder.with_suffix(f"/{self._last + 1:08d}.jsonl")
         if put_if_absent(segment, bytes(self._pending)) is None:
             msg = f"{segment}: expected to write this next, but another driver continues this job; wait for it"
             raise PlanError(msg)

@@ -32,7 +32,7 @@ from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import input_status, open_readable
 from dsindex.store.requests import MissingObjectError
 from dsindex.store.storage import StoredFile
-from dsindex.store.urls import lengthened
+from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from dsindex.engine.identity import Plan
@@ -285,7 +285,7 @@ class Manifest(_Part):
 
 def manifest_path(prefix: str) -> str:
     """Return the path of a dataset's manifest."""
-    return lengthened(prefix, f".{MANIFEST_SUFFIX}")
+    return with_suffix(prefix, f".{MANIFEST_SUFFIX}")
 
 
 def read_manifest(prefix: str) -> Manifest | None:
@@ -326,7 +326,7 @@ def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:
     """Tell whether the published files exist with their recorded sizes; only `dsindex verify` reads their content."""
     try:
         return all(
-            input_status(lengthened(prefix, f".{suffix}")).size_bytes == file.size_bytes
+            input_status(with_suffix(prefix, f".{suffix}")).size_bytes == file.size_bytes
             for suffix, file in manifest.content.digests.items()
         )
     except (OSError, MissingObjectError):

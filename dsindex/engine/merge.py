@@ -33,7 +33,7 @@ from dsindex.formats.mmididx import (
 from dsindex.json_text import name_bytes
 from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.requests import RequestCounts, giving_place, request_counts
+from dsindex.store.requests import RequestCounts, release_slot, request_counts
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
 from dsindex.store.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
 from dsindex.store.urls import is_url
@@ -384,7 +384,7 @@ def merge_range(task: MergeRange) -> RangeResult:
             digester.update(block)
         digests = [digest.hex() for digest in digester.blocks()]
         checked = checksum_arguments(upload.checksum, content)
-        with giving_place():
+        with release_slot():
             write_part(upload, task.number + 1, content, checked=checked)
         for piece in task.pieces:
             let_go_read(piece.path, piece.size_bytes)

@@ -28,7 +28,7 @@ from dsindex.store.fetching import fetch_later
 from dsindex.store.reading import stored_size
 from dsindex.store.requests import MissingObjectError
 from dsindex.store.storage import digest_file, remove_if_present
-from dsindex.store.urls import ObjectUrl, absolute, lengthened
+from dsindex.store.urls import ObjectUrl, absolute, with_suffix
 from dsindex.store.writing import find_object
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Output:
     @property
     def paths(self) -> tuple[str, ...]:
         """Final paths of all its files, the manifest's last."""
-        return (*(lengthened(self.prefix, f".{suffix}") for suffix in self.suffixes), manifest_path(self.prefix))
+        return (*(with_suffix(self.prefix, f".{suffix}") for suffix in self.suffixes), manifest_path(self.prefix))
 
 
 MEGATRON_SUFFIXES = ("idx", *(suffix for suffix in PUBLISHING_ORDER if suffix != "idx"))
@@ -256,7 +256,7 @@ def remove_published(output: Output) -> None:
     if manifest is None:
         return
     for suffix in output.suffixes:
-        path, file = lengthened(output.prefix, f".{suffix}"), manifest.content.digests.get(suffix)
+        path, file = with_suffix(output.prefix, f".{suffix}"), manifest.content.digests.get(suffix)
         with contextlib.suppress(OSError, MissingObjectError, OutputError):
             if file is not None and stored_size(path) == file.size_bytes:
                 remove_if_present(path)

@@ -38,7 +38,7 @@ from dsindex.store.uploads import (
     is_completed,
     list_uploads,
 )
-from dsindex.store.urls import ObjectUrl, joined, lengthened, own_object, parse_url
+from dsindex.store.urls import ObjectUrl, joined, parse_url, pin_object, with_suffix
 from dsindex.store.writing import find_object, new_tag, put_object
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Target:
 
     def final(self, suffix: str) -> str:
         """Return a file's published path, or an object's address."""
-        return lengthened(self.prefix, f".{suffix}")
+        return with_suffix(self.prefix, f".{suffix}")
 
     def partial(self, suffix: str) -> str:
         """Return a file's path until it is published; for an object only a name of what is uploaded."""
@@ -275,7 +275,7 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
 
 def stored_path(work_dir: str, file: StoredFile) -> str:
     """Return the path of a file of an attempt, or its address with its size."""
-    return own_object(joined(work_dir, file.name), file.size_bytes)
+    return pin_object(joined(work_dir, file.name), file.size_bytes)
 
 
 def publish(dataset: Dataset, files: Mapping[str, StoredFile], manifest: bytes, ledger: Ledger) -> None:

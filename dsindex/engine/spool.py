@@ -31,7 +31,7 @@ from dsindex.store.uploads import (
     list_uploads,
     open_output,
 )
-from dsindex.store.urls import is_url, joined, own_object, parse_url
+from dsindex.store.urls import is_url, joined, parse_url, pin_object
 from dsindex.store.writing import find_object, put_object, read_object, remove_objects
 
 if TYPE_CHECKING:
@@ -200,11 +200,11 @@ def find_spooled(path: ObjectUrl) -> SpooledObject | None:
     Raises:
         OutputError: If the store refuses.
     """
-    info = _read_note(path.lengthened(INFO_SUFFIX))
+    info = _read_note(path.with_suffix(INFO_SUFFIX))
     found = None if info is None else find_object(path)
     if info is None or found is None or [found.size_bytes, found.tag] != [info.get("size_bytes"), info.get("tag")]:
         return None
-    own = own_object(path, found.size_bytes, fingerprint=str(info.get("fingerprint")))
+    own = pin_object(path, found.size_bytes, fingerprint=str(info.get("fingerprint")))
     return SpooledObject(path=own, size_bytes=found.size_bytes, version=str(info.get("version")))
 
 
@@ -235,7 +235,7 @@ def write_object_spool(path: ObjectUrl, stream: IO[bytes], *, accept: Callable[[
         InputError: If the stream cannot be read, or is empty.
         OutputError: If the store refuses, or the stream is too long for an upload.
     """
-    note = path.lengthened(UPLOAD_SUFFIX)
+    note = path.with_suffix(UPLOAD_SUFFIX)
     _give_up(path)
     put_object(note, encode_json({"others": list_uploads(path)}))
     upload = begin_upload(path)
@@ -243,9 +243,9 @@ def write_object_spool(path: ObjectUrl, stream: IO[bytes], *, accept: Callable[[
         size_bytes, version = _send(upload, stream)
         accept(size_bytes, version)
         complete_upload(upload, size_bytes=size_bytes)
-        fingerprint = fingerprint_input(own_object(path, size_bytes))
+        fingerprint = fingerprint_input(pin_object(path, size_bytes))
         info = {"size_bytes": size_bytes, "version": version, "fingerprint": fingerprint, "tag": upload.tag}
-        put_object(path.lengthened(INFO_SUFFIX), encode_json(info))
+        put_object(path.with_suffix(INFO_SUFFIX), encode_json(info))
     except BaseException as stop:
         with contextlib.suppress(OutputError):  # otherwise it is given up with the work folder
             _give_up(path)
@@ -274,7 +274,7 @@ def _send(upload: Upload, stream: IO[bytes]) -> tuple[int, str]:
 
 def spool_names(path: ObjectUrl) -> list[ObjectUrl]:
     """Return the addresses of a stored standard input and of what is written about it."""
-    return [path, path.lengthened(INFO_SUFFIX), path.lengthened(UPLOAD_SUFFIX)]
+    return [path, path.with_suffix(INFO_SUFFIX), path.with_suffix(UPLOAD_SUFFIX)]
 
 
 def open_spool_uploads(path: ObjectUrl) -> list[str]:
@@ -283,7 +283,7 @@ def open_spool_uploads(path: ObjectUrl) -> list[str]:
     Raises:
         OutputError: If the store refuses.
     """
-    return _open_uploads(path, _read_note(path.lengthened(UPLOAD_SUFFIX)))
+    return _open_uploads(path, _read_note(path.with_suffix(UPLOAD_SUFFIX)))
 
 
 def _open_uploads(path: ObjectUrl, note: dict[str, Any] | None) -> list[str]:
@@ -302,7 +302,7 @@ def remove_object_spool(path: ObjectUrl) -> None:
 
 
 def _give_up(path: ObjectUrl) -> None:
-    url = path.lengthened(UPLOAD_SUFFIX)
+    url = path.with_suffix(UPLOAD_SUFFIX)
     note = _read_note(url)
     for upload_id in _open_uploads(path, note):
         abort_upload(Upload(url=path, upload_id=upload_id, tag=""))

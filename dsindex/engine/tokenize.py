@@ -31,7 +31,7 @@ from dsindex.execution.dispatch import Dispatch, run_calls
 from dsindex.execution.local import available_cpus
 from dsindex.store.requests import note_requests
 from dsindex.store.storage import digest_file, make_folder, output_error, remove_if_present
-from dsindex.store.urls import ObjectUrl, joined, own_object
+from dsindex.store.urls import ObjectUrl, joined, pin_object
 from dsindex.store.writing import list_objects, put_object
 from dsindex.text.compressed import decoder_version, require_whole
 from dsindex.text.streams import split_stream
@@ -181,7 +181,7 @@ def find_whole_groups(
 
 def _whole_objects(groups: Mapping[int, Sequence[StoredFile]], work_dir: ObjectUrl) -> set[int]:
     """Return the groups all of whose objects are there with the recorded sizes, by a listing of the shards."""
-    sizes = {str(each.url): each.size_bytes for each in list_objects(work_dir.lengthened(f"/{SHARDS_FOLDER}"))}
+    sizes = {str(each.url): each.size_bytes for each in list_objects(work_dir.with_suffix(f"/{SHARDS_FOLDER}"))}
     return {
         number
         for number, files in groups.items()
@@ -377,7 +377,7 @@ class StreamFeeder:
                 file.seek(0)
                 put_object(path, file.read())
         unpacked = UnpackedText(
-            path=own_object(path, size_bytes),
+            path=pin_object(path, size_bytes),
             size_bytes=size_bytes,
             decoder=decoder_version(task.form.container),
             error=None if error is None else str(error),

@@ -225,14 +225,14 @@ class ObjectFolder(WorkFolder):
         if stored in former and (plan is None or all(file.absolute_path != stored for file in plan.inputs)):
             remove_object_spool(parse_url(stored))
         self._remove_unpublished(url.access)
-        shards = list_objects(url.lengthened(f"/{SHARDS_FOLDER}"))
+        shards = list_objects(url.with_suffix(f"/{SHARDS_FOLDER}"))
         remove_objects(each.url for each in shards if is_owned_name(os.path.basename(each.url), self.folder_id))
-        remove_objects([url.lengthened(f"/{name}") for name in (PROGRESS_OBJECT, PLAN_FILE)])
-        remove_objects(reversed(segment_urls(url.lengthened(f"/{LEDGER_FOLDER}"))))
+        remove_objects([url.with_suffix(f"/{name}") for name in (PROGRESS_OBJECT, PLAN_FILE)])
+        remove_objects(reversed(segment_urls(url.with_suffix(f"/{LEDGER_FOLDER}"))))
 
     def write_plan(self, plan: bytes) -> None:
         """Write plan.json."""
-        put_object(self.url.lengthened(f"/{PLAN_FILE}"), plan)
+        put_object(self.url.with_suffix(f"/{PLAN_FILE}"), plan)
 
 
 @contextlib.contextmanager
@@ -244,7 +244,7 @@ def own_object_folder(url: ObjectUrl, plan: Plan, *, fresh: bool, keep: bool) ->
         OutputError: If the store refuses.
     """
     folder_id = _mark_object(url)
-    with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+    with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
         try:
             folder = _look_at_object(url, folder_id, keep=keep)
             refuse_other_work(folder, plan, fresh=fresh)
@@ -269,7 +269,7 @@ def hold_object_folder(url: ObjectUrl) -> Iterator[str]:
         OutputError: If the store refuses.
     """
     folder_id = _mark_object(url)
-    with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+    with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
         try:
             yield folder_id
         except BaseException:
@@ -282,7 +282,7 @@ def discard_unused_object_folder(url: ObjectUrl) -> None:
     """Remove a work folder in which no job has begun to work, unless a driver works there."""
     with contextlib.suppress(DsindexError):
         if read_folder_id(url) is not None:
-            with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+            with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
                 _remove_unused_objects(url)
 
 
@@ -294,7 +294,7 @@ def read_object_history(url: ObjectUrl) -> History:
 def remove_finished_object_folder(url: ObjectUrl, plan: Plan) -> None:
     """Remove the work folder of a run that published everything and was killed before it removed the folder."""
     folder_id = read_folder_id(url)
-    lock = url.lengthened(f"/{LOCK_FILE}")
+    lock = url.with_suffix(f"/{LOCK_FILE}")
     if folder_id is None:
         if is_object_lock(lock):
             with contextlib.suppress(PlanError), hold_object_lock(lock, what=f"the work folder {url}"):
@@ -312,7 +312,7 @@ def discard_object_folder(url: ObjectUrl) -> None:
         PlanError: If a driver that may be alive works there.
         OutputError: If the store refuses.
     """
-    with hold_object_lock(url.lengthened(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
+    with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
         folder_id = read_folder_id(url)
         if folder_id is not None:
             _look_at_object(url, folder_id).start_over()
@@ -328,7 +328,7 @@ def _mark_object(url: ObjectUrl) -> str:
     known = read_folder_id(url)
     if known is not None:
         return known
-    lock = url.lengthened(f"/{LOCK_FILE}")
+    lock = url.with_suffix(f"/{LOCK_FILE}")
     foreign = [each.url for each in list_objects(url, most=_FEW) if each.url != lock]
     if foreign:
         msg = (
@@ -336,7 +336,7 @@ def _mark_object(url: ObjectUrl) -> str:
             f"another --work-dir"
         )
         raise PlanError(msg)
-    marker, content = url.lengthened(f"/{MARKER_FILE}"), new_marker()
+    marker, content = url.with_suffix(f"/{MARKER_FILE}"), new_marker()
     if put_if_absent(marker, content) is not None:
         require_conditions(marker, content)
     known = read_folder_id(url)
@@ -353,7 +353,7 @@ def _look_at_object(url: ObjectUrl, folder_id: str, *, keep: bool = False) -> Ob
 
 def _remove_unused_objects(url: ObjectUrl) -> None:
     """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
-    marker, lock = url.lengthened(f"/{MARKER_FILE}"), url.lengthened(f"/{LOCK_FILE}")
+    marker, lock = url.with_suffix(f"/{MARKER_FILE}"), url.with_suffix(f"/{LOCK_FILE}")
     stored = parse_url(spool_path(url))
     found = {each.url for each in list_objects(url, most=_FEW)}
     if found <= {marker, lock, *spool_names(stored)}:

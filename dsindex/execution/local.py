@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.errors import TaskError
 from dsindex.execution.calls import Call, Executor, Outcome, as_exception, run_guarded
 from dsindex.execution.shard_progress import reporting_to
-from dsindex.store.requests import Places, taking_place
+from dsindex.store.requests import Slots, hold_slot
 from dsindex.store.writing import hold_recent
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ThreadExecutor(Executor):
     def __init__(self, workers: int) -> None:
         self.slots = workers
         self.backlog = workers
-        self._places = Places(workers)
+        self._places = Slots(workers)
         self._queue: deque[tuple[int, Call]] = deque()
         """Calls that nobody has begun, which are taken in this order by threads that have a place."""
         num_threads = workers + (workers + 1) // 2  # some wait for stores while others compute
@@ -78,7 +78,7 @@ class ThreadExecutor(Executor):
         return self._num_attempts
 
     def _run_next(self) -> None:
-        with taking_place(self._places):
+        with hold_slot(self._places):
             try:
                 attempt_id, call = self._queue.popleft()
             except IndexError:  # closed meanwhile

@@ -39,7 +39,7 @@ from dsindex.errors import PlanError
 from dsindex.execution.report import Report, show_datasets
 from dsindex.options.config import work_folder_path
 from dsindex.store.requests import RequestCounts, all_requests, describe_requests
-from dsindex.store.urls import absolute, folder_of, is_url, lengthened
+from dsindex.store.urls import absolute, folder_of, is_url, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +144,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
 
 def output_prefix(config: BuildConfig, name: str) -> str:
     """Return the prefix of an output, as preprocess_data.py names that of a key."""
-    return lengthened(config.output_prefix, f"_{name}_document")
+    return with_suffix(config.output_prefix, f"_{name}_document")
 
 
 class _Build:

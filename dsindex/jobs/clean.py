@@ -20,7 +20,7 @@ from dsindex.engine.spool import open_spool_uploads, spool_path
 from dsindex.engine.work_folder import LOCK_FILE, discard_work_folder
 from dsindex.errors import InputError
 from dsindex.store.uploads import list_uploads
-from dsindex.store.urls import Access, ObjectUrl, absolute, is_url, lengthened, parse_output_url, shortened
+from dsindex.store.urls import Access, ObjectUrl, absolute, is_url, parse_output_url, with_suffix, without_suffix
 from dsindex.store.writing import list_objects
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
         OutputError: If a store refuses.
     """
     work_dir = _find_work_folder(parse_output_url(place, access) if is_url(place) else absolute(place))
-    _refuse_live_owner(lengthened(work_dir, f"/{LOCK_FILE}"), what=f"the work folder {work_dir}")
+    _refuse_live_owner(with_suffix(work_dir, f"/{LOCK_FILE}"), what=f"the work folder {work_dir}")
     history = read_history(ledger_path(work_dir))
     is_own = history.belongs_to(work_dir)
     locks = []
     for output in _outputs_of(history, access) if is_own else ():
-        lock = lengthened(output, f".{LOCK_SUFFIX}")
+        lock = with_suffix(output, f".{LOCK_SUFFIX}")
         _refuse_live_owner(lock, what=f"the output {output}")
         if is_object_lock(lock) if isinstance(lock, ObjectUrl) else is_lock(lock):
             locks.append(lock)
@@ -118,7 +118,7 @@ def _refuse_live_owner(lock: str, *, what: str) -> None:
 
 
 def _find_work_folder(place: str) -> str:
-    for path in (place, lengthened(place, ".build"), lengthened(shortened(place, ".pbin"), ".build")):
+    for path in (place, with_suffix(place, ".build"), with_suffix(without_suffix(place, ".pbin"), ".build")):
         if read_folder_id(path) is not None:
             return path
     msg = (

@@ -40,7 +40,7 @@ from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.store.requests import request_counts
-from dsindex.store.urls import absolute, is_url, lengthened
+from dsindex.store.urls import absolute, is_url, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.guarded.limits import Limits, default_limits
 from dsindex.text.guarded_process import LimitReachedError
@@ -104,7 +104,7 @@ def split_prefix(prefix: str, split: str | None) -> str:
     >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
     ('out/chat_valid', 'out/chat')
     """
-    return prefix if split is None else lengthened(prefix, f"_{split}")
+    return prefix if split is None else with_suffix(prefix, f"_{split}")
 
 
 def text_key(split: str | None) -> str:
@@ -458,7 +458,7 @@ class SplitOutputs:
         """The prefixes of the datasets: tokens, masks, packing."""
         length = self.config.seq_length
         names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
-        return [lengthened(self.prefix, f"_{name}") for name in names]
+        return [with_suffix(self.prefix, f"_{name}") for name in names]
 
     def former_packings(self) -> list[str]:
         """Return the prefix of the packing in the published tokens' manifest, if its L differs from this job's.
@@ -472,7 +472,7 @@ class SplitOutputs:
         length = None if manifest is None else manifest.run.plan["settings"].get("seq-length")
         if not isinstance(length, int) or length == self.config.seq_length:
             return []
-        return [lengthened(self.prefix, f"_packing_{length}")]
+        return [with_suffix(self.prefix, f"_packing_{length}")]
 
     def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
         """Return tokens and masks, which are made of shards alone, with how to find their parts."""

@@ -21,7 +21,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.mmididx import read_header
 from dsindex.store.reading import input_status
-from dsindex.store.urls import absolute, is_url, lengthened, parse_url, shortened
+from dsindex.store.urls import absolute, is_url, parse_url, with_suffix, without_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     parts = tuple(_open(prefix) for prefix in prefixes)
     merged_header(parts)
     prefix = absolute(config.output_prefix)
-    inputs = tuple(_input_file(lengthened(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
+    inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
     plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
     target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
     dataset = Dataset(target=target, parts=parts, provenance=None)
@@ -175,7 +175,7 @@ def _report(config: MergeConfig, content: Content, *, already_complete: bool) ->
 def _without_suffix(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
     suffix = os.path.splitext(path)[1]
-    return shortened(path, suffix) if suffix in {".bin", ".idx"} else path
+    return without_suffix(path, suffix) if suffix in {".bin", ".idx"} else path
 
 
 def _open(prefix: str) -> Part:
@@ -190,7 +190,7 @@ def _open(prefix: str) -> Part:
 
 def _open_in_store(prefix: ObjectUrl) -> Part:
     """Open a dataset in an object store, both of whose objects are read as they are now."""
-    idx, tokens = input_status(prefix.lengthened(".idx")), input_status(prefix.lengthened(".bin"))
+    idx, tokens = input_status(prefix.with_suffix(".idx")), input_status(prefix.with_suffix(".bin"))
     return Part(
         bin_path=tokens.path,
         idx_path=idx.path,

@@ -27,10 +27,10 @@ from dsindex.store.urls import (
     absolute,
     check_endpoint,
     is_url,
-    lengthened,
     parse_output_url,
     parse_url,
     refuse_url,
+    with_suffix,
 )
 from dsindex.text.tokenizer_file import TokenizerOptions
 
@@ -153,7 +153,7 @@ class WorkConfig(ExecutorConfig, StoreConfig):
 
 def work_folder_path(config: WorkConfig) -> str:
     """Return the absolute path of a job's work folder."""
-    return absolute(config.work_dir or lengthened(config.output_prefix, ".build"))
+    return absolute(config.work_dir or with_suffix(config.output_prefix, ".build"))
 
 
 def validated_access(endpoint_url: str | None, region: str | None) -> Access:

@@ -1,4 +1,4 @@
-"""The client that writes to S3, to compatible servers, and to Google's, and how its failures are told.
+"""The client that writes to S3, to compatible servers, and to Google's, and how its failures are described.
 
 boto3 makes the requests that obstore cannot make: the parts of an upload that several machines make together, and
 conditional writes. Credentials are found by boto3 on the machine that makes a request, and are neither sent nor stored.
@@ -28,8 +28,8 @@ from dsindex.store.requests import (
     StoreError,
     count_requests,
     describe_answer,
-    insist,
     no_credentials,
+    retry,
 )
 
 if TYPE_CHECKING:
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from dsindex.errors import InputError
-    from dsindex.store.requests import Describe, Outlook, Patience
+    from dsindex.store.requests import Backoff, Describe, RetryClass
     from dsindex.store.urls import Access, ObjectUrl
 
 
 # Content in blocks, which is sent and read without being joined.
 
 Bytes = bytes | bytearray | memoryview
-"""What is written, to objects and to files."""
+"""Content to write."""
 
 BLOCK_BYTES = 1 << 20
 
 
 class Blocks:
-    """Content in blocks that do not change any more."""
+    """Immutable content in blocks."""
 
     def __init__(self, blocks: Sequence[bytes | memoryview]) -> None:
         self._blocks = blocks
@@ -58,7 +58,7 @@ class Blocks:
 
     @classmethod
     def of(cls, content: bytes | bytearray | mmap.mmap | memoryview) -> Blocks:
-        """Return blocks of content that is in one piece."""
+        """Wrap contiguous content."""
         view = memoryview(content)
         return cls([view[begin : begin + BLOCK_BYTES] for begin in range(0, len(view), BLOCK_BYTES)])
 
@@ -69,11 +69,11 @@ class Blocks:
         return iter(self._blocks)
 
     def read(self, _: int = -1) -> bytes:
-        """Return all content; boto3 asks for this method, though blocks are never sent so."""
+        """Return all content; boto3 requires the method and never calls it."""
         return b"".join(self._blocks)
 
     def part(self, begin: int, end: int) -> list[memoryview]:
-        """Return the blocks of the bytes [begin, end), all of which there must be, without copying them."""
+        """Return the blocks of bytes [begin, end), zero-copy."""
         number, blocks = bisect_right(self._ends, begin), []
         while begin < end:
             block = memoryview(self._blocks[number])
@@ -83,7 +83,7 @@ class Blocks:
         return blocks
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer with the bytes from an offset on, all of which there must be."""
+        """Fill a buffer from an offset."""
         done = 0
         for block in self.part(offset, offset + len(buffer)):
             buffer[done : done + len(block)] = block
@@ -91,7 +91,7 @@ class Blocks:
 
 
 class BodyOfBlocks:
-    """Blocks as urllib3 sends them one by one, and from the first again where a bucket is in another region."""
+    """A request body that urllib3 sends block by block, rewindable for a redirect to another region."""
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
@@ -100,25 +100,25 @@ class BodyOfBlocks:
         return iter(self._blocks)
 
     def seek(self, position: int) -> None:
-        """Do nothing: whoever sends the blocks begins with the first."""
+        """No-op: iteration always starts at the first block."""
 
 
 REQUEST_SECONDS = 60
 CONNECT_SECONDS = 5
 MOST_CONNECTIONS = 64
 _PREFIXES = ("AWS_",)
-_SLOWER_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailable"}
-"""Refusals after which fewer requests are made at once."""
+_THROTTLE_CODES = {"SlowDown", "503", "429", "TooManyRequests", "ServiceUnavailable"}
+"""Error codes that throttle the limiter."""
 _PASSING_CODES = {
     *("RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "SlowDown"),
     *("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"),
 }
-"""Refusals with a status below 500 that another attempt may turn into success."""
+"""Error codes below 500 that are worth a retry."""
 
 MOST_ANSWER_BYTES = 32 << 20
-"""The limit on an answer that is not an object; a page of 1,000 entries has at most a few MiB."""
+"""Maximum size of a response other than an object; a page of 1,000 entries has a few MiB."""
 MOST_EMPTY_PAGES = 1000
-"""Pages of a listing without an entry, one after the other: some stores have a few, of what was removed."""
+"""Maximum consecutive empty pages of a listing; some stores return a few, for deleted objects."""
 
 _FIELDS = {"Contents": {"Key", "Size"}, "Uploads": {"Key", "UploadId"}, "Parts": {"PartNumber", "ETag", "Size"}}
 """Kind of the entries of a listing → what each has."""
@@ -128,7 +128,7 @@ Answer = TypeVar("Answer")
 
 
 class _ForeignAnswerError(Exception):
-    """An answer is none that a store gives; the argument says what it is."""
+    """The response is not a store's; the argument says what it is."""
 
 
 class StoreWriteError(OutputError):
@@ -222,7 +222,7 @@ def _finish(session: Any, *, region_name: str, endpoint_url: str | None, options
 
 
 def _require_store(asked: str, answer: Any) -> None:  # noqa: ANN401 - botocore's answer
-    """Refuse what botocore would take for a failure that passes: a page, or a redirect to another server.
+    """Reject responses that botocore would retry: an HTML page, or a redirect to another server.
 
     Raises:
         _ForeignAnswerError: If it is either.
@@ -239,13 +239,13 @@ def _require_store(asked: str, answer: Any) -> None:  # noqa: ANN401 - botocore'
 
 
 class _Bounded:
-    """The content of an answer, which is refused if it is too long."""
+    """A response body with a size limit."""
 
     def __init__(self, raw: Any) -> None:  # noqa: ANN401 - urllib3's answer
         self._raw = raw
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the content in pieces.
+        """Yield the body in chunks.
 
         Raises:
             _ForeignAnswerError: If it is too long.
@@ -277,14 +277,14 @@ def read_pages(
     markers: Mapping[str, str],
     describe: Describe,
 ) -> Iterator[list[Any]]:
-    """Yield the entries of the pages of a listing: it must end, and no page may come again.
+    """Yield the entries of a paginated listing, which must end and never repeat a page.
 
     Args:
         url: What is listed, for messages.
         request: Requests a page; the argument says where it begins, by names of boto3's parameters.
         entries: The field of an answer that has the entries.
         markers: Parameter → the field of an answer that has its value for the next page.
-        describe: As for `insist`.
+        describe: As for `retry`.
 
     Raises:
         DsindexError: If the store refuses, or its answers are no listing.
@@ -294,7 +294,7 @@ def read_pages(
     num_empty = 0
     while True:
         page = functools.partial(_request_page, request, begin, entries)
-        answer = insist(url, page, describe=describe)
+        answer = retry(url, page, describe=describe)
         found = answer.get(entries, [])
         yield found
         if not answer["IsTruncated"]:
@@ -310,11 +310,11 @@ def read_pages(
 
 
 def list_pages(folder: ObjectUrl, *, describe: Describe, recursive: bool = True) -> Iterator[list[Any]]:
-    """Yield the objects below a folder, by pages.
+    """Yield the objects below a folder, page by page.
 
     Args:
         folder: The folder, with or without a slash at its end.
-        describe: As for `insist`.
+        describe: As for `retry`.
         recursive: Whether to list its subfolders, too.
 
     Raises:
@@ -336,7 +336,7 @@ def list_pages(folder: ObjectUrl, *, describe: Describe, recursive: bool = True)
 
 
 def _request_page(request: Callable[[dict[str, Any]], Any], begin: dict[str, Any], entries: str) -> Any:  # noqa: ANN401
-    """Request a page of a listing, and check that it can be one."""
+    """Request and validate a page of a listing."""
     answer = request(begin)
     for entry in answer.get(entries, ()):
         if entry.get("Size", 0) < 0:
@@ -349,7 +349,7 @@ def _request_page(request: Callable[[dict[str, Any]], Any], begin: dict[str, Any
 
 
 def _send_blocks(request: Any, **_: object) -> None:  # noqa: ANN401 - botocore's prepared request
-    """Let blocks be sent one by one: botocore would copy bytes, and send a file in small pieces."""
+    """Send the body block by block; botocore would copy bytes and send files in small chunks."""
     if isinstance(request.body, Blocks):
         request.body = BodyOfBlocks(request.body)
 
@@ -359,24 +359,24 @@ def persist(
     request: Callable[[], Answer],
     *,
     expected: Collection[str] = (),
-    patience: Patience | None = None,
+    backoff: Backoff | None = None,
 ) -> Answer:
-    """Make a request, again and again after pauses as long as the failure may pass.
+    """Make a request, retrying with backoff while the failure is not fatal.
 
     Args:
         url: What is written, for messages.
         request: Makes the request; errors are those of boto3.
         expected: Names of errors that the caller deals with: they are raised at once, as StoreWriteError with `code`.
-        patience: How long to go on.
+        backoff: How long to go on.
 
     Raises:
         StoreWriteError: If the request is refused, or fails for too long; the latter is transient.
     """
-    return insist(url, request, describe=describe_writing(*expected), patience=patience)
+    return retry(url, request, describe=describe_writing(*expected), backoff=backoff)
 
 
-def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) -> tuple[StoreWriteError, Outlook]:
-    """Return a failure to write by boto3 as a sentence, and whether it may pass."""
+def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) -> tuple[StoreWriteError, RetryClass]:
+    """Describe a failed write of boto3, with its retry class."""
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
 
@@ -384,10 +384,10 @@ def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) ->
         return _describe_answer(url, error, expected)
     if isinstance(error, google_store.CredentialsError):
         what, remedy = error.args
-        return StoreWriteError(f"{url}: cannot be written ({what}); {remedy}"), "final"
+        return StoreWriteError(f"{url}: cannot be written ({what}); {remedy}"), "fatal"
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         remedy = "set them on every node"
-        return StoreWriteError(f"{url}: cannot be written (this node has no credentials); {remedy}"), "final"
+        return StoreWriteError(f"{url}: cannot be written (this node has no credentials); {remedy}"), "fatal"
     if isinstance(error, exceptions.HTTPClientError | exceptions.EndpointConnectionError | OSError):
         is_silent = isinstance(error, exceptions.ReadTimeoutError | exceptions.ConnectTimeoutError)
         is_unreachable = is_silent or isinstance(error, exceptions.EndpointConnectionError)
@@ -398,39 +398,39 @@ def _describe(url: ObjectUrl, error: Exception, *, expected: Collection[str]) ->
             f"{url}: cannot be written ({what}); run the same command again later, or check the network: it continues"
         )
         failure.transient = True
-        return failure, "unreachable" if is_unreachable else "passing"
+        return failure, "unreachable" if is_unreachable else "transient"
     if isinstance(error, ResponseParserError | ValueError):  # a header or a field that is not of its type
-        return foreign_answer(url), "final"
+        return foreign_answer(url), "fatal"
     if isinstance(error, _ForeignAnswerError):
-        return foreign_answer(url, str(error)), "final"
+        return foreign_answer(url, str(error)), "fatal"
     if isinstance(error, exceptions.BotoCoreError):
         kind = type(error).__name__
-        return StoreWriteError(f"{url}: cannot be written ({kind}); check the credentials and settings of AWS"), "final"
+        return StoreWriteError(f"{url}: cannot be written ({kind}); check the credentials and settings of AWS"), "fatal"
     raise error
 
 
 def foreign_answer(url: ObjectUrl, got: str = "another server") -> StoreWriteError:
-    """Return the error for an answer that no store gives, such as a page of a store's web console."""
+    """Return the error for a response that is not a store's, such as the page of a web console."""
     return StoreWriteError(f"{url}: expected a store that answers as S3 does, got {got}; {WRONG_SERVER}")
 
 
-def describe_reading(url: ObjectUrl, error: Exception) -> tuple[InputError, Outlook]:
-    """Return a failure to read by boto3 as a sentence, and whether it may pass."""
+def describe_reading(url: ObjectUrl, error: Exception) -> tuple[InputError, RetryClass]:
+    """Describe a failed read of boto3, with its retry class."""
     from botocore import exceptions
 
     if isinstance(error, exceptions.ClientError):
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         return describe_answer(url, status, str(error.response.get("Error", {}).get("Code", "")))
     if isinstance(error, exceptions.NoCredentialsError):
-        return no_credentials(url), "final"
-    failure, outlook = _describe(url, error, expected=())
+        return no_credentials(url), "fatal"
+    failure, retry_class = _describe(url, error, expected=())
     told = StoreError(str(failure).replace("cannot be written", "cannot be read").removesuffix(": it continues"))
     told.transient = failure.transient
-    return told, outlook
+    return told, retry_class
 
 
 def describe_writing(*expected: str) -> Describe:
-    """Return what describes failures to write, as `persist` does."""
+    """Return the function that describes failed writes, except the expected codes."""
     return functools.partial(_describe, expected=expected)
 
 
@@ -438,11 +438,11 @@ def _describe_answer(
     url: ObjectUrl,
     error: Any,  # noqa: ANN401 - botocore's ClientError
     expected: Collection[str],
-) -> tuple[StoreWriteError, Outlook]:
+) -> tuple[StoreWriteError, RetryClass]:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     said = f"{status} {code}".strip() if code != str(status) else code
-    outlook: Outlook = "final"
+    retry_class: RetryClass = "fatal"
     if code in expected:
         failure = StoreWriteError(f"{url}: cannot be written ({said})")
     elif status >= 500 or status in {408, 429} or code in _PASSING_CODES:
@@ -455,7 +455,7 @@ def _describe_answer(
                 f"again later: it continues"
             )
             failure.transient = True
-            outlook = "slower" if status in {429, 503} or code in _SLOWER_CODES else "passing"
+            retry_class = "throttled" if status in {429, 503} or code in _THROTTLE_CODES else "transient"
     elif status in {301, 307} or code in REGION_CODES:
         region = url.access.region
         got = "the default one" if region is None else repr(region)
@@ -467,7 +467,7 @@ def _describe_answer(
         )
         failure = StoreWriteError(f"{url}: cannot be written ({said}); {remedy}")
     failure.code = code
-    return failure, outlook
+    return failure, retry_class
 
 
 # By what a store checks the content that it is sent: CRC-32 where it does, otherwise MD5.
@@ -477,21 +477,21 @@ def _describe_answer(
 
 
 class Checksum(StrEnum):
-    """By what content is checked."""
+    """How a store verifies content."""
 
     CRC32 = "crc32"
     MD5 = "md5"
 
 
 UNKNOWN_HEADER = ("NotImplemented", "InvalidArgument", "InvalidRequest", "InvalidHeader")
-"""Refusals by which stores answer a header that they do not know."""
+"""Error codes for an unknown header."""
 
 _known: weakref.WeakKeyDictionary[Any, Checksum] = weakref.WeakKeyDictionary()
-"""Client → what its store checks."""
+"""Client → the checksum that its store verifies."""
 
 
 class Sum:
-    """The checksum of content that comes in pieces."""
+    """An incremental checksum."""
 
     def __init__(self, kind: Checksum) -> None:
         self._kind = kind
@@ -521,15 +521,15 @@ def checksum_arguments(kind: Checksum, content: Blocks) -> dict[str, str]:
 
 
 def known_checksum(client: Any) -> Checksum | None:  # noqa: ANN401 - boto3's client
-    """Return what a client's store checks; None if it has written nothing yet."""
+    """Return the checksum that the store verifies; None before the first write."""
     return _known.get(client)
 
 
 def learn_checksum(client: Any, answer: Mapping[str, object]) -> None:  # noqa: ANN401 - boto3's client
-    """Learn from the answer to an object that was sent with both checksums what the store checks."""
+    """Record which checksum the store verified of an object sent with both."""
     _known[client] = Checksum.CRC32 if answer.get("ChecksumCRC32") else Checksum.MD5
 
 
 def use_md5(client: Any) -> None:  # noqa: ANN401 - boto3's client
-    """Send no CRC-32 to a store that refused one."""
+    """Stop sending CRC-32 to a store that rejects it."""
     _known[client] = Checksum.MD5

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_THREADS = 64
-"""Requests of a process that are in flight at once."""
+"""Maximum requests in flight per process."""
 
 
 class _Fetchers:
-    """A pool that starts a thread when a request finds none idle."""
+    """A thread pool that grows when no thread is idle."""
 
     def __init__(self) -> None:
         self._requests: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
@@ -56,7 +56,7 @@ _fetchers = _Fetchers()
 
 
 def _start_anew() -> None:
-    """Begin without threads in a forked process, which has none of its parent's."""
+    """Reset after a fork: threads do not survive it."""
     global _fetchers
     _fetchers = _Fetchers()
 
@@ -65,5 +65,5 @@ os.register_at_fork(after_in_child=_start_anew)
 
 
 def fetch_later(function: Callable[[], Any]) -> Future[Any]:
-    """Call a function in one of the threads, and return its future result."""
+    """Submit a function to the pool."""
     return _fetchers.submit(function)

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 
 REQUEST_BYTES = 8 << 20
-"""Bytes of a request where it is known what will be read."""
+"""Request size for sequential reads."""
 REQUESTS_AT_ONCE = 32
-"""Requests that are in flight then, for one reader."""
+"""Maximum requests in flight per sequential reader."""
 OBJECTS_AHEAD = 8
-"""Objects that are requested before their reader comes to them."""
+"""Maximum objects to prefetch."""
 BYTES_AHEAD = 64 << 20
-"""Bytes of objects that are requested ahead, beyond which no further object is begun."""
+"""Prefetched bytes beyond which no further object is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A run of bytes in a source that will be read forwards."""
+    """A byte range of a source, for sequential reading."""
 
     path: str
     begin: int
@@ -54,7 +54,7 @@ class Source(Protocol):
     """A file or an object that is open for reading."""
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer with the bytes from an offset on.
+        """Fill a buffer from an offset.
 
         Raises:
             InputError: If it ends before the buffer is full, or cannot be read.
@@ -70,7 +70,7 @@ class RangeSource:
         self._descriptor = descriptor
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer with the bytes from an offset on.
+        """Fill a buffer from an offset.
 
         Raises:
             InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
@@ -94,11 +94,11 @@ class ObjectSource:
         self._reader = ObjectReader(parse_url(path))
 
     def expect_forwards(self, begin: int, end: int) -> None:
-        """Say that the bytes [begin, end) will be read forwards."""
+        """Hint that bytes [begin, end) will be read sequentially."""
         self._reader.expect_forwards(begin, end)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer with the bytes from an offset on.
+        """Fill a buffer from an offset.
 
         Raises:
             InputError: If the object ends before the buffer is full, or cannot be read.
@@ -108,26 +108,26 @@ class ObjectSource:
             raise InputError(msg)
 
     def close(self) -> None:
-        """Forget what was requested ahead."""
+        """Cancel the read-ahead."""
         self._reader.close()
 
 
 class HeldSource:
-    """A source object whose content this process still has."""
+    """A source object whose content is cached in this process."""
 
     def __init__(self, content: Blocks) -> None:
         self._content = content
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer with the bytes from an offset on, all of which there are."""
+        """Fill a buffer from an offset."""
         self._content.read_into(buffer, offset)
 
     def close(self) -> None:
-        """Do nothing: what is held longer is not for its readers to say."""
+        """No-op: the cache owns the buffer."""
 
 
 def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
-    """Yield a source for each run of bytes, open until the next one is asked for.
+    """Yield an open source for each extent, valid until the next one is requested.
 
     Objects are requested before their reader comes to them, so that it does not wait for each.
 
@@ -168,7 +168,7 @@ def _has_room(ahead: Sequence[tuple[ObjectSource | HeldSource, int]]) -> bool:
 
 
 def read_extents(wanted: Iterable[tuple[Extent, memoryview]]) -> None:
-    """Fill a buffer with each run of bytes; requests to objects are in flight together.
+    """Fill a buffer with each extent, with concurrent requests.
 
     Raises:
         InputError: If a source cannot be opened, or ends before the buffer is full.
@@ -202,7 +202,7 @@ def _read_object(url: ObjectUrl, begin: int, buffer: memoryview) -> None:
 
 @contextlib.contextmanager
 def open_source(path: str, *, extent: tuple[int, int] | None = None) -> Iterator[Source]:
-    """Open a source file or object for the time of the block.
+    """Open a source file or object.
 
     Args:
         path: The file, or the address of the object.
@@ -230,7 +230,7 @@ def open_source(path: str, *, extent: tuple[int, int] | None = None) -> Iterator
 def write_chunks(
     path: str, offset: int, chunks: Iterable[memoryview], *, refusal: Callable[[OSError], OutputError]
 ) -> None:
-    """Write consecutive chunks into an existing file from an offset on, and sync them to disk.
+    """Write consecutive chunks into an existing file at an offset, and sync.
 
     Args:
         path: The file; a symbolic link is refused.

@@ -1,4 +1,4 @@
-"""Ranges of objects that are read here and there, as by a training job: joined, in flight together, kept for a while.
+"""Random access to objects, as by a training job: coalesced, concurrent, cached ranges.
 
 Every range is requested once while it is kept. The ranges of all objects of a process together are at most
 `KEPT_BYTES`; those that were used longest ago are given up first.
@@ -30,7 +30,7 @@ import xxhash
 from dsindex.errors import InputError
 from dsindex.store.fetching import fetch_later
 from dsindex.store.requests import ChangedObjectError
-from dsindex.store.stores import HEAD_BYTES, look_at_object, read_range
+from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
 
 KEPT_BYTES = 64 << 20
-"""Bytes of ranges that a process keeps, of all objects."""
+"""Capacity of the range cache per process."""
 RANGE_BYTES = 8 << 20
-"""Bytes of the largest request."""
+"""Maximum request size."""
 JOINED_BYTES = 8 << 10
-"""Bytes between two ranges that are rather read than asked for by a request of their own."""
+"""Maximum gap when coalescing ranges."""
 SMALL_BYTES = 32 << 20
-"""Objects that have no more than this together are read by blocks, each of which is then kept."""
+"""Total size up to which objects are read by blocks and cached whole."""
 BLOCK_BYTES = 1 << 20
 FIRST_BYTES = 64 << 10
-"""Bytes that are read ahead when a reader has gone on once; twice as many each further time."""
+"""Initial read-ahead, doubled by each sequential read."""
 AHEAD_BYTES = 24 << 20
-"""Most bytes that are read ahead of a reader that goes forwards."""
+"""Maximum read-ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A range that is kept, or under way."""
+    """A range that is cached or in flight."""
 
     begin: int
     end: int
@@ -66,7 +66,7 @@ class _Held:
 
 
 class _Kept:
-    """The ranges that a process keeps, by when they were used."""
+    """LRU cache of ranges."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -75,7 +75,7 @@ class _Kept:
         self._read_whole: WeakSet[ObjectRanges] = WeakSet()
 
     def find_room_for_whole(self, owner: ObjectRanges) -> bool:
-        """Tell whether all of an object will be kept; of several small ones, those that were opened first are."""
+        """Whether an object is cached whole; first come, first served among small ones."""
         with self.lock:
             known_bytes = sum(each.size_bytes for each in self._read_whole)
             is_small = known_bytes + owner.size_bytes <= SMALL_BYTES
@@ -106,7 +106,7 @@ _kept = _Kept()
 
 
 def _start_anew() -> None:
-    """Keep nothing in a forked process, in which nobody waits for what its parent has requested."""
+    """Reset after a fork: the parent's requests never complete here."""
     global _kept
     _kept = _Kept()
 
@@ -129,15 +129,15 @@ class ObjectRanges:
         self.size_bytes = url.identity.size_bytes
         self._begins: list[int] = []
         self._held: dict[int, _Held] = {}
-        """By begin; they do not overlap."""
+        """Sorted by begin, disjoint."""
         self._process = os.getpid()
         self._is_closed = False
         self._is_read_whole = _kept.find_room_for_whole(self)
         self._run_end = self._run_bytes = 0
-        """Where the last range ended, and the bytes that were read forwards up to there."""
+        """End of the last range, and the length of the sequential run up to it."""
 
     def read(self, begin: int, end: int) -> bytearray:
-        """Return the bytes [begin, end), and request those after it if the reader goes forwards.
+        """Return bytes [begin, end), reading ahead of sequential readers.
 
         Raises:
             InputError: If the object cannot be read, or was replaced.
@@ -153,7 +153,7 @@ class ObjectRanges:
         return self._collect(begin, end, awaited)
 
     def read_many(self, ranges: Sequence[tuple[int, int]], *, later: Sequence[tuple[int, int]] = ()) -> list[bytearray]:
-        """Return the bytes of many ranges [begin, end), requested together, and request others after them.
+        """Return the bytes of many ranges [begin, end) in concurrent requests, and prefetch others.
 
         Args:
             ranges: What is returned.
@@ -167,11 +167,11 @@ class ObjectRanges:
         return [self._collect(begin, end, awaited) for begin, end in ranges]
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Request ranges [begin, end) that will be read soon."""
+        """Prefetch ranges [begin, end)."""
         self._request(ranges)
 
     def close(self) -> None:
-        """Give up what is kept."""
+        """Evict everything."""
         self._is_closed = True
         with _kept.lock:
             self._begin_anew_if_forked()
@@ -181,12 +181,12 @@ class ObjectRanges:
                 self.forget(begin)
 
     def forget(self, begin: int) -> None:
-        """Give up a range; called by whoever keeps account of all ranges, with the lock held."""
+        """Evict a range; the cache calls this with the lock held."""
         del self._begins[bisect_right(self._begins, begin) - 1]
         self._held.pop(begin)
 
     def _request(self, ranges: Sequence[tuple[int, int]]) -> list[_Held]:
-        """Request what of the ranges is not held, and return all that holds them, in order and without overlaps."""
+        """Request the missing parts of ranges; return the cached ranges that cover them, sorted and disjoint."""
         with _kept.lock:
             self._begin_anew_if_forked()
             needed = {each.begin: each for begin, end in ranges for each in self._held_between(begin, end)}
@@ -210,7 +210,7 @@ class ObjectRanges:
         return found
 
     def _missing(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the parts of ranges that are not held, in order and without overlaps."""
+        """Return the missing parts of ranges, sorted and disjoint."""
         missing = []
         last = 0
         for begin, end in sorted(ranges):
@@ -232,7 +232,7 @@ class ObjectRanges:
         return missing
 
     def _joined(self, missing: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Join neighbours, and cut what is larger than a request."""
+        """Coalesce neighbours and split at the maximum request size."""
         joined: list[tuple[int, int]] = []
         for begin, end in missing:
             if joined and begin - joined[-1][1] <= JOINED_BYTES and not self._lies_between(joined[-1][1], begin):
@@ -242,7 +242,7 @@ class ObjectRanges:
         return [(at, min(at + RANGE_BYTES, end)) for begin, end in joined for at in range(begin, end, RANGE_BYTES)]
 
     def _lies_between(self, end: int, begin: int) -> bool:
-        """Tell whether a range is held between two bytes."""
+        """Whether any cached range intersects [begin, end)."""
         if begin <= end:
             return begin < end
         at = bisect_right(self._begins, end - 1)
@@ -279,7 +279,7 @@ class ObjectRanges:
         return content
 
     def _drop(self, failed: _Held) -> None:
-        """Give up a range that could not be read, so that it is requested again when it is needed again."""
+        """Evict a range that failed, so that the next read retries it."""
         with _kept.lock:
             if self._held.get(failed.begin) is failed:
                 _kept.remove(self, failed.begin)
@@ -312,7 +312,7 @@ _ABANDONED_SECONDS = 86_400
 
 
 def local_copy(url: ObjectUrl) -> str:
-    """Return the path of a file of this machine with the content of an object, fetched unless it is there.
+    """Return the path of a local copy of an object, downloaded unless cached.
 
     Processes that ask at the same time fetch it once, as far as the file system has locks.
 
@@ -320,7 +320,7 @@ def local_copy(url: ObjectUrl) -> str:
         InputError: If the object cannot be read, or the file not be written.
     """
     if url.identity is None:
-        url, _ = look_at_object(url)
+        url, _ = head_object(url)
     identity = url.identity
     if identity is None:
         msg = f"expected an object that was looked at, got {url}"
@@ -372,7 +372,7 @@ def _is_kept(path: str, identity: ObjectIdentity) -> bool:
 
 
 def _fetch(url: ObjectUrl, identity: ObjectIdentity, path: str) -> None:
-    """Write the object to a temporary file by several requests at once, and rename it."""
+    """Download the object in concurrent requests to a temporary file, and rename it."""
     folder, name = os.path.split(path)
     temporary = f"{name}.{uuid.uuid4().hex}.tmp"
     lines = [json.dumps({"name": each, "address": str(url)}) + "\n" for each in (temporary, name)]
@@ -392,7 +392,7 @@ def _fetch(url: ObjectUrl, identity: ObjectIdentity, path: str) -> None:
 
 def _contents(url: ObjectUrl, identity: ObjectIdentity) -> Iterator[Any]:
     if identity.size_bytes <= HEAD_BYTES:
-        yield look_at_object(url)[1]
+        yield head_object(url)[1]
         return
     begins = iter(range(0, identity.size_bytes, KEPT_RANGE_BYTES))
     awaited: deque[Future[Any]] = deque()
@@ -412,7 +412,7 @@ def _contents(url: ObjectUrl, identity: ObjectIdentity) -> Iterator[Any]:
 
 
 def _remove_others(folder: str, kept: str) -> None:
-    """Remove the files that were used longest ago, as long as there are too many bytes, and what was abandoned."""
+    """Evict the least recently used files beyond the cap, and abandoned downloads."""
     with _locked(os.path.join(folder, "lock-record")):
         found: dict[str, os.stat_result] = {}
         for name in _recorded(folder):
@@ -463,7 +463,7 @@ def _cap_bytes() -> float:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold the lock of a file, where the file system has locks."""
+    """Hold a file lock, where the file system has locks."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with contextlib.suppress(OSError):  # some network file systems have none; then it may be fetched twice
@@ -476,7 +476,7 @@ def _locked(path: str) -> Iterator[None]:
 # The numbers in an object as an array whose parts are read when they are asked for.
 
 _TAKEN_TOGETHER = 1024
-"""Items here and there that are requested together."""
+"""Maximum items per gather."""
 
 
 class ObjectArray:
@@ -499,9 +499,9 @@ class ObjectArray:
 
     def __init__(self, url: ObjectUrl, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> None:
         if url.identity is None:
-            url, _ = look_at_object(url)
+            url, _ = head_object(url)
         self.url = url
-        """The object, with the version that is read."""
+        """The object, pinned to a version."""
         self.dtype = dtype
         self._offset = offset
         self._ranges = ObjectRanges(url)
@@ -568,16 +568,16 @@ class ObjectArray:
     def read_many(
         self, parts: Sequence[tuple[int, int]], *, later: Sequence[tuple[int, int]] = ()
     ) -> list[NDArray[Any]]:
-        """Return the items [begin, end) of many parts, requested together, and request parts that will be read soon."""
+        """Return items [begin, end) of many parts in concurrent requests, and prefetch others."""
         wanted, after = ([self._bytes(*part) for part in each] for each in (parts, later))
         return [self._array(content) for content in self._ranges.read_many(wanted, later=after)]
 
     def expect(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Request the items [begin, end) of parts that will be read soon."""
+        """Prefetch items [begin, end) of parts."""
         self._ranges.expect([self._bytes(*part) for part in parts])
 
     def close(self) -> None:
-        """Give up what is kept of the object."""
+        """Evict the object."""
         self._ranges.close()
 
     def _bytes(self, begin: int, end: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Read an object as a file of which any bytes can be asked for, with ranges fetched ahead of its reader.
+"""Read an object as a seekable file, with read-ahead.
 
 Two kinds of ranges are held. Where a reader has said that it will read forwards, ranges of RANGE_BYTES are requested
 before it needs them. Elsewhere a range is requested when it is needed, and each one that continues another is twice as
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dsindex.store.fetching import fetch_later
 from dsindex.store.requests import result_of
 from dsindex.store.storage import open_file, open_unbuffered
-from dsindex.store.stores import HEAD_BYTES, look_at_object, read_range
+from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 from dsindex.store.urls import is_url, parse_url
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 # New memory costs as much as what is copied into it: the system clears each page first.
 
 MOST_SPARE_BYTES = 64 << 20
-"""Bytes that are kept for ranges to come."""
+"""Capacity of the buffer pool."""
 _UNIT_BYTES = 1 << 20
 
 
 class _Spare:
-    """Buffers that nobody uses."""
+    """Pool of free buffers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ _spare = _Spare()
 
 
 def _forget_buffers() -> None:
-    """Begin without buffers in a forked process; the lock may have been held while it was forked."""
+    """Reset after a fork, during which the lock may have been held."""
     global _spare
     _spare = _Spare()
 
@@ -74,12 +74,12 @@ os.register_at_fork(after_in_child=_forget_buffers)
 
 
 def take_buffer(num_bytes: int) -> bytearray:
-    """Return a buffer of at least so many bytes, with any content, for its taker alone."""
+    """Check out an uninitialised buffer of at least this size."""
     return _spare.take(num_bytes)
 
 
 def give_back(buffer: bytearray) -> None:
-    """Let a buffer be used again; nobody may have a view of it."""
+    """Return a buffer without views to the pool."""
     _spare.give_back(buffer)
 
 
@@ -90,10 +90,10 @@ def give_back(buffer: bytearray) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStatus:
-    """What an input was when it was looked at."""
+    """An input as of its HEAD or stat."""
 
     path: str
-    """Its path, or the address by which the same object is read again."""
+    """Its path, or its URL pinned to the version."""
     size_bytes: int
     version: str
     """Modification time in ns, or an object's ETag."""
@@ -108,24 +108,24 @@ class Readable(Protocol):
         ...
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
-        """Return the bytes from an offset on, fewer than asked for only at the end."""
+        """Return bytes from an offset; short only at the end."""
         ...
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Fill a buffer with the bytes from an offset on, or with some of them; return their number, 0 at the end."""
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
         ...
 
     def expect_forwards(self, begin: int, end: int) -> None:
-        """Say that the bytes [begin, end) will be read forwards."""
+        """Hint that bytes [begin, end) will be read sequentially."""
         ...
 
     def size_if_changed(self) -> int | None:
-        """Return its size by now if it changed since it was opened, which an object may say by an error instead."""
+        """Return its current size if it changed since it was opened; an object may raise instead."""
         ...
 
 
 class LocalFile:
-    """A file of this machine."""
+    """A local file."""
 
     def __init__(self, file: FileIO) -> None:
         self.file = file
@@ -134,11 +134,11 @@ class LocalFile:
         self.version = str(status.st_mtime_ns)
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
-        """Return the bytes from an offset on, fewer than asked for only at the end."""
+        """Return bytes from an offset; short only at the end."""
         return os.pread(self.file.fileno(), num_bytes, offset)
 
     def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Fill a buffer with the bytes from an offset on, or with some of them; return their number, 0 at the end."""
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
         return os.preadv(self.file.fileno(), [view], offset)
 
     def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
@@ -147,25 +147,25 @@ class LocalFile:
             os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def size_if_changed(self) -> int | None:
-        """Return its size by now if its size or time is not what it was."""
+        """Return its current size if its size or time changed."""
         status = os.fstat(self.file.fileno())
         now = (status.st_size, str(status.st_mtime_ns))
         return None if now == (self.size_bytes, self.version) else status.st_size
 
 
 def input_status(path: str) -> InputStatus:
-    """Look at an input.
+    """Stat a file, or HEAD an object.
 
     Raises:
         OSError: If a local file cannot be read.
         InputError: If an object cannot be read.
     """
     if is_url(path):
-        from dsindex.store.stores import look_at_object
+        from dsindex.store.stores import head_object
 
         url = parse_url(path)
         if url.identity is None:
-            url, _ = look_at_object(url)
+            url, _ = head_object(url)
         if url.identity is not None:
             return InputStatus(path=url, size_bytes=url.identity.size_bytes, version=url.identity.version)
     status = os.stat(path)
@@ -173,12 +173,12 @@ def input_status(path: str) -> InputStatus:
 
 
 def is_there(path: str) -> bool:
-    """Tell whether a path leads to a file, or is an address: what is there is then told by reading it."""
+    """Whether a path is a file or a URL; a missing object is reported by the read."""
     return is_url(path) or os.path.isfile(path)
 
 
 def is_stored(path: str) -> bool:
-    """Tell whether there is a file at a path, or an object at an address, which is looked at.
+    """Whether a file or an object exists; an object takes a HEAD.
 
     Raises:
         InputError: If an object store does not answer, or refuses.
@@ -289,7 +289,7 @@ class ObjectReader:
 
     def __init__(self, url: ObjectUrl) -> None:
         if url.identity is None:
-            url, _ = look_at_object(url)
+            url, _ = head_object(url)
         self._url = url
         self._ways: list[_Way] = []
         self._others: OrderedDict[int, _Range] = OrderedDict()
@@ -382,7 +382,7 @@ class ObjectReader:
 
     def _request(self, begin: int, end: int, *, buffer: bytearray | None = None) -> _Range:
         if end <= HEAD_BYTES and begin == 0:
-            _, head = look_at_object(self._url)
+            _, head = head_object(self._url)
             future: Future[Any] = fetch_later(lambda: head[:end])
         else:
             url, into = self._url, None if buffer is None else memoryview(buffer)[: end - begin]

@@ -104,23 +104,16 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-# Let another task compute while one waits for a store.
-#
-# Where tasks are threads of one process, as many compute at once as the machine has CPUs for them. One that waits for
-# an
-# answer gives its place to another until the answer is there. Elsewhere nothing happens.
+# Compute slots: threads of one process share the CPUs. A task releases its slot during I/O on a store; other executors
+# have no slots.
 
 _thread = threading.local()
 
 Answer = TypeVar("Answer")
 
 
-class Places:
-    """As many tasks compute at once as there are places.
-
-    A place that becomes free goes to whoever has waited for a store first, and then to new tasks, in their order: none
-    overtakes another.
-    """
+class Slots:
+    """A fair semaphore: tasks that return from I/O come first, then new tasks, each in order."""
 
     def __init__(self, number: int) -> None:
         self._lock = threading.Lock()
@@ -129,7 +122,7 @@ class Places:
         self._new: deque[threading.Lock] = deque()
 
     def take(self, *, returning: bool = False) -> None:
-        """Wait for a place."""
+        """Acquire a slot."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -140,7 +133,7 @@ class Places:
         turn.acquire()
 
     def give(self) -> None:
-        """Give a place up."""
+        """Release a slot."""
         with self._lock:
             waiting = self._returning or self._new
             if waiting:
@@ -150,39 +143,39 @@ class Places:
 
 
 @contextlib.contextmanager
-def taking_place(places: Places) -> Iterator[None]:
-    """Run the block in one of the places, which it gives up while it waits for a store."""
-    places.take()
-    _thread.places = places
+def hold_slot(slots: Slots) -> Iterator[None]:
+    """Hold a slot for the block, except during I/O on a store."""
+    slots.take()
+    _thread.slots = slots
     try:
         yield
     finally:
-        _thread.places = None
-        places.give()
+        _thread.slots = None
+        slots.give()
 
 
 @contextlib.contextmanager
-def giving_place() -> Iterator[None]:
-    """Let another task compute while the block waits for a store."""
-    places: Places | None = getattr(_thread, "places", None)
-    if places is None:
+def release_slot() -> Iterator[None]:
+    """Release the worker slot during I/O."""
+    slots: Slots | None = getattr(_thread, "slots", None)
+    if slots is None:
         yield
         return
-    places.give()
+    slots.give()
     try:
         yield
     finally:
-        places.take(returning=True)
+        slots.take(returning=True)
 
 
 def result_of(future: Future[Answer]) -> Answer:
-    """Return the result of a request, and let another task compute until it is there.
+    """Wait for a request with the slot released.
 
     Raises:
         BaseException: What the request raised.
     """
     if not future.done():
-        with giving_place():
+        with release_slot():
             return future.result()
     return future.result()
 
@@ -190,7 +183,7 @@ def result_of(future: Future[Answer]) -> Answer:
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _METADATA = ("169.254.169.254", "metadata.google.internal", "169.254.170.2", "169.254.170.23")
-_SLOWER_STATUSES = {429, 503}
+_THROTTLE_STATUSES = {429, 503}
 REGION_CODES = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _RENEW = "the credentials of this node do not hold, renew them"
 NODE_REMEDIES = {
@@ -201,32 +194,32 @@ NODE_REMEDIES = {
         _RENEW,
     ),
 }
-"""The store's name of an error → what to do."""
+"""Error code → remedy."""
 WRONG_SERVER = "check --endpoint-url: a store's web console has another address than the store"
 
-Outlook = Literal["final", "passing", "slower", "unreachable"]
-"""Whether a failure may pass: never, by itself, once fewer requests are made, or once the server is there again."""
+RetryClass = Literal["fatal", "transient", "throttled", "unreachable"]
+"""Retry class: fatal, transient, throttled or unreachable."""
 
 
-Describe: TypeAlias = "Callable[[ObjectUrl, Exception], tuple[DsindexError, Outlook]]"
-"""Returns an error of a library as a sentence, and whether it may pass."""
+Describe: TypeAlias = "Callable[[ObjectUrl, Exception], tuple[DsindexError, RetryClass]]"
+"""Describes an exception of a library, with its retry class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How often a request is tried, and how long the pauses are."""
+class Backoff:
+    """Retry limits and delays."""
 
     attempts: int = 8
     first_pause: float = 0.2
     """Seconds; each further pause is twice as long."""
     longest_pause: float = 10.0
     unreachable_attempts: int = 3
-    """For a server that cannot be reached, or does not answer."""
+    """Attempts while the server cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCounts:
-    """The requests of one process so far."""
+    """Request counters of a process."""
 
     process: str
     """Random name of the process."""
@@ -343,12 +336,12 @@ class ChangedObjectError(InputError):
     """An object is not the one that was looked at."""
 
 
-def insist(
+def retry(
     url: ObjectUrl,
     request: Callable[[], Answer],
     *,
     describe: Describe | None = None,
-    patience: Patience | None = None,
+    backoff: Backoff | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Answer:
     """Make a request, again and again after pauses as long as the failure may pass.
@@ -357,14 +350,14 @@ def insist(
         url: What is asked for, for messages; all requests to its store share one gate.
         request: Makes the request.
         describe: Returns an error of `request` as a sentence, and whether it may pass; None for errors of obstore.
-        patience: How long to go on.
+        backoff: How long to go on.
         is_given_up: Tells whether nobody waits for the answer any more.
 
     Raises:
         DsindexError: If the request is refused, or fails for too long; the latter is transient.
     """
-    patience = patience or Patience()
-    pause = patience.first_pause
+    backoff = backoff or Backoff()
+    pause = backoff.first_pause
     gate = gate_of(url)
     attempt = unreachable = halvings = 0
     while True:
@@ -375,19 +368,19 @@ def insist(
         except DsindexError:
             raise
         except Exception as error:  # noqa: BLE001 - the libraries raise several kinds, and their texts hold signatures
-            failure, outlook = (describe or _describe)(url, error)
-            if outlook == "slower":
+            failure, retry_class = (describe or _describe)(url, error)
+            if retry_class == "throttled":
                 gate.slow_down(halvings)
-            unreachable = unreachable + 1 if outlook == "unreachable" else 0
+            unreachable = unreachable + 1 if retry_class == "unreachable" else 0
         else:
             gate.succeed()
             return answer
-        is_over = attempt >= patience.attempts or unreachable >= patience.unreachable_attempts
-        if outlook == "final" or is_over or is_given_up():
+        is_over = attempt >= backoff.attempts or unreachable >= backoff.unreachable_attempts
+        if retry_class == "fatal" or is_over or is_given_up():
             raise failure from None
         count_requests(retries=1)
         time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(2 * pause, patience.longest_pause)
+        pause = min(2 * pause, backoff.longest_pause)
 
 
 def changed_object(url: str) -> ChangedObjectError:
@@ -398,32 +391,32 @@ def changed_object(url: str) -> ChangedObjectError:
     )
 
 
-def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, Outlook]:
+def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, RetryClass]:
     """Return a failure to read by obstore as a sentence, and whether it may pass."""
     text = str(error)
     status = int(match[1]) if (match := _STATUS.search(text)) else None
     code = match[1] if (match := _CODE.search(text)) else ""
     refusal = _refusal_of_kind(url, type(error).__name__, text)
     if refusal is not None:
-        return refusal, "final"
+        return refusal, "fatal"
     if "kind: Timeout" in text:
-        return _passing(url, "the server does not answer in time"), "unreachable"
+        return _transient(url, "the server does not answer in time"), "unreachable"
     if status is None and "kind: Connect" in text:
-        return _passing(url, "the server cannot be reached"), "unreachable"
+        return _transient(url, "the server cannot be reached"), "unreachable"
     return describe_answer(url, status, code)
 
 
-def describe_answer(url: ObjectUrl, status: int | None, code: str) -> tuple[InputError, Outlook]:
+def describe_answer(url: ObjectUrl, status: int | None, code: str) -> tuple[InputError, RetryClass]:
     """Return a failure to read as a sentence, and whether it may pass, by the status and the store's name of it."""
     refusal = _refusal_of_store(url, status, code)
     if refusal is not None:
-        return refusal, "final"
+        return refusal, "fatal"
     answer = " ".join(filter(None, [str(status or ""), code])) or "a broken connection"
-    failure = _passing(url, f"the store answers with {answer}, again and again")
-    return failure, "slower" if status in _SLOWER_STATUSES else "passing"
+    failure = _transient(url, f"the store answers with {answer}, again and again")
+    return failure, "throttled" if status in _THROTTLE_STATUSES else "transient"
 
 
-def _passing(url: ObjectUrl, what: str) -> StoreError:
+def _transient(url: ObjectUrl, what: str) -> StoreError:
     failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
     failure.transient = True
     return failure

@@ -299,10 +299,10 @@ class ArrowSink:
         return self._file.size_bytes
 
     def flush(self) -> None:
-        """Do nothing: the writer's owner flushes and syncs."""
+        """No-op: the owner of the writer flushes and syncs."""
 
     def close(self) -> None:
-        """Do nothing: the writer's owner closes the file."""
+        """No-op: the owner of the writer closes the file."""
 
     def writable(self) -> bool:
         """Return True."""
@@ -458,7 +458,7 @@ def read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make renames in a folder survive a power failure, if the file system can."""
+    """Fsync a folder, so that renames in it survive a power failure."""
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -470,7 +470,7 @@ def sync_folder(folder: str) -> None:
 
 
 def require_path(path: str) -> None:
-    """Refuse an address, which would become a folder `s3:`, and folders of the system: a device would be replaced.
+    """Reject URLs, which would become a folder `s3:`, and paths of devices.
 
     Raises:
         OutputError: If it is one of these.
@@ -501,7 +501,7 @@ def make_folder(path: str) -> None:
 
 
 def remove_if_present(path: str) -> None:
-    """Remove a file, or an object, if it exists.
+    """Remove a file or an object (idempotent).
 
     Raises:
         OutputError: If that is refused.

@@ -1,4 +1,4 @@
-"""The stores behind addresses, and the requests that readers make: look at an object, read a range, list a folder.
+"""Read requests to object stores: head, range, list.
 
 Credentials are found by obstore on the machine that makes a request, and are neither sent nor stored.
 """
@@ -39,7 +39,7 @@ from dsindex.store.requests import (
     StoreError,
     changed_object,
     count_requests,
-    insist,
+    retry,
     unusable_key,
 )
 from dsindex.store.urls import OWN_VERSION, ObjectIdentity, ObjectUrl, parse_url
@@ -62,15 +62,15 @@ _ERRORS: dict[str, type[InputError]] = {
 } | {requests.ChangedObjectError.__name__: requests.ChangedObjectError}
 
 _PROCESSES = 3
-"""So many processes are tried for a request: whatever ends one, such as a lack of memory, may end the next."""
+"""Maximum restarts per request: what ended one process, such as a lack of memory, may end the next."""
 
 
 class _LostError(Exception):
-    """The process has ended before it answered."""
+    """The process ended before it answered."""
 
 
 class _Relay:
-    """A process that makes requests, and the answers that it owes."""
+    """A process that makes requests, and its pending answers."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "dsindex.store.relay_process"]
@@ -82,11 +82,11 @@ class _Relay:
         self._owed: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         self._number = 0
         self.has_ended = False
-        """Whether it answers no more."""
+        """Whether the process is gone."""
         threading.Thread(target=self._receive, name="dsindex-relay", daemon=True).start()
 
     def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the answer to a request: its head and its content.
+        """Return the header and the content of an answer.
 
         Raises:
             _LostError: If there is none.
@@ -126,7 +126,7 @@ class _Relay:
             future.set_result(({"lost": True}, b""))
 
     def _receive_answer(self) -> bool:
-        """Hand an answer to whoever asked; False where there are no more."""
+        """Resolve the future of the next answer; False at the end of the stream."""
         stdout = self._process.stdout
         line = b"" if stdout is None else stdout.readline()
         if stdout is None or not line.endswith(b"\n"):
@@ -146,7 +146,7 @@ _lock = threading.Lock()
 
 
 def _forget() -> None:
-    """Begin anew in a forked process, whose parent's process answers to its parent only."""
+    """Reset after a fork: the relay belongs to the parent."""
     global _relay, _lock
     _relay, _lock = None, threading.Lock()
 
@@ -155,7 +155,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def get_by_relay(url: ObjectUrl, begin: int, end: int, if_match: str | None) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes [begin, end) of an object, and what its store says of it, as obstore would.
+    """Return bytes [begin, end) of an object and its metadata, as obstore does.
 
     Raises:
         InputError: If it cannot be read.
@@ -166,7 +166,7 @@ def get_by_relay(url: ObjectUrl, begin: int, end: int, if_match: str | None) -> 
 
 
 def list_by_relay(url: ObjectUrl, *, recursive: bool) -> list[dict[str, Any]]:
-    """Return the objects below a folder, as obstore would.
+    """Return the objects below a folder, as obstore does.
 
     Raises:
         InputError: If it cannot be listed.
@@ -200,35 +200,35 @@ def _parse_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 CHUNK_BYTES = 64 << 10
-"""Bytes of an answer that are copied at once into memory that is there."""
+"""Chunk size for reads into a preallocated buffer."""
 HEAD_BYTES = 4096
-"""Bytes that are read of an object to look at it."""
+"""Bytes read along with the metadata."""
 REQUEST_SECONDS = 30
 CONNECT_SECONDS = 5
 _PAGE_ENTRIES = 1000
 _PLAIN_WEB_PATH = re.compile(r"[A-Za-z0-9._/-]*")
-"""Paths that are the same in any encoding."""
+"""Paths without characters to escape."""
 _PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
-"""Beginnings of the variables by which obstore finds credentials and servers."""
+"""Prefixes of obstore's environment variables."""
 _REMEMBERED_HEADS = 4096
 _LISTING_SECONDS = 10.0
-"""How often it is said how many objects were listed."""
+"""Interval of the listing's progress message."""
 _PAGE_SECONDS = 600.0
-"""How long obstore may list without an entry."""
+"""Maximum time without an entry in a listing."""
 _heads: OrderedDict[tuple[str, ObjectIdentity], bytes] = OrderedDict()
-"""The first bytes of the objects that were looked at last: small ones are read once."""
+"""The first bytes of recently headed objects, so that small ones take one request."""
 
 
 Say: TypeAlias = "Callable[[str], None]"
-"""Shows a message."""
+"""Callback for progress messages."""
 
 
 def ignore(_: str) -> None:
-    """Show nothing."""
+    """Discard a message."""
 
 
-def look_at_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
-    """Return the address with the object's identity, and the object's first HEAD_BYTES bytes, by one request.
+def head_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
+    """Return the URL pinned to the object's identity, and its first HEAD_BYTES bytes, in one request.
 
     Raises:
         InputError: If it cannot be read, or its server does not say by what a change is noticed.
@@ -259,7 +259,7 @@ def read_range(
     into: memoryview[int] | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Any:  # noqa: ANN401 - obstore's bytes
-    """Return the bytes [begin, end) of an object that was looked at, as a buffer.
+    """Return bytes [begin, end) of a pinned object.
 
     Args:
         url: The object.
@@ -292,7 +292,7 @@ def read_range(
 
 
 def list_folder(url: ObjectUrl, *, recursive: bool = True, say: Say = ignore) -> list[ObjectUrl]:
-    """Return the objects below a folder, with their identities, sorted by the bytes of their keys.
+    """Return the objects below a folder, pinned, sorted by the bytes of their keys.
 
     Args:
         url: The folder.
@@ -310,7 +310,7 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True, say: Say = ignore) ->
 
 
 def list_entries(url: ObjectUrl, *, recursive: bool, say: Say = ignore) -> list[Any]:
-    """Return what a store says of each object below a folder: `path`, `size`, `e_tag` and `last_modified`.
+    """Return the metadata of each object below a folder: `path`, `size`, `e_tag` and `last_modified`.
 
     Raises:
         InputError: If it cannot be listed.
@@ -371,7 +371,7 @@ def _pages_by_obstore(url: ObjectUrl, recursive: bool) -> Iterator[list[Any]]:
             num_pages += 1
 
     # obstore reads pages without an entry for as long as the store sends them, and returns for no signal.
-    pages: Future[None] = fetch_later(lambda: insist(url, request))
+    pages: Future[None] = fetch_later(lambda: retry(url, request))
     before = -1
     while not pages.done() and num_pages > before:
         before = num_pages
@@ -384,7 +384,7 @@ def _pages_by_obstore(url: ObjectUrl, recursive: bool) -> Iterator[list[Any]]:
 
 
 def _await(request: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
-    """Make a request of obstore, which returns for no signal, in another thread than the one that gets signals."""
+    """Run a request of obstore off the main thread: obstore does not return on signals."""
     is_main = threading.current_thread() is threading.main_thread()
     return fetch_later(request).result() if is_main else request()
 
@@ -404,7 +404,7 @@ def get_range(
     into: memoryview[int] | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Any]:
-    """Return the bytes [begin, end) of an object as a buffer, and what its store says of it.
+    """Return bytes [begin, end) of an object, and its metadata.
 
     Args:
         url: The object.
@@ -431,12 +431,12 @@ def get_range(
         count_requests(received_bytes=len(content))
         return content, answer.meta
 
-    answer: tuple[Any, Any] = _await(lambda: insist(url, request, is_given_up=is_given_up))
+    answer: tuple[Any, Any] = _await(lambda: retry(url, request, is_given_up=is_given_up))
     return answer
 
 
 def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obstore's answer
-    """Request an object; where a web server redirects to another one, from there."""
+    """Request an object, following a web server's redirect."""
     import obstore
     from obstore.exceptions import BaseError
 
@@ -458,7 +458,7 @@ def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obst
 
 
 def _receive(url: ObjectUrl, answer: Any, into: memoryview[int]) -> memoryview[int]:  # noqa: ANN401 - obstore's
-    """Copy an answer's content as it arrives; return what was filled."""
+    """Copy the response body into a buffer; return the filled part."""
     filled = 0
     for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
         if filled + len(chunk) > len(into):
@@ -497,7 +497,7 @@ def import_obstore(url: str) -> None:
 
 
 def _web_file(url: ObjectUrl) -> tuple[Any, str]:
-    """Return a web server as a store, and the file's path in it."""
+    """Return the store of a web server, and the path of the file in it."""
     if not url.query and _PLAIN_WEB_PATH.fullmatch(url.key):
         return _web_store(f"{url.scheme}://{url.bucket}", ""), url.key
     return _web_store(str(url), url.query), ""
@@ -511,7 +511,7 @@ _NO_RETRIES: dict[str, Any] = {"max_retries": 0, "retry_timeout": timedelta(seco
 
 
 def _client(prefix: str, hosts: Iterable[str]) -> dict[str, Any]:
-    """Return the client's options, which allow servers without encryption if an environment variable says so."""
+    """Return the client options; an environment variable allows plain HTTP."""
     is_open = os.environ.get(f"{prefix}ALLOW_HTTP", "").lower() == "true"
     return {**_CLIENT, "allow_http": is_open, **only_hosts(hosts, prefix=prefix)}
 
@@ -528,7 +528,7 @@ def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
 
 
 _first_process: list[int] = []
-"""The process in which requests were made first; its forked children have its memory, but not its threads."""
+"""The process of the first request: its forks inherit the memory, not the threads."""
 
 
 def _is_forked() -> bool:
@@ -538,7 +538,7 @@ def _is_forked() -> bool:
 
 
 def _bucket_store(scheme: str, bucket: str, access: Access) -> Any:  # noqa: ANN401 - obstore's store
-    """Return the store of a bucket, another one if the environment has changed, as it may in a notebook."""
+    """Return the store of a bucket, cached per environment, which may change in a notebook."""
     settings = frozenset((name, value) for name, value in os.environ.items() if name.startswith(_PREFIXES))
     return _make_bucket_store(scheme, bucket, access, hash(settings))
 
@@ -577,7 +577,7 @@ def _make_bucket_store(scheme: str, bucket: str, access: Access, _environment: i
 
 
 def _google_credentials(bucket: str) -> dict[str, Any]:
-    """Return what finds those credentials of Google that obstore itself does not know.
+    """Return the provider of Google credentials that obstore does not support.
 
     Raises:
         InputError: If google-auth, which knows them, is not installed.
@@ -591,7 +591,7 @@ def _google_credentials(bucket: str) -> dict[str, Any]:
 
 
 def _profile_credentials(shown: str) -> Any:  # noqa: ANN401 - obstore's provider
-    """Return what finds the credentials of the profile that AWS_PROFILE names, which obstore itself does not read.
+    """Return the provider for AWS_PROFILE, which obstore does not read.
 
     Raises:
         InputError: If boto3, which reads it, is not installed, or there is no such profile.

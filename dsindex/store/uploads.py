@@ -1,4 +1,4 @@
-"""Uploads in parts: an object that is assembled by several machines, and appears when its upload is completed.
+"""Multipart uploads: several machines write the parts, and the object appears on completion.
 
 Parts have numbers from 1 on, and a part that is written again replaces the former. An object that an upload made
 carries the upload's tag, so that a completion whose answer was lost, or whose driver was killed, is recognised.
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
     from dsindex.store.urls import ObjectUrl
 
 PART_BYTES = 64 << 20
-"""Bytes of a part where it is not the range of a merge."""
+"""Part size, except for the ranges of a merge."""
 MOST_PARTS = 10_000
 MEMORY_BYTES = 128 << 20
-"""Parts up to this size may be assembled in memory; larger ones are written by `write_part_of_chunks`."""
+"""Maximum size of a part assembled in memory; `write_part_of_chunks` writes larger ones."""
 _GONE = ("NoSuchUpload", "NoSuchKey", "404")
-"""What a store says of an upload that was completed or given up; Ceph says NoSuchKey where its parts are listed."""
+"""Error codes of a completed or aborted upload; Ceph returns NoSuchKey when its parts are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """An upload that was begun."""
+    """A multipart upload."""
 
     url: ObjectUrl
-    """The address at which the object will be."""
+    """URL of the object."""
     upload_id: str
-    """The store's name of the upload."""
+    """Upload id."""
     tag: str
-    """What the object will carry in its metadata."""
+    """Value of the object's metadata TAG."""
     checksum: Checksum = Checksum.MD5
-    """By what each part is checked."""
+    """Checksum of the parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPart:
-    """A part that a store has."""
+    """An uploaded part."""
 
     etag: str
     size_bytes: int
@@ -72,7 +72,7 @@ class FoundPart:
 
 
 def begin_upload(url: ObjectUrl) -> Upload:
-    """Begin an upload; nothing is at the address before `complete_upload`.
+    """Begin an upload; the object appears with `complete_upload`.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -102,7 +102,7 @@ def begin_upload(url: ObjectUrl) -> Upload:
 
 
 def write_part(upload: Upload, number: int, data: Blocks, *, checked: Mapping[str, str]) -> None:
-    """Write a part, replacing what it had.
+    """Write or overwrite a part.
 
     Args:
         upload: The upload.
@@ -139,7 +139,7 @@ def write_part(upload: Upload, number: int, data: Blocks, *, checked: Mapping[st
 
 
 def find_parts(upload: Upload) -> dict[int, FoundPart] | None:
-    """Return the parts that the store has, by number; None if there is no such upload any more.
+    """Return the uploaded parts by number; None if the upload is gone.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -166,7 +166,7 @@ def find_parts(upload: Upload) -> dict[int, FoundPart] | None:
 
 
 def is_completed(upload: Upload) -> bool:
-    """Tell whether the object at the address is what the upload made.
+    """Whether the upload was completed.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -176,7 +176,7 @@ def is_completed(upload: Upload) -> bool:
 
 
 def complete_upload(upload: Upload, *, size_bytes: int) -> None:
-    """Make the object appear, replacing one of its name; nothing happens if the upload was completed before.
+    """Complete the upload, replacing any object of that name (idempotent).
 
     Args:
         upload: The upload.
@@ -221,7 +221,7 @@ def _describe_part(number: int, part: FoundPart) -> dict[str, Any]:
 
 
 def abort_upload(upload: Upload) -> None:
-    """Give up an upload and its parts; one that is gone already is no matter.
+    """Abort the upload (idempotent).
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -241,7 +241,7 @@ def abort_upload(upload: Upload) -> None:
 
 
 def list_uploads(url: ObjectUrl) -> list[str]:
-    """Return the ids of the uploads to exactly this address that are neither completed nor given up.
+    """Return the ids of pending uploads to exactly this URL.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -258,7 +258,7 @@ def list_uploads(url: ObjectUrl) -> list[str]:
 
 
 def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryview]) -> None:
-    """Write a part from chunks, which may share a buffer; the part is assembled in a file before it is sent.
+    """Write a part from chunks, which may share a buffer, by way of a temporary file.
 
     Raises:
         OutputError: As `write_part`, or if the temporary folder is full.
@@ -273,7 +273,7 @@ def write_part_of_chunks(upload: Upload, number: int, chunks: Iterable[memoryvie
 
 
 class UploadWriter:
-    """An upload as a file for sequential writing: full parts are sent while the next one is filled.
+    """A sequential writer that sends full parts while the next one is filled.
 
     A second attempt at the same content writes the same parts.
     """
@@ -295,7 +295,7 @@ class UploadWriter:
         return len(view)
 
     def finish(self) -> None:
-        """Send what is left, and wait until all parts are there.
+        """Flush the last part and wait for all parts.
 
         Raises:
             StoreWriteError: As `write_part`.
@@ -317,7 +317,7 @@ class UploadWriter:
 
 @contextlib.contextmanager
 def open_output(place: str | Upload) -> Iterator[DigestingWriter]:
-    """Open a file, or an upload, for sequential writing; it is complete when the block ends.
+    """Open a file or an upload for sequential writing; leaving the block completes it.
 
     Args:
         place: The file's path, at which it appears when the block ends; or the upload, to be completed later.

@@ -1,4 +1,4 @@
-"""Addresses of files in object stores: texts that show no secret, and know how to be reached.
+"""URLs of objects: strings without secrets that carry their endpoint and identity.
 
 Everything that handles paths handles these: as a text, an address is its URL without user information and query, which
 is what is recorded, compared and shown. What else is needed to read it travels beside the text, also to other
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 OUTPUT_SCHEMES = ("s3", "gs")
-"""Stores that are written to."""
+"""Schemes of writable stores."""
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 _HUB = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 _HUB_SERVER = "https://huggingface.co"
@@ -30,7 +30,7 @@ _MAGIC = re.compile(r"[*?[]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How the stores of a job are reached, apart from credentials."""
+    """Endpoint and region of a job's stores."""
 
     endpoint_url: str | None = None
     """Address of a server that speaks S3's language; None for AWS_ENDPOINT_URL or Amazon's own."""
@@ -40,7 +40,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectIdentity:
-    """An object as it was when it was looked at."""
+    """Version of an object, from its HEAD."""
 
     size_bytes: int
     version: str
@@ -59,12 +59,12 @@ class ObjectUrl(Location):
     query: str
     """The query of a web address, which may hold a signature; empty for buckets."""
     identity: ObjectIdentity | None
-    """None until it was looked at."""
+    """None until its HEAD."""
 
     def __new__(
         cls, url: str, *, query: str = "", access: Access = NO_ACCESS, identity: ObjectIdentity | None = None
     ) -> Self:
-        """Make an address of its text without a query, and what is not shown of it."""
+        """Create a URL; keep query and identity as attributes."""
         self = str.__new__(cls, url)
         self.query, self.access, self.identity = query, access, identity
         self.raw = f"{url}?{query}" if query else str(url)
@@ -77,7 +77,7 @@ class ObjectUrl(Location):
 
     @property
     def is_web(self) -> bool:
-        """Whether it is the address of one file on a web server, which has no listing."""
+        """Whether it is a file on a web server, which has no listing."""
         return self.scheme in WEB_SCHEMES
 
     @property
@@ -87,12 +87,12 @@ class ObjectUrl(Location):
 
     @property
     def key(self) -> str:
-        """What follows the bucket and a slash."""
+        """Key in the bucket."""
         return self.partition("://")[2].partition("/")[2]
 
     @property
     def is_folder(self) -> bool:
-        """Whether it ends as a folder does."""
+        """Whether it ends with a slash."""
         return not self.is_web and (self.endswith("/") or not self.key)
 
     @property
@@ -101,24 +101,24 @@ class ObjectUrl(Location):
         return not self.is_web and _MAGIC.search(self.key) is not None
 
     def with_key(self, key: str, *, identity: ObjectIdentity | None = None) -> ObjectUrl:
-        """Return another address in the same bucket."""
+        """Return another URL of the same bucket."""
         return ObjectUrl(f"{self.scheme}://{self.bucket}/{key}", access=self.access, identity=identity)
 
-    def lengthened(self, ending: str) -> ObjectUrl:
-        """Return the address whose text is longer by an ending."""
+    def with_suffix(self, ending: str) -> ObjectUrl:
+        """Return the URL with a suffix appended."""
         return ObjectUrl(f"{self}{ending}", query=self.query, access=self.access)
 
-    def shortened(self, ending: str) -> ObjectUrl:
-        """Return the address whose text is shorter by an ending, if it has it."""
+    def without_suffix(self, ending: str) -> ObjectUrl:
+        """Return the URL without a suffix."""
         return ObjectUrl(self.removesuffix(ending), query=self.query, access=self.access)
 
     def identified(self, identity: ObjectIdentity) -> ObjectUrl:
-        """Return the address with what was found there."""
+        """Return the URL pinned to an identity."""
         return ObjectUrl(str(self), query=self.query, access=self.access, identity=identity)
 
 
 def is_url(path: object) -> bool:
-    """Tell whether a text is an address, and no path of this machine.
+    """Whether a string is a URL rather than a local path.
 
     >>> is_url("s3://bucket/key"), is_url("data/docs.jsonl")
     (True, False)
@@ -127,7 +127,7 @@ def is_url(path: object) -> bool:
 
 
 def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
-    """Return an address from a user; one that is parsed already stays as it is.
+    """Parse a URL from a user; a parsed one is returned as it is.
 
     >>> parse_url("https://example.com/a.jsonl?X-Amz-Signature=9f86d0")
     'https://example.com/a.jsonl'
@@ -180,7 +180,7 @@ def _parse_web_url(shown: Location, access: Access) -> ObjectUrl:
 
 
 def _find_in_hub(name: str) -> str:
-    """Return the web address of a file of a dataset in the Hugging Face hub, at HF_ENDPOINT if that is set.
+    """Return the URL of a file in a Hugging Face dataset, on HF_ENDPOINT if set.
 
     >>> _find_in_hub("datasets/allenai/c4@main/en/part.json.gz")
     'https://huggingface.co/datasets/allenai/c4/resolve/main/en/part.json.gz'
@@ -197,12 +197,12 @@ def _find_in_hub(name: str) -> str:
 
 
 def absolute(path: str) -> str:
-    """Return a path of this machine as an absolute one, and an address as it is."""
+    """Return an absolute path, or the URL itself."""
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
 
 
 def folder_of(path: str) -> str:
-    """Return the folder of an absolute or relative path as an absolute one, or the address above an address.
+    """Return the absolute parent folder of a path, or the parent of a URL.
 
     >>> folder_of(ObjectUrl("s3://bucket/data/docs")), folder_of("/data/docs")
     ('s3://bucket/data', '/data')
@@ -214,19 +214,19 @@ def folder_of(path: str) -> str:
 
 
 def joined(folder: str, name: str) -> str:
-    """Return the path, or the address, of what has a name relative to a folder.
+    """Join a folder and a name; both may be URLs.
 
     >>> joined("work", "shards/a.bin"), joined(ObjectUrl("s3://bucket/work"), "shards/a.bin")
     ('work/shards/a.bin', 's3://bucket/work/shards/a.bin')
     """
     if isinstance(folder, ObjectUrl):
-        return folder.lengthened(name if folder.endswith("/") else f"/{name}")
+        return folder.with_suffix(name if folder.endswith("/") else f"/{name}")
     return posixpath.join(folder, name)
 
 
-def lengthened(path: str, ending: str) -> str:
-    """Return a path, or an address, that is longer by an ending."""
-    return path.lengthened(ending) if isinstance(path, ObjectUrl) else path + ending
+def with_suffix(path: str, ending: str) -> str:
+    """Append a suffix to a path or URL."""
+    return path.with_suffix(ending) if isinstance(path, ObjectUrl) else path + ending
 
 
 ONLY_INPUTS = "expected a path, got an address: only inputs are read from object stores; copy it to this machine"
@@ -262,11 +262,11 @@ def refuse_cache_url(path: str) -> str:
 
 
 OWN_VERSION = "dsindex:own:"
-"""The beginning of the version of objects that nothing replaces; a fingerprint of their content may follow."""
+"""Prefix of the version of objects that are never overwritten; a fingerprint of the content may follow."""
 
 
-def own_object(url: str, size_bytes: int, *, fingerprint: str = "") -> str:
-    """Return the address of an object of this size that nothing replaces; a path stays as it is.
+def pin_object(url: str, size_bytes: int, *, fingerprint: str = "") -> str:
+    """Pin the URL of an object that is never overwritten; a path is returned as it is.
 
     Args:
         url: Its address.
@@ -278,7 +278,7 @@ def own_object(url: str, size_bytes: int, *, fingerprint: str = "") -> str:
 
 
 def parse_output_url(url: str, access: Access) -> ObjectUrl:
-    """Return the address of an output or a work folder from a user.
+    """Parse the URL of an output or a work folder from a user.
 
     Raises:
         InputError: If nothing can be written there, saying why.
@@ -298,13 +298,13 @@ def parse_output_url(url: str, access: Access) -> ObjectUrl:
     return parsed
 
 
-def shortened(path: str, ending: str) -> str:
-    """Return a path, or an address, that is shorter by an ending, if it has it."""
-    return path.shortened(ending) if isinstance(path, ObjectUrl) else path.removesuffix(ending)
+def without_suffix(path: str, ending: str) -> str:
+    """Remove a suffix from a path or URL, if present."""
+    return path.without_suffix(ending) if isinstance(path, ObjectUrl) else path.removesuffix(ending)
 
 
 def located(path: str | os.PathLike[str], *, endpoint_url: str | None = None, region: str | None = None) -> str:
-    """Return a path as it is, or an address with how its store is reached.
+    """Attach endpoint and region to a URL; a path is returned as it is.
 
     Raises:
         InputError: If the address cannot be used.
@@ -318,7 +318,7 @@ def located(path: str | os.PathLike[str], *, endpoint_url: str | None = None, re
 
 
 def pickled_address(path: str) -> str:
-    """Return a path or an address that may be pickled.
+    """Return a path or URL that may be pickled.
 
     Raises:
         TypeError: If it is a signed address, as a pickle would store the signature.

@@ -1,4 +1,4 @@
-"""Write, look at and remove objects by conditional requests, each of which is repeated until its outcome is known.
+"""Conditional writes, heads and deletes of objects, retried until the outcome is known.
 
 An answer may be lost after its request succeeded. So a repeated conditional request that is refused looks at what is
 there: if that is what it wanted to write, it did write it.
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 MOST_OBJECT_BYTES = 5 << 30
-"""Size of the largest object that can be written by one request."""
+"""Maximum size of an object written in one request."""
 
 TAG = "dsindex"
-"""Name of the metadata by which an object is recognised as written by a job."""
+"""Metadata key that identifies the writer."""
 _KEYS_AT_ONCE = 1000
 _REFUSED = ("PreconditionFailed", "412")
 _ABSENT = ("NoSuchKey", "404", "NotFound")
@@ -51,11 +51,11 @@ _UNMET = (*_REFUSED, *_ABSENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObject:
-    """An object as its store describes it."""
+    """Metadata of an object."""
 
     size_bytes: int
     etag: str
-    """What conditional writes compare: its ETag, or its generation in Google's stores."""
+    """ETag, or generation on Google, for conditional writes."""
     tag: str | None
     """The value of the metadata TAG."""
     age_seconds: float
@@ -78,7 +78,7 @@ def new_tag() -> str:
 
 
 def put_object(url: ObjectUrl, data: Bytes | Blocks, *, tag: str | None = None) -> None:
-    """Write an object, replacing one of this name.
+    """Write or overwrite an object.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -87,7 +87,7 @@ def put_object(url: ObjectUrl, data: Bytes | Blocks, *, tag: str | None = None) 
 
 
 def put_if_absent(url: ObjectUrl, data: Bytes) -> str | None:
-    """Write an object unless there is one of this name; return its ETag, or None if there is another one.
+    """Write an object if absent; return its ETag, or None if another one exists.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -102,7 +102,7 @@ def put_if_absent(url: ObjectUrl, data: Bytes) -> str | None:
 
 
 def put_if_same(url: ObjectUrl, data: Bytes, etag: str) -> str | None:
-    """Replace an object if it has this ETag; return the new one's, or None if there is another one, or none.
+    """Overwrite an object if its ETag matches; return the new ETag, or None on a mismatch.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -153,7 +153,7 @@ def _put(url: ObjectUrl, data: Bytes | Blocks, options: Mapping[str, Any], *, ex
 
 
 def find_object(url: ObjectUrl) -> FoundObject | None:
-    """Look at an object; return None if there is none.
+    """Head an object; None if absent.
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -173,7 +173,7 @@ def find_object(url: ObjectUrl) -> FoundObject | None:
 
 
 def read_object(url: ObjectUrl, *, most_bytes: int | None = None) -> tuple[bytes, FoundObject] | None:
-    """Read a small object; return None if there is none.
+    """Read a small object; None if absent.
 
     Args:
         url: Its address.
@@ -227,7 +227,7 @@ def _found(url: ObjectUrl, answer: Any) -> FoundObject:  # noqa: ANN401 - boto3'
 
 
 def remove_objects(urls: Iterable[ObjectUrl]) -> None:
-    """Remove objects of one bucket by their names; those that are absent already are no matter.
+    """Delete objects of one bucket (idempotent).
 
     Raises:
         StoreWriteError: If the store refuses.
@@ -252,7 +252,7 @@ def remove_objects(urls: Iterable[ObjectUrl]) -> None:
 
 
 def list_objects(folder: ObjectUrl, *, most: int | None = None) -> list[ListedObject]:
-    """Return the objects whose names begin with that of a folder and a slash, by a request per 1,000.
+    """List the objects below a folder, 1,000 per request.
 
     Args:
         folder: The folder.
@@ -277,18 +277,18 @@ def list_objects(folder: ObjectUrl, *, most: int | None = None) -> list[ListedOb
 # it reads next, and nothing is held.
 
 SMALL_BYTES = 1 << 20
-"""Objects below this size, which are read last, do not have to go for larger ones."""
+"""Size below which objects have a cache of their own."""
 _SHARE_OF_SMALL = 8
-"""Small objects have this part of the room."""
+"""Share of the cache reserved for small objects."""
 
 
 @dataclass(slots=True)
 class _Shelf:
-    """Contents in the order in which they were written, which is about that in which they are read."""
+    """FIFO cache of written contents, which are read in about that order."""
 
     contents: dict[str, Blocks] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
-    """Bytes of each content that nobody has read to the end."""
+    """Unread bytes of each content."""
     most_bytes: int = 0
     held_bytes: int = 0
 
@@ -323,14 +323,14 @@ class _Recent:
     large: _Shelf = field(default_factory=_Shelf)
     small: _Shelf = field(default_factory=_Shelf)
     pinned: dict[str, Blocks] = field(default_factory=dict)
-    """What a task has in hand, whatever the room."""
+    """Contents pinned by a task, beyond the capacity."""
 
 
 _recent = _Recent()
 
 
 def _forget() -> None:
-    """Hold nothing in a forked process; the lock may have been held while it was forked."""
+    """Reset after a fork, during which the lock may have been held."""
     global _recent
     _recent = _Recent()
 
@@ -339,7 +339,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def hold_recent(most_bytes: int) -> None:
-    """Hold objects of so many bytes together from now on; 0 lets all go."""
+    """Set the capacity; 0 empties the cache."""
     with _recent.lock:
         small_bytes = most_bytes // _SHARE_OF_SMALL
         _recent.small.hold(small_bytes)
@@ -347,7 +347,7 @@ def hold_recent(most_bytes: int) -> None:
 
 
 def keep_recent(url: ObjectUrl, content: Blocks) -> None:
-    """Hold an object that was written, if there is room for it."""
+    """Cache a written object, if it fits."""
     with _recent.lock:
         shelf = _recent.small if len(content) < SMALL_BYTES else _recent.large
         shelf.keep(str(url), content)
@@ -355,7 +355,7 @@ def keep_recent(url: ObjectUrl, content: Blocks) -> None:
 
 @contextlib.contextmanager
 def holding(contents: Mapping[str, Blocks]) -> Iterator[None]:
-    """Hold objects for the time of the block, by their addresses, such as what a task reads several times."""
+    """Pin objects for the block, such as those that a task reads several times."""
     with _recent.lock:
         _recent.pinned.update(contents)
     try:
@@ -367,13 +367,13 @@ def holding(contents: Mapping[str, Blocks]) -> Iterator[None]:
 
 
 def find_recent(path: str) -> Blocks | None:
-    """Return the content of an object that is held; None for others."""
+    """Return the cached content of an object; None on a miss."""
     name = str(path)
     with _recent.lock:
         return _recent.large.contents.get(name) or _recent.small.contents.get(name) or _recent.pinned.get(name)
 
 
 def let_go_read(path: str, num_bytes: int) -> None:
-    """Say that so many bytes of an object will not be read again; it is let go once all of them are read."""
+    """Count bytes as read for the last time; a fully read object is evicted."""
     with _recent.lock:
         _recent.large.note_read(str(path), num_bytes)

@@ -127,13 +127,13 @@ def _spelling(model: bytes) -> dict[int, bytes]:
 # Find runs of token ids in the tokens of a dataset, in parallel over ranges that overlap.
 
 if TYPE_CHECKING:
-    Places = tuple[NDArray[np.int64], NDArray[np.int64]]
+    Slots = tuple[NDArray[np.int64], NDArray[np.int64]]
     """Tokens at which a pattern begins, ascending, and the number of the pattern."""
 
 RANGE_TOKENS = 1 << 20
 """Tokens searched by one task."""
 LOOKED_UP = 64
-"""Places whose documents are looked up at once, at least."""
+"""Slots whose documents are looked up at once, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def find_ids(
     return matches
 
 
-def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int) -> Iterator[Places]:
+def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int) -> Iterator[Slots]:
     """Yield the places of each range in order, while the next ranges are searched."""
     largest = np.iinfo(tokens.dtype)
     known = [
@@ -208,7 +208,7 @@ def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, 
         for number, ids in enumerate(patterns)
         if min(ids) >= largest.min and max(ids) <= largest.max
     ]
-    waiting: deque[Future[Places]] = deque()
+    waiting: deque[Future[Slots]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="find") as pool:
         try:
             for begin in range(0, len(tokens), range_tokens):
@@ -222,7 +222,7 @@ def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, 
                 future.cancel()
 
 
-def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Places:
+def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Slots:
     """Return the places at which a pattern begins in [begin, end); it may reach beyond the end."""
     found, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, ids in patterns:

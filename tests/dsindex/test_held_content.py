@@ -58,14 +58,14 @@ def test_any_part_of_blocks_is_that_of_the_whole(seed: int) -> None:
 @pytest.mark.usefixtures("holding")
 def test_objects_written_first_are_let_go_first() -> None:
     for number in range(4):
-        keep_recent(FOLDER.lengthened(f"/{number}"), Blocks([bytes([number]) * 30]))
+        keep_recent(FOLDER.with_suffix(f"/{number}"), Blocks([bytes([number]) * 30]))
     assert [find_recent(f"{FOLDER}/{number}") is not None for number in range(4)] == [False, True, True, True]
-    keep_recent(FOLDER.lengthened("/large"), Blocks([bytes(101)]))  # there is no room for it
+    keep_recent(FOLDER.with_suffix("/large"), Blocks([bytes(101)]))  # there is no room for it
     assert find_recent(f"{FOLDER}/large") is None
     assert find_recent(f"{FOLDER}/3") is not None
-    keep_recent(FOLDER.lengthened("/small"), Blocks([bytes(14)]))
+    keep_recent(FOLDER.with_suffix("/small"), Blocks([bytes(14)]))
     assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", 1, 2, 3)] == [True] * 4
-    keep_recent(FOLDER.lengthened("/other"), Blocks([bytes(1)]))
+    keep_recent(FOLDER.with_suffix("/other"), Blocks([bytes(1)]))
     assert [find_recent(f"{FOLDER}/{name}") is not None for name in ("small", "other", 1)] == [False, True, True]
     hold_recent(0)
     assert find_recent(f"{FOLDER}/3") is None
@@ -74,19 +74,19 @@ def test_objects_written_first_are_let_go_first() -> None:
 @pytest.mark.usefixtures("holding")
 def test_object_is_let_go_once_all_of_it_was_read() -> None:
     """Two ranges of the output may share it, and are merged in any order."""
-    url = FOLDER.lengthened("/0.bin")
+    url = FOLDER.with_suffix("/0.bin")
     keep_recent(url, Blocks([bytes(30)]))
     let_go_read(url, 12)
     assert find_recent(url) is not None
     let_go_read(url, 18)
     assert find_recent(url) is None
     let_go_read(url, 18)  # once more, in a second attempt
-    keep_recent(url.lengthened("2"), Blocks([bytes(100)]))  # there is room for all again
-    assert find_recent(url.lengthened("2")) is not None
+    keep_recent(url.with_suffix("2"), Blocks([bytes(100)]))  # there is room for all again
+    assert find_recent(url.with_suffix("2")) is not None
 
 
 def test_nothing_is_held_unless_somebody_says_so() -> None:
-    keep_recent(FOLDER.lengthened("/a"), Blocks([b"content"]))
+    keep_recent(FOLDER.with_suffix("/a"), Blocks([b"content"]))
     assert find_recent(f"{FOLDER}/a") is None
 
 

@@ -21,7 +21,7 @@ from dsindex.store import ranges
 from dsindex.store import ranges as kept
 from dsindex.store.ranges import ObjectArray, ObjectRanges, local_copy
 from dsindex.store.requests import Gate, gate_of
-from dsindex.store.stores import look_at_object
+from dsindex.store.stores import head_object
 from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
 
@@ -196,8 +196,8 @@ def test_refusals_of_a_store_lower_its_limit_only(store: ObjectServer) -> None:
     store.objects |= {"slow/a": b"1", "quick/a": b"2"}
     store.faults.append(Fault(kind="503", match="/slow/", times=2))
     slow, quick = (parse_url(f"s3://{bucket}/a", Access(endpoint_url=store.url)) for bucket in ("slow", "quick"))
-    _, head = look_at_object(slow)
-    look_at_object(quick)
+    _, head = head_object(slow)
+    head_object(quick)
     assert head == b"1"
     assert (gate_of(slow).limit, gate_of(quick).limit) == (16, 64)
 

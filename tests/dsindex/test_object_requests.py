@@ -12,7 +12,7 @@ pytest.importorskip("obstore")
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 
 from dsindex.store.clients import StoreWriteError, persist
-from dsindex.store.requests import MOST_REQUESTS, Patience, gate_of
+from dsindex.store.requests import MOST_REQUESTS, Backoff, gate_of
 from dsindex.store.stores import get_range
 from dsindex.store.urls import Access, parse_url
 from dsindex.store.writing import put_object
@@ -21,7 +21,7 @@ from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_o
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-QUICK = Patience(attempts=6, first_pause=0.0, unreachable_attempts=2)
+QUICK = Backoff(attempts=6, first_pause=0.0, unreachable_attempts=2)
 UNREACHABLE = EndpointConnectionError(endpoint_url="http://a")
 BROKEN = ConnectionClosedError(endpoint_url="http://a")
 
@@ -41,9 +41,9 @@ def failing(*errors: Exception) -> Callable[[], str]:
 def test_only_a_server_that_stays_unreachable_is_given_up_early() -> None:
     url = parse_url("s3://b/k")
     errors = (UNREACHABLE, BROKEN, UNREACHABLE, BROKEN, UNREACHABLE)
-    assert persist(url, failing(*errors), patience=QUICK) == "answered"
+    assert persist(url, failing(*errors), backoff=QUICK) == "answered"
     with pytest.raises(StoreWriteError, match="the server cannot be reached") as failed:
-        persist(url, failing(BROKEN, UNREACHABLE, UNREACHABLE), patience=QUICK)
+        persist(url, failing(BROKEN, UNREACHABLE, UNREACHABLE), backoff=QUICK)
     assert failed.value.transient
 
 

@@ -14,8 +14,8 @@ from dsindex.errors import InputError
 from dsindex.json_text import encode_json
 from dsindex.store import reading
 from dsindex.store.reading import ObjectReader
-from dsindex.store.requests import Patience, StoreError, insist, request_counts
-from dsindex.store.stores import look_at_object
+from dsindex.store.requests import Backoff, StoreError, request_counts, retry
+from dsindex.store.stores import head_object
 from dsindex.store.urls import Access, ObjectUrl, parse_url
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
 
@@ -85,7 +85,7 @@ def test_any_ranges_are_read_as_they_are(store: ObjectServer, monkeypatch: pytes
 
 def test_forward_reads_request_each_byte_once_and_ahead(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "RANGE_BYTES", 100_000)
-    url, _ = look_at_object(address(store))
+    url, _ = head_object(address(store))
     reader, before = ObjectReader(url), request_counts()
     reader.expect_forwards(0, len(CONTENT))
     assert b"".join(reader.read_at(7_000, begin) for begin in range(0, len(CONTENT), 7_000)) == CONTENT
@@ -95,14 +95,14 @@ def test_forward_reads_request_each_byte_once_and_ahead(store: ObjectServer, mon
 
 def test_small_object_is_read_by_one_request(store: ObjectServer) -> None:
     before = request_counts()
-    url, head = look_at_object(address(store, "d/x y#%.bin"))
-    assert (head, ObjectReader(url).read_at(100, 0), look_at_object(url)[1]) == (b"other",) * 3
+    url, head = head_object(address(store, "d/x y#%.bin"))
+    assert (head, ObjectReader(url).read_at(100, 0), head_object(url)[1]) == (b"other",) * 3
     assert request_counts().since(before).gets == 1
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "429", "reset", "truncate"])
 def test_failures_that_pass_are_tried_again(store: ObjectServer, fault: str) -> None:
-    url, _ = look_at_object(address(store))
+    url, _ = head_object(address(store))
     before = request_counts()
     store.faults.append(Fault(kind=fault, times=2))
     assert ObjectReader(url).read_at(10**6, 0) == CONTENT
@@ -114,7 +114,7 @@ def test_failures_that_pass_are_tried_again(store: ObjectServer, fault: str) -> 
 )
 def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServer, fault: str, words: str) -> None:
     store.faults.append(Fault(kind=fault, times=99))
-    patience = Patience(attempts=3, first_pause=0.001)
+    backoff = Backoff(attempts=3, first_pause=0.001)
     url = address(store)
 
     def request() -> object:
@@ -126,7 +126,7 @@ def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServ
         return obstore.get(target, "a.bin").bytes()
 
     with pytest.raises(StoreError, match=rf"s3://b/a\.bin: .*{words}") as failed:
-        insist(url, request, patience=patience)
+        retry(url, request, backoff=backoff)
     assert failed.value.transient
     assert len(store.requests) == 3
 
@@ -147,14 +147,14 @@ def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServ
 def test_refusals_are_sentences_at_once(store: ObjectServer, status: str, code: str, words: str) -> None:
     store.faults.append(Fault(kind=status, code=code, times=99))
     with pytest.raises(InputError, match=words) as refused:
-        look_at_object(address(store))
+        head_object(address(store))
     assert str(refused.value).startswith("s3://b/a.bin: ")
     assert "\n" not in str(refused.value)
     assert len(store.requests) == 1
 
 
 def test_replaced_object_is_noticed_by_every_request(store: ObjectServer) -> None:
-    url, _ = look_at_object(address(store))
+    url, _ = head_object(address(store))
     store.objects["b/a.bin"] = CONTENT[::-1]
     with pytest.raises(InputError, match="the object was replaced"):
         ObjectReader(url).read_at(10, 500_000)
@@ -162,7 +162,7 @@ def test_replaced_object_is_noticed_by_every_request(store: ObjectServer) -> Non
 
 def test_server_without_etags_is_watched_by_its_times_and_size(store: ObjectServer) -> None:
     store.without_etag = True
-    url, _ = look_at_object(parse_url(f"{store.url}/web/a.bin"))
+    url, _ = head_object(parse_url(f"{store.url}/web/a.bin"))
     assert url.identity is not None
     assert url.identity.version.startswith("modified 2023-11-14")
     store.objects["web/a.bin"] = CONTENT + b"more"
@@ -173,21 +173,21 @@ def test_server_without_etags_is_watched_by_its_times_and_size(store: ObjectServ
 def test_server_without_ranges_is_refused(store: ObjectServer) -> None:
     store.without_ranges = True
     with pytest.raises(InputError, match="expected a server that sends parts of files"):
-        look_at_object(parse_url(f"{store.url}/web/a.bin"))
+        head_object(parse_url(f"{store.url}/web/a.bin"))
 
 
 def test_unreachable_server_is_a_sentence() -> None:
     with pytest.raises(StoreError, match="the server cannot be reached"):
-        look_at_object(parse_url("http://127.0.0.1:9/a.bin"))
+        head_object(parse_url("http://127.0.0.1:9/a.bin"))
 
 
 def test_signature_is_in_no_message(store: ObjectServer) -> None:
     store.signatures["web/a.bin"] = "sig=9f86d0"
-    _, head = look_at_object(parse_url(f"{store.url}/web/a.bin?sig=9f86d0"))
+    _, head = head_object(parse_url(f"{store.url}/web/a.bin?sig=9f86d0"))
     assert head == CONTENT[: len(head)]
     for fault in ("403", "404", "301", "400"):
         store.faults = [Fault(kind=fault, times=9)]
         with pytest.raises(InputError) as refused:
-            look_at_object(parse_url(f"{store.url}/web/a.bin?sig=9f86d0"))
+            head_object(parse_url(f"{store.url}/web/a.bin?sig=9f86d0"))
         assert "9f86d0" not in str(refused.value)
         assert refused.value.__cause__ is None

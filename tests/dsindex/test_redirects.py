@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.store.redirects import redirects
-from dsindex.store.stores import list_folder, look_at_object, read_range
+from dsindex.store.stores import head_object, list_folder, read_range
 from dsindex.store.urls import Access, parse_url
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def test_store_may_not_redirect_to_another_host(servers: tuple[_Server, _Server]
     first, other = servers
     url = parse_url("s3://b/k", Access(endpoint_url=f"http://127.0.0.1:{first.server_port}", region="us-east-1"))
     with pytest.raises(InputError, match=r"s3://b/k: expected .* got a redirect to another one"):
-        look_at_object(url) if way == "read" else list_folder(url)
+        head_object(url) if way == "read" else list_folder(url)
     assert len(first.asked) == 1
     assert not other.asked
 
 
 def test_web_server_may_redirect_but_says_nothing_of_the_request(servers: tuple[_Server, _Server]) -> None:
     first, other = servers
-    url, head = look_at_object(parse_url(f"http://127.0.0.1:{first.server_port}/here?sig=planted-signature"))
+    url, head = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here?sig=planted-signature"))
     assert head == CONTENT
     assert bytes(read_range(url, 5, 99)) == CONTENT[5:99]
     assert {path for path, _ in other.asked} == {"/there?sig=theirs"}
@@ -102,7 +102,7 @@ def test_web_server_may_redirect_but_says_nothing_of_the_request(servers: tuple[
 
 def test_where_a_web_server_redirected_to_is_asked_again_once_it_ends(servers: tuple[_Server, _Server]) -> None:
     first, other = servers
-    url, _ = look_at_object(parse_url(f"http://127.0.0.1:{first.server_port}/here"))
+    url, _ = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here"))
     with serving() as later:
         first.target = f"http://localhost:{later.server_port}/later"
         other.target = "http://127.0.0.1:1/gone"

@@ -438,7 +438,7 @@ def test_no_message_holds_a_token(
     assert "SECRET" not in capsys.readouterr().err
 
 
-# Places where no job server is.
+# Slots where no job server is.
 
 
 def test_address_where_nothing_answers_is_told_at_once() -> None:

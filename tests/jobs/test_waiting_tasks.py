@@ -9,7 +9,7 @@ import pytest
 
 from dsindex.execution.calls import Call, Outcome
 from dsindex.execution.local import ThreadExecutor
-from dsindex.store.requests import giving_place, result_of
+from dsindex.store.requests import release_slot, result_of
 
 PATIENCE_SECONDS = 60
 
@@ -44,7 +44,7 @@ def test_tasks_begin_in_their_order_and_those_that_come_back_go_first() -> None:
 
     def first() -> None:
         order.append("first")
-        with giving_place():
+        with release_slot():
             waits_again.set()
             answer.result()
         order.append("first again")
@@ -77,7 +77,7 @@ def test_no_more_tasks_compute_than_there_are_places() -> None:
             note(number)
             threading.Event().wait(0.001)
             computing.discard(number)
-            with giving_place():
+            with release_slot():
                 threading.Event().wait(0.001)
         return number
 
@@ -98,7 +98,7 @@ def test_error_of_what_is_waited_for_is_raised() -> None:
 def test_elsewhere_nothing_happens() -> None:
     answer = Future[int]()
     answer.set_result(1)
-    with giving_place():
+    with release_slot():
         assert result_of(answer) == 1
-    with pytest.raises(OSError, match="gone"), giving_place():
+    with pytest.raises(OSError, match="gone"), release_slot():
         raise OSError("gone")

@@ -74,7 +74,7 @@ class HeldFile:
         Raises:
             OutputError: If it cannot be read again, is larger than an object may be, or the store refuses.
         """
-        url = folder.lengthened(f"/{self._name}")
+        url = folder.with_suffix(f"/{self._name}")
         if self.writer.size_bytes > MOST_OBJECT_BYTES:
             msg = (
                 f"{url}: expected a shard of at most {MOST_OBJECT_BYTES >> 30} GiB, which is what a store takes in one "

@@ -77,7 +77,7 @@ def read_folder_id(path: str) -> str | None:
         OutputError: If the store refuses.
     """
     if isinstance(path, ObjectUrl):
-        found = read_object(path.lengthened(f"/{MARKER_FILE}"), most_bytes=_LARGEST_MARKER_BYTES)
+        found = read_object(path.with_suffix(f"/{MARKER_FILE}"), most_bytes=_LARGEST_MARKER_BYTES)
         return None if found is None else _parse_marker(found[0])
     try:
         with open_folder(path) as folder:
@@ -130,7 +130,7 @@ def remove_owned_files(path: str, folder_id: str, names: Iterable[str]) -> None:
     owned = [name for name in names if is_owned_name(os.path.basename(name), folder_id)]
     if isinstance(path, ObjectUrl):
         with contextlib.suppress(OutputError):
-            remove_objects(path.lengthened(f"/{name}") for name in owned if name.startswith(f"{SHARDS_FOLDER}/"))
+            remove_objects(path.with_suffix(f"/{name}") for name in owned if name.startswith(f"{SHARDS_FOLDER}/"))
         return
     for name in owned:
         folder, base = os.path.split(name)

@@ -172,7 +172,7 @@ class ObjectFile:
     """
 
     def __init__(self, folder: ObjectUrl) -> None:
-        self._url = folder.lengthened(f"/{PROGRESS_FILE}")
+        self._url = folder.with_suffix(f"/{PROGRESS_FILE}")
         self._written = -OBJECT_SECONDS
         self._sent: Future[Any] | None = None
 
