@@ -12,7 +12,7 @@ EDITABLE := --config-settings editable_mode=compat --editable
 WORKERS ?= 4
 SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: demo test test-fast lint docs bench faults clean
+.PHONY: demo test test-all lint docs bench faults clean
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "dsindex needs Python 3.11, 3.12 or 3.13 (set PYTHON=/path/to/python)"; exit 1; }
@@ -25,12 +25,12 @@ $(READY): pyproject.toml
 demo: $(READY)
 	$(BIN)/dsindex demo
 
+# Without sweeps and other cases marked `exhaustive`, which test-all runs too.
 test: $(READY)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not exhaustive" $(ARGS)
 
-# Without Ray, faults, scale and what else takes long.
-test-fast: $(READY)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ray and not fault and not slow"
+test-all: $(READY)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

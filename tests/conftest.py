@@ -1,6 +1,9 @@
 """How tests are run: in any number of processes, next to each other, on a machine that may be slow or busy.
 
-`make test` starts several worker processes (pytest-xdist). Each works through groups of tests, and the tests of a group
+`make test` leaves out what is marked `exhaustive`: sweeps, drawn jobs, long kills, and most cases of long tables, of
+which `quick(n)` keeps n. `make test-all` runs everything.
+
+Both start several worker processes (pytest-xdist). Each works through groups of tests, and the tests of a group
 run one after the other in one process: a group is a file, but all tests that start Ray are one group, so that one
 instance serves most of them, and no two clusters compete for the machine.
 """
@@ -62,11 +65,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE / "faults"):
             item.add_marker(pytest.mark.fault)
-        if "[shared-" in item.name:  # golden files that are larger and of which the project has a set of its own
-            item.add_marker(pytest.mark.slow)
+        if item.path == HERE / "objects" / "test_separate_nodes.py":
+            item.add_marker(pytest.mark.exhaustive)
         if config.pluginmanager.hasplugin("xdist") and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    leave_cases_out(items)
     items.sort(key=rank)
+
+
+def leave_cases_out(items: list[pytest.Item]) -> None:
+    """Mark as exhaustive all cases of a test but the `quick(n)` that `make test` runs, spread over them evenly."""
+    tables: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("quick") is not None:
+            tables.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for cases in tables.values():
+        [count] = cases[0].get_closest_marker("quick").args  # type: ignore[union-attr]
+        kept = {round(number * (len(cases) - 1) / max(count - 1, 1)) for number in range(count)}
+        for number, item in enumerate(cases):
+            if number not in kept:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")

@@ -4,7 +4,7 @@
 #   sudo tests/python_3_13.sh ROOT [ARGUMENTS OF PYTEST …]
 #
 # ROOT is a new folder, or one that this script has made; about 3 GB. It needs debootstrap, which reads Debian's packages
-# from DEBIAN_MIRROR, and pip's configuration of this machine. Without arguments it runs what `make test` runs.
+# from DEBIAN_MIRROR, and pip's configuration of this machine. Without arguments it runs what `make test-all` runs.
 # It ends as pytest does, and with 69 if there can be no root, or no packages for it, on this machine.
 set -eu
 

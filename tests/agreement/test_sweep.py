@@ -12,15 +12,15 @@ from tests.agreement.added import compare_added_tokens
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import long_sequence, short_sequences
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("part", sweep.PARTS)
 def test_code_points_differ_as_in_the_table(part: str) -> None:
     points = random.Random(part).sample(sweep.sampled_points(part, 4001), 250)
     assert sweep.sweep_code_points(part, points) == sweep.expected_points(part, points)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("part", sweep.PARTS)
 def test_other_texts_do_not_differ(part: str) -> None:
     rng = random.Random(part)

@@ -14,13 +14,13 @@ from tests.docs.running import PageRunner, assert_same_output, expand
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 EXAMPLES = {page: read_examples(page) for page in PAGES}
 PAGES_TO_RUN = [page for page, examples in EXAMPLES.items() if any(example.is_run for example in examples)]
 ALL_EXAMPLES = [example for examples in EXAMPLES.values() for example in examples]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("page", PAGES_TO_RUN, ids=lambda page: page.stem)
 def test_examples_of_a_page_run(page: Path, demo_output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(demo_output, tmp_path / "demo-output")

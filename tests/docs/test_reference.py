@@ -30,6 +30,7 @@ def test_every_command_has_a_page_of_its_own(reference: ModuleType) -> None:
     assert len(reference.write_pages()) == len(COMMANDS) + 2  # the list of commands, and the options
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_page_of_a_command_has_all_its_flags(reference: ModuleType, name: str) -> None:
     page = reference.write_pages()[f"reference/commands/dsindex-{name}.md"]

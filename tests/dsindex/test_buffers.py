@@ -59,6 +59,7 @@ def test_few_buffers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [any(buffer is old for old in taken) for buffer in again] == [True] * 3 + [False] * 2
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_readers_side_by_side_read_what_is_there(seed: int, store: ObjectServer) -> None:
     """Forwards, past ranges, back again and elsewhere, while others take the buffers that were let go."""

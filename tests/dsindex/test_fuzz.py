@@ -44,7 +44,6 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.slow
 
 CASES = int(os.environ.get("DSINDEX_FUZZ_CASES", "25"))
 """Damaged files of each kind; the long form has 10,000."""
@@ -270,6 +269,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     return Sample(tmp_path_factory.mktemp("fuzz"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", PATTERNS)
 def test_damaged_file_gives_own_errors_only(kind: str, sample: Sample) -> None:
     @settings(
@@ -299,6 +299,7 @@ def test_damage_is_noticed(sample: Sample) -> None:
     assert noticed > 20
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["ledger", "shard", "plan", "manifest"])
 @pytest.mark.parametrize("seed", range(3))
 def test_build_resumes_from_damaged_files_to_the_same_bytes(kind: str, seed: int, sample: Sample) -> None:

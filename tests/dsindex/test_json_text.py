@@ -20,6 +20,7 @@ VALUES = st.recursive(
 NAMES = st.binary(max_size=8).map(lambda name: name.decode("utf-8", "surrogateescape"))
 
 
+@pytest.mark.exhaustive
 @given(VALUES, st.booleans(), st.booleans(), st.booleans())
 def test_values_without_such_names_are_written_as_orjson_writes_them(
     value: object, indent: bool, newline: bool, sort_keys: bool
@@ -41,8 +42,8 @@ def test_names_of_any_bytes_come_back(name: str, value: object, indent: bool, ne
     assert json.loads(written) == whole  # any program can read it
 
 
+@pytest.mark.exhaustive
 @given(st.dictionaries(st.text(), VALUES))
-@pytest.mark.slow
 def test_ascii_only_is_the_same_value(value: object) -> None:
     written = encode_json(value, newline=True, ascii_only=True)
     assert written.isascii()

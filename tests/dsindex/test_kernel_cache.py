@@ -34,6 +34,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     kernel_folder.cache_clear()
 
 
+@pytest.mark.exhaustive
 def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path: Path) -> None:
     hits = []
     for folder in ("first", "second"):

@@ -154,6 +154,7 @@ HOSTILE: dict[str, tuple[Callable[[], Answers], str, tuple[str, ...], int]] = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, case in HOSTILE.items() for way in case[2]])
 def test_hostile_listing_is_refused_at_once(server: _Server, name: str, way: str) -> None:
     answers, got, _, num_requests = HOSTILE[name]

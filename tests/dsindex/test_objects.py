@@ -65,6 +65,7 @@ def test_query_of_an_address_is_never_part_of_its_text() -> None:
     assert copy.deepcopy(url).query == "X-Amz-Signature=9f86d0"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_ranges_are_read_as_they_are(store: ObjectServer, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(reading, "RANGE_BYTES", 50_000)

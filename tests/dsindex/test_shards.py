@@ -88,6 +88,7 @@ def test_lay_out_documents_never_wraps_a_token(eod: int | None) -> None:
         lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=eod)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("last", ['{"text": "good"}', "{bad"], ids=["whole", "bad at the end"])
 def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str

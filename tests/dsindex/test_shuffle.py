@@ -108,6 +108,7 @@ def run_shuffle(work_dir: Path, sources: list[DocumentSource], *, run_bytes: int
     ]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("run_bytes", [1, 60, 1000, 1 << 20])
 @pytest.mark.parametrize("buckets", [1, 2, 7])
 @pytest.mark.parametrize("cuts", [(), (0, 5, 5, 60), tuple(range(1, 100))], ids=["one shard", "few", "many"])

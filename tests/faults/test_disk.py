@@ -69,6 +69,7 @@ def assert_continues(
 PLACES = {"a shard": (".build/shards", 30), "the ledger": ("ledger.jsonl", 6), "the output": ("x_text_document.bin", 2)}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("what", ["ENOSPC", "EDQUOT", "EROFS", "EACCES"])
 def test_disk_that_refuses_stops_the_build(
@@ -97,6 +98,7 @@ def test_one_io_error_is_tried_again(
     assert len(ended.tokenized) == len(set(ended.tokenized)) + 1
 
 
+@pytest.mark.exhaustive
 def test_network_folder_that_stays_away_stops_the_build(
     corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
 ) -> None:
@@ -110,6 +112,7 @@ def test_network_folder_that_stays_away_stops_the_build(
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("room", "when"), [(150, "before"), (300, "tokenizing"), (486, "merging")], ids=str)
 def test_full_disk_stops_and_continues_after_it_is_enlarged(
     room: int, when: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path, small_disk: Path
@@ -147,6 +150,7 @@ def test_vanished_work_folder_stops_the_build(
     assert published(out) == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("what", "said"),
     [("vanish", " read"), ("grow", " bytes"), ("cut", " bytes")],
@@ -167,6 +171,7 @@ def test_input_that_changes_under_way_stops_the_build(
     assert_clean_stop(again, *(("copy.jsonl", " read") if what == "vanish" else changed))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("more", "changed"),
     [

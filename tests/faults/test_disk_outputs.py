@@ -67,6 +67,7 @@ def outputs(disk: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in names.items() if not name.endswith(".progress.json")}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_full_disk_leaves_nothing_and_the_same_command_works_later(
     name: str, tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def build(prefix: str) -> list[str]:
     return [*command, "--output-prefix", prefix]
 
 
+@pytest.mark.exhaustive
 def test_killed_at_several_requests(
     store: GoogleServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_disturbed_requests_change_nothing(
     assert not store.uploads
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [*KINDS, "merge"])
 def test_other_jobs_are_killed_and_continued_or_cleaned(
     kind: str, store: GoogleServer, zygote: Zygote, tmp_path: Path

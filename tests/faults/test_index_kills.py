@@ -30,6 +30,7 @@ def cache(folder: Path, middle: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*") if middle in path.name}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rebuild_killed_anywhere_leaves_no_mixture(layout: str, zygote: Zygote, tmp_path: Path) -> None:
     """The dataset is written again with other lengths, so the name of its cache is the same and its arrays are not."""

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import xxhash
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -173,6 +174,7 @@ FLAGS = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--shard
 EPHEMERAL = {"--fresh", "--keep-shards"}
 
 
+@pytest.mark.exhaustive
 def test_no_sequence_of_commands_changes_a_users_file(zygote: Zygote, is_long: bool) -> None:
     Model.zygote = zygote
     Model.references = {}

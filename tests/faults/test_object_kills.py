@@ -69,6 +69,7 @@ def what_stands_is_whole(stands: dict[str, bytes], after: dict[str, bytes]) -> N
                     assert stands.get(name) == after[name], name
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_request(
     store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path, is_long: bool
 ) -> None:
@@ -112,6 +113,7 @@ def test_killed_again_and_again(
     assert not store.uploads
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_disturbed_requests_change_nothing(
     seed: int, store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
@@ -127,6 +129,7 @@ def test_disturbed_requests_change_nothing(
     assert not store.uploads
 
 
+@pytest.mark.exhaustive
 def test_killed_while_it_replaces_an_older_output(
     store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def job(
     return Job(name=request.param, start=start, pid_file=folder / "run" / "pid", expected=published(folder / "disk"))
 
 
+@pytest.mark.exhaustive
 def test_killed_at_drawn_requests(
     job: Job, store: ObjectServer, signed_zygote: Zygote, tmp_path: Path, is_long: bool
 ) -> None:
@@ -107,6 +108,7 @@ def test_killed_at_drawn_requests(
     assert num_killed >= count / 2
 
 
+@pytest.mark.quick(1)
 def test_disturbed_requests_change_nothing(job: Job, store: ObjectServer) -> None:
     """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
     store.random_faults = RandomFaults(seed=len(job.name))

@@ -108,6 +108,7 @@ def test_account_and_manifest_know_every_line(built: tuple[Any, Path]) -> None:
         assert content["documents"] == report.counts.kept
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_quarantine_is_the_same_for_any_cut_and_executor(
     way: dict[str, Any], built: tuple[Any, Path], corpus: Path, tmp_path: Path

@@ -43,6 +43,7 @@ def expected(corpus: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFacto
     return published(out)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("at", [3, 40, 90])
 @pytest.mark.parametrize(
     ("name", "code", "said"),
@@ -122,6 +123,7 @@ def hanging(folder: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGKILL"])
 def test_no_worker_outlives_its_driver(
     how: str, corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path

@@ -15,6 +15,7 @@ import io
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,7 +48,7 @@ class Strike:
     """`kill`: SIGKILL before the call; `tear`: after half of what it writes; a signal's name; an errno's name; or
     something that is done to `target`."""
     place: str = ""
-    """Only calls whose arguments name a path with this in it are counted, and those on descriptors only without it."""
+    """Only calls whose arguments name a path in which this regular expression is found are counted."""
     name: str = ""
     """Only calls of this function are counted."""
     lasts: bool = False
@@ -279,7 +280,7 @@ class Counter:
 
     def _meet(self, name: str, arguments: tuple[Any, ...], function: Callable[..., Any] | None = None) -> None:
         strike = self._strike
-        if strike.name not in {"", name} or (strike.place and strike.place not in _path_of(arguments)):
+        if strike.name not in {"", name} or (strike.place and not re.search(strike.place, _path_of(arguments))):
             return
         number = next(self._numbers)
         if strike.at is None:

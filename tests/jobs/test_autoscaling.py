@@ -50,6 +50,7 @@ def test_configurations_scale_from_zero(name: str) -> None:
     assert shape.max_workers >= 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])

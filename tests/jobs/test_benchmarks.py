@@ -23,7 +23,6 @@ from tests.support.golden import GOLDEN, OWN
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 
@@ -60,6 +59,7 @@ def test_measure_counts_children_and_orphans() -> None:
     assert with_orphan.cpu_seconds > alone.cpu_seconds + 0.1
 
 
+@pytest.mark.exhaustive
 def test_measure_counts_children_that_nobody_waits_for() -> None:
     burn = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(2)"
     forget = "import signal, subprocess, sys, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
@@ -67,6 +67,7 @@ def test_measure_counts_children_that_nobody_waits_for() -> None:
     assert measure([sys.executable, "-c", forget + wait]).cpu_seconds > 0.4
 
 
+@pytest.mark.exhaustive
 def test_measure_gives_the_peak_over_all_processes() -> None:
     hold = f"held = bytearray({40 * MIB}); held[::4096] = b'x' * len(held[::4096])"
     child = f"import sys; {hold}; print(flush=True); sys.stdin.read()"
@@ -120,6 +121,7 @@ def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path: Path) -> N
     assert plan(str(OWN.docs))["shards"] == 1
 
 
+@pytest.mark.exhaustive
 def test_harness_measures_and_reports(tmp_path: Path) -> None:
     arguments = ["--only", "build", "merge", "caches", "--rounds", "1", "--megabytes", "0.2", "--scale", "0.005"]
     arguments += ["--tokenizer", str(OWN.plain_tokenizer), "--peers-python", str(tmp_path / "none")]
@@ -144,6 +146,7 @@ def test_harness_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_loader_reads_the_same_with_any_workers(tmp_path: Path) -> None:
     words = ["index", "--data-path", str(GOLDEN / "eod_text_document"), "--seq-length", "16", "--epochs", "1"]
     assert dsindex([*words, "--data-cache-path", str(tmp_path)]) == 0
@@ -168,6 +171,7 @@ def test_bare_engines_agree(tmp_path: Path) -> None:
     assert counted[0] == counted[1] > 40_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 def test_warm_workers_of_ray_and_threads_make_the_same_shards(tmp_path: Path) -> None:
     command = ["-m", "tests.benchmarks.warm", str(OWN.docs), "--tokenizer", str(OWN.plain_tokenizer)]

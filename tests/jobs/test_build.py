@@ -63,12 +63,14 @@ def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporte
             assert got == expected.with_name(f"{expected.name}.{suffix}").read_bytes(), f"{key}.{suffix}"
 
 
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("way", WAYS, ids=way_id)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     build_and_compare(run, way, tmp_path, quiet)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
@@ -77,7 +79,6 @@ def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_p
     build_and_compare(run, way, tmp_path, quiet)
 
 
-@pytest.mark.slow
 def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> None:
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
     build_and_compare(OWN.run("keys"), way, tmp_path, quiet)

@@ -138,6 +138,7 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
     raise AssertionError(f"{number} shards were never done: {state} {shown}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.timeout(1800)
 def test_build_survives_being_stopped_and_losing_a_node(

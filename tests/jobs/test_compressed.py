@@ -99,6 +99,7 @@ CASES = [(name, way) for name in COMPRESSORS for way in WAYS[:2]] + [
 ]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(("name", "way"), CASES, ids=str)
 def test_a_compressed_input_gives_the_files_of_its_text(
     text: bytes, expected: dict[str, Any], tmp_path: Path, name: str, way: dict[str, Any]
@@ -111,6 +112,7 @@ def test_a_compressed_input_gives_the_files_of_its_text(
         assert report.run.shards > 3, "it was not cut"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("name", ["one.gz", "blocks.gz", "frames.zst", "one.xz"])
@@ -120,6 +122,7 @@ def test_ray_gives_the_same_files(text: bytes, expected: dict[str, Any], tmp_pat
     assert outputs(tmp_path / "out") == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["one.gz", "frames.zst", "one.bz2"])
 def test_a_killed_build_of_a_compressed_input_goes_on(
@@ -138,6 +141,7 @@ def test_a_killed_build_of_a_compressed_input_goes_on(
     assert not (tmp_path / "out" / "x.build").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 def test_parts_that_another_decompressor_unpacked_are_made_again(
     text: bytes, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +159,7 @@ def test_parts_that_another_decompressor_unpacked_are_made_again(
     assert outputs(tmp_path / "out") == expected
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
 def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, name: str, shard_size: str) -> None:
@@ -163,6 +168,7 @@ def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, 
         build(source, tmp_path / "out", shard_size=shard_size, on_bad_record="fail")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("name", "shard_size"),
     [
@@ -191,6 +197,7 @@ def test_a_damaged_input_is_named_and_nothing_published(
     build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
 
 
+@pytest.mark.exhaustive
 def test_the_first_error_of_several_streams_is_told(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +219,7 @@ def test_error_before_a_long_line_ends_the_build(tmp_path: Path) -> None:
         build(source, tmp_path / "out", shard_size="400B", json_keys=("text",), on_bad_record="fail")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "frames.zst"])
 def test_damage_is_told_before_the_bad_records_that_it_makes(
@@ -272,6 +280,7 @@ def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
             assert got == Path(f"{prefix}.{suffix}").read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_damaged_files_are_left_out_as_a_whole_if_wanted(text: bytes, tmp_path: Path) -> None:
     lines = text.splitlines(keepends=True)
     whole = [gzip.compress(b"".join(lines[number * 100 : (number + 1) * 100])) for number in range(4)]

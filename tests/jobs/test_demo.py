@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-@pytest.mark.slow
 def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert main(["demo", "--output", str(tmp_path / "demo"), "--documents", "300"]) == 0

@@ -14,7 +14,6 @@ from dsindex.demo.run import END_OF_TEXT, demo_documents, train_demo_tokenizer, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 # The default demo's bytes. A change of a word list or a draw changes them, and with them every figure that was ever
 # reported from the demo: change them on purpose only.

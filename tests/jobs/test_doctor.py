@@ -61,6 +61,7 @@ def test_every_group_has_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_planted_secrets_are_not_shown(tmp_path: Path) -> None:
     address = "http://user:planted-url-pw@host.example:8265?sig=planted-sig"
     environment = {**SECRETS, "HOME": str(tmp_path), "RAY_ADDRESS": address, "HF_HOME": f"/x/{SECRETS['HF_TOKEN']}"}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from dsindex.execution.calls import Executor
 
-pytestmark = pytest.mark.slow
 
 FAST = RetryPolicy(first_pause_seconds=0.01)
 
@@ -122,6 +121,7 @@ def test_executor_runs_calls_and_reports_errors(make: Callable[[int], Executor])
         executor.close()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
 @pytest.mark.parametrize(
     ("function", "message"), [(panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror")]
@@ -167,7 +167,7 @@ def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> N
     assert statistics.lost_workers == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path: Path) -> None:
     executor = ProcessExecutor(1)
     try:
@@ -179,7 +179,6 @@ def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path
     assert statistics.stragglers >= 1
 
 
-@pytest.mark.slow
 def test_call_that_always_hangs_is_named() -> None:
     executor = ProcessExecutor(1)
     try:

@@ -83,7 +83,7 @@ def entries(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("way", ["resume", "clean"])
 @pytest.mark.parametrize("kind", ["partial", "obsolete", "outputs", "plan of another"])
 def test_ledger_names_no_file_to_remove(kind: str, way: str, command: list[str]) -> None:
@@ -102,7 +102,6 @@ def test_ledger_names_no_file_to_remove(kind: str, way: str, command: list[str])
     assert not Path("x.build").exists()
 
 
-@pytest.mark.slow
 def test_everything_is_listed_before_it_is_removed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     partials = [Path(path) for path in read_history(str(LEDGER)).partials]
     left = [path for path in partials if path.name.startswith(("x_text_document.bin", "x_text_document.idx"))]
@@ -120,7 +119,6 @@ def test_everything_is_listed_before_it_is_removed(command: list[str], capsys: p
     assert command
 
 
-@pytest.mark.slow
 def test_copied_work_folder_owns_nothing_outside(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     [partial] = [path for path in read_history(str(LEDGER)).partials if ".bin." in path]
     Path(partial).write_text("half")
@@ -155,7 +153,6 @@ def as_linked_file(path: Path) -> None:
     path.symlink_to(Path("elsewhere").absolute())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("replace", [as_pipe, as_link, as_linked_file], ids=["pipe", "device", "link"])
 @pytest.mark.parametrize("name", ["ledger.jsonl", "plan.json"])
 def test_file_of_ours_is_a_regular_file(

@@ -17,7 +17,6 @@ from tests.support.golden import OWN, ROOT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.slow
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
@@ -55,6 +54,7 @@ REORDERED = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "now", "reason"), REORDERED, ids=[f"{a} then {b}" for a, b, _ in REORDERED])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
 def test_other_inputs_are_another_plan(
@@ -78,6 +78,7 @@ def test_other_inputs_are_another_plan(
 GROWN = [("a", "a a"), ("a b", "a b a"), ("a b", "c a a b"), ("a a", "a b a"), ("b", "a b")]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "now"), GROWN, ids=[f"{a} then {b}" for a, b in GROWN])
 @pytest.mark.parametrize("kept", [[], ["--keep-shards"]], ids=["removed", "kept"])
 def test_grown_inputs_are_what_a_fresh_build_gives(before: str, now: str, kept: list[str]) -> None:

@@ -119,6 +119,7 @@ def expected(jsonl: Path) -> dict[str, bytes]:
     return data(jsonl.parent / "out")
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_table_gives_the_data_of_its_rows_as_lines(
@@ -189,6 +190,7 @@ def test_token_ids_of_a_table(tmp_path: Path) -> None:
     assert data(tmp_path / "out-x.jsonl") == data(tmp_path / "out-x.parquet") != {}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_plain_text_has_a_document_per_line_or_per_file(tmp_path: Path, way: dict[str, Any]) -> None:
     texts = [text for record in RECORDS if (text := record["text"].replace("\n", " ").replace("\r", "")).strip()]

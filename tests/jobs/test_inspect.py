@@ -130,6 +130,7 @@ def test_without_provenance_tokens_are_shown_alone(built: str) -> None:
     assert any("no provenance" in note for note in seen.notes)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
 def test_damage_is_a_finding_and_no_traceback(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 CONFIG = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 KINDS = ("hf", "hf-disk", "bridge", "sft")
@@ -103,6 +102,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_dir() or path.name.endswith(("lock", "partial"))}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
 def test_same_bytes_for_any_shard_size_and_executor(
     tmp_path: Path, chats: Path, made: Path, way: dict[str, Any], quiet: Reporter

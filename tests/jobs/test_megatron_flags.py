@@ -82,6 +82,7 @@ def test_documented_command_runs_with_one_word_changed(folder: Path, command: st
     assert tokens_of(folder) == tokens_of(folder, "own")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["Llama2Tokenizer", "GPTSentencePieceTokenizer", None])
 def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind: str | None) -> None:
     (folder / "tokenizer.model").write_bytes(sentencepiece_model("llama2"))
@@ -104,6 +105,7 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind:
     assert "expected the tokenizer with sha256" in other.stdout + other.stderr
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "content", "flags", "options"),
     [
@@ -138,6 +140,7 @@ def test_ranks_are_found_again_by_verify(
     assert "documents tokenized again" in verified.stdout
 
 
+@pytest.mark.exhaustive
 def test_gpt2_files_take_the_place_of_the_model(folder: Path) -> None:
     model = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
     (folder / "gpt2-vocab.json").write_text(json.dumps(model["vocab"]))
@@ -218,6 +221,7 @@ def test_other_types_are_refused_with_a_reason(kind: str, message: str) -> None:
         validated({"input": ["a"], "output_prefix": "o", "tokenizer_model": "t", "tokenizer_type": kind}, BuildConfig)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["tokenizer.model", "cl100k_base.tiktoken"])
 @pytest.mark.parametrize("kind", ["instruct", "pack"])
 def test_jobs_for_other_formats_say_so(folder: Path, kind: str, name: str) -> None:

@@ -39,6 +39,7 @@ BAD_INPUT: dict[str, tuple[bytes, str]] = {
 }
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(("data", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
 @pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
 def test_bad_input_is_named_by_file_and_line(
@@ -233,7 +234,6 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(
     assert "which takes" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_bad_record_with_the_smallest_input_and_offset_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,7 +52,6 @@ def read_manifest(prefix: str) -> dict[str, object]:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("executor", ["local", "processes"])
-@pytest.mark.slow
 def test_build_is_made_found_again_and_verified(capsys: pytest.CaptureFixture[str], executor: str) -> None:
     assert build("--shard-size", "40B", executor=executor) == 0
     assert "10 lines = 10 kept" in capsys.readouterr().out  # another key may be any text

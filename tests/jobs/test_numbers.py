@@ -98,6 +98,7 @@ def test_sizes_are_not_rounded(size: int, tmp_path: Path) -> None:
     assert f'"max_record_size":{size}' in (tmp_path / "x_text_document.manifest.json").read_text().replace(" ", "")
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("number", [str(2**63), LONG, "1_0", "٣", "1.5", "", "nan"], ids=lambda number: number[:20])
 def test_every_integer_of_a_command_line_has_a_range(

@@ -28,7 +28,6 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 RECORDS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
@@ -61,6 +60,7 @@ def pack(source: Path, out: Path, **options: Any) -> bytes:
     return (out / "x.pbin").read_bytes()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("pattern", [".text", '.text + "!"'])
 def test_pack_gives_the_same_file_of_every_container(tmp_path: Path, pattern: str) -> None:
     expected = pack(write(tmp_path, "x.jsonl"), tmp_path / "expected", jq_pattern=pattern)
@@ -71,6 +71,7 @@ def test_pack_gives_the_same_file_of_every_container(tmp_path: Path, pattern: st
         assert report, report.findings
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shard_size", ["2KiB", "64MiB"])
 def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_size: str) -> None:
     lines = CONVERSATIONS.read_bytes().splitlines()[:80]

@@ -17,7 +17,6 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.slow
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
@@ -220,6 +219,7 @@ def test_file_that_appears_during_a_build_is_not_replaced(
     assert not Path("out/x_text_document.idx").exists()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("options", [[], ["--fresh"]], ids=["plain", "fresh"])
 @pytest.mark.parametrize("kind", ["folder link", "file link", "hard link", "same"])
 def test_merge_does_not_replace_its_inputs(kind: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:

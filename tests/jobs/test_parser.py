@@ -28,6 +28,7 @@ def flags() -> Iterator[tuple[str, argparse.Action]]:
                 yield command, action
 
 
+@pytest.mark.quick(40)
 @pytest.mark.parametrize(
     ("command", "action"), [pytest.param(*flag, id=f"{flag[0]}{flag[1].option_strings[-1]}") for flag in flags()]
 )

@@ -44,7 +44,7 @@ STEP = 4096
 OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
 INSTRUCTION = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_ranges")]
+pytestmark = pytest.mark.usefixtures("small_ranges")
 
 
 @pytest.fixture
@@ -135,6 +135,7 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(
     assert not partials(tmp_path)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("version", PBIN_VERSIONS)
 def test_packed_ranges_but_the_first_are_merged_early(
     version: str, tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
@@ -164,7 +165,6 @@ def test_packed_ranges_but_the_first_are_merged_early(
     assert not early(started)
 
 
-@pytest.mark.slow
 def test_tokens_and_masks_of_instructions_are_merged_early(
     tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +282,6 @@ def test_assembled_dataset_is_made_again_where_a_shard_was(
     assert_is_golden(tmp_path / "out")
 
 
-@pytest.mark.slow
 def test_added_inputs_begin_another_file_and_remove_the_former(
     tmp_path: Path, make_config: MakeConfig, quiet: Reporter
 ) -> None:

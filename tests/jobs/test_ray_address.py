@@ -186,6 +186,7 @@ def test_host_that_cannot_be_reached(address: Address, says: str) -> None:
     assert re.search(says, try_port(address) or "")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("opened", "source", "says"),
     [

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from tests.support.chromium import Tab
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
-pytestmark = [
-    pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium on this machine"),
-    pytest.mark.slow,
-]
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium on this machine")
 
 SHOWN = "[...document.querySelectorAll('article:not([hidden]) h4')].map((each) => each.textContent.trim())"
 STATUS = "document.querySelector('output').textContent"

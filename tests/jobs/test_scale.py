@@ -183,9 +183,9 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("num_inputs", [100, NUM_SHARDS], ids=["few inputs", "one shard each"])
-@pytest.mark.slow
 def test_driver_takes_a_few_kilobytes_and_little_time_per_shard(num_inputs: int) -> None:
     # In a process of its own: what tests before this one left behind would be counted, or used again.
     with multiprocessing.get_context("spawn").Pool(1) as pool:

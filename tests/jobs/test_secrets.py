@@ -59,6 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
 @pytest.mark.usefixtures("folder")
 def test_no_flag_of_a_command_shows_a_secret(command: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +116,7 @@ def test_no_error_of_a_function_holds_a_secret(address: str) -> None:
         assert SECRET not in str(refused.value)
 
 
+@pytest.mark.exhaustive
 def test_no_recorded_address_shows_a_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Manifests, plans and ledgers that others have written may have addresses as people have them."""
     source = str(folder / "i.jsonl")

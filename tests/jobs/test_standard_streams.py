@@ -17,8 +17,6 @@ BUILD = f"build --input {OWN.docs} --tokenizer-model {OWN.plain_tokenizer} --exe
 PREFIX = "out/ä_text_document"
 FULL = "could not be written to standard output (No space left on device)"
 
-pytestmark = pytest.mark.slow
-
 
 def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command of bash, in which `$ds` is dsindex."""
@@ -32,6 +30,7 @@ def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("redirection", "said"),
     [
@@ -54,6 +53,7 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path: Path, redirecti
         assert ended.stderr == ""
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("command", ["--help", "--version", "build --help", "verify nowhere", "verify nowhere --json"])
 def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path: Path, command: str) -> None:
     ended = run(f"$ds {command} >/dev/full", tmp_path)
@@ -63,6 +63,7 @@ def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path: Path, command: 
     assert run(f"$ds {command} >&-", tmp_path).returncode in {0, 1}
 
 
+@pytest.mark.exhaustive
 def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     ended = run(f"$ds {BUILD} && $ds {BUILD} && $ds instruct --help", tmp_path, PYTHONIOENCODING="ascii")
     assert ended.returncode == 0, ended.stderr

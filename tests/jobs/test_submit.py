@@ -369,6 +369,7 @@ def run_job(client: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> in
     return main(["submit", "--installed", "--address", address, "--", "--version"])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("client", "code", "says"),
     [

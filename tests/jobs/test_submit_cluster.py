@@ -46,6 +46,7 @@ SHIPPED_CODE = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @RAYS_OWN_CALL
 def test_jobs_end_with_their_own_exit_code(

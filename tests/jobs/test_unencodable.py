@@ -59,6 +59,7 @@ def write_table(path: Path, texts: list[Any]) -> Path:
     return path
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
 def test_record_is_named_and_set_aside_by_every_executor(executor: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "in.jsonl", TEXTS)
@@ -69,6 +70,7 @@ def test_record_is_named_and_set_aside_by_every_executor(executor: str, tmp_path
     assert build(path, tmp_path / "out", executor=executor, on_bad_record="quarantine") == expected
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "write"),
     [("in.jsonl", write_lines), ("in.jsonl.gz", write_lines), ("in.parquet", write_table)],

@@ -174,6 +174,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 ]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
 def test_manifest_that_lies_is_found(
     edit: Callable[[dict[str, Any]], None],

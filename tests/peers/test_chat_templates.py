@@ -14,7 +14,7 @@ from tests.support.chat_tokenizers import train
 
 pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 OWN = Path(named_templates.__file__).parent / "templates"
 GIVEN = os.environ.get("CHAT_TEMPLATES")

@@ -83,6 +83,7 @@ def skip_without_ray_data(name: str) -> None:
         pytest.importorskip("pandas", reason="Ray Data needs pandas (the extra ray-data)")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.ray] * (n == "ray_data")) for n in SCRIPTS])
 @pytest.mark.usefixtures("store_url")
 def test_workflow_runs_on_this_machine_and_continues(name: str, tmp_path: Path, demo: Path) -> None:
@@ -103,8 +104,8 @@ def cluster(store_url: str) -> Iterator[LocalCluster]:
         yield running
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_workflow_runs_as_a_submitted_job(
     name: str, cluster: LocalCluster, tmp_path: Path, demo: Path, store_url: str

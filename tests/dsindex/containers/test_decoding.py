@@ -35,6 +35,7 @@ def decode(path: str, container: Container, *, begin: int = 0, size: int = 1000)
     return b"".join(pieces)
 
 
+@pytest.mark.quick(10)
 @CASES
 @pytest.mark.parametrize("size", [1, 17, 4096, 1 << 20])
 def test_decoder_returns_the_text_in_bounded_pieces(tmp_path: Path, name: str, size: int) -> None:

@@ -17,7 +17,6 @@ from tests.support.golden import GoldenCache, golden_caches
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 CACHES = golden_caches("GPTDataset")
 

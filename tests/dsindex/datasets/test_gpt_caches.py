@@ -18,7 +18,6 @@ from tests.dsindex.datasets.gpt_samples import DOCUMENT_INDEX, EOD, small
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 DESCRIPTION = {
     "class": "GPTDataset",

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("options", "message"),

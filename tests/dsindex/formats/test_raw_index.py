@@ -71,7 +71,6 @@ def test_create_raw_index_does_not_depend_on_ranges(tmp_path: Path, data: bytes,
     st.booleans(),
     st.integers(1, 9),
 )
-@pytest.mark.slow
 def test_create_raw_index_drops_what_modalities_drops(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], newline: bool, range_bytes: int
 ) -> None:

@@ -19,7 +19,6 @@ from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 EDGES = [0, 1, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**39 - 1, 2**39, 2**47, 2**55, 2**62, 2**63 - 1]
 ENDING = 0x9486
@@ -55,6 +54,7 @@ def make_pairs(count: int, kind: str) -> np.ndarray:
     return np.stack((np.cumsum(lengths) - lengths, lengths), axis=1)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("kind", ["edges", "endings", "lines"])
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2000, 31_999, 32_000, 32_001, 70_000])
 def test_writer_gives_the_bytes_of_pickle(tmp_path: Path, count: int, kind: str) -> None:
@@ -65,6 +65,7 @@ def test_writer_gives_the_bytes_of_pickle(tmp_path: Path, count: int, kind: str)
     assert np.array_equal(read(expected, tmp_path), pairs)
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None)
 @given(st.lists(st.tuples(*[st.sampled_from(EDGES) | st.integers(0, 2**63 - 1)] * 2)), st.integers(1, 5))
 def test_writer_gives_the_bytes_of_pickle_for_any_list(pairs: list[tuple[int, int]], step: int) -> None:
@@ -111,6 +112,7 @@ class Malicious:
 Point = namedtuple("Point", "x y")
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -166,6 +168,7 @@ def test_reader_refuses_damage(tmp_path: Path, data: bytes) -> None:
         read(data, tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_reader_refuses_a_cut_file_everywhere(tmp_path: Path) -> None:
     data = pickled(make_pairs(40, "edges"))
     for end in range(len(data)):
@@ -178,6 +181,7 @@ def test_reader_refuses_a_missing_file() -> None:
         list(read_pairs("nowhere"))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_reader_gives_what_pickle_gives_or_refuses(

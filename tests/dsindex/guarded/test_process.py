@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
 
@@ -58,6 +57,7 @@ def test_records_are_answered_in_order_by_one_process() -> None:
     assert list(work.run([b"pid"])) == [work.facts["pid"]]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("record", "message"),
     [
@@ -186,6 +186,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("record", ["hang", "echo idle"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_its_parent(record: str, number: signal.Signals) -> None:

@@ -29,7 +29,6 @@ def slow_blend(weights: list[float], size: int, limits: list[int] | None = None)
 
 @settings(max_examples=60, deadline=None)
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), size=st.integers(0, 300))
-@pytest.mark.slow
 def test_weighted_blend_equals_the_slow_reference(weights: list[float], size: int) -> None:
     shares = normalise(weights)
     datasets, samples = blend_by_weights(shares, size)

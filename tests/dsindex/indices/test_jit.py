@@ -38,7 +38,7 @@ print(accepted)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_threads_may_compile_at_once(tmp_path: Path) -> None:
     """Nothing is compiled yet, and several loops need one function: as when a machine runs it first."""
     root = Path(__file__).parents[3]

@@ -127,7 +127,7 @@ def killed_at(at: int | None, folder: Path, number: int) -> int:
     return killer.count
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_kill_leaves_a_mixture(tmp_path: Path, whole: Callable[[int], dict[str, bytes]]) -> None:
     """At every call: a first build, one over it, and one over what a kill left."""
     old, new = whole(1), whole(2)
@@ -152,8 +152,8 @@ def test_no_kill_leaves_a_mixture(tmp_path: Path, whole: Callable[[int], dict[st
         assert all(name.startswith("dsindex.json.") for name in files(folder).keys() - left.keys())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("locks", [True, False], ids=["flock", "no flock"])
-@pytest.mark.slow
 def test_tasks_that_write_one_cache_at_once_leave_no_mixture(
     tmp_path: Path, whole: Callable[[int], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, locks: bool
 ) -> None:

@@ -15,8 +15,6 @@ from dsindex.instruction.chat import ChatTemplate, write_conversation
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.guarded_process import LimitReachedError
 
-pytestmark = pytest.mark.slow
-
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi"},
@@ -43,6 +41,7 @@ def test_template_renders_and_marks_what_is_generated() -> None:
     assert [text[begin:end] for begin, end in spans] == ["Hello!<|im_end|>", "🎉<|im_end|>"]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -96,6 +95,7 @@ def test_template_language_is_there(source: str, expected: str) -> None:
     assert template.render(MESSAGES, tools=[{"name": "f", "n": 1, "é": "<&>"}]) == (expected, [])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -125,6 +125,7 @@ def test_what_transformers_allows_works(source: str, expected: str) -> None:
     assert [text[begin:end] for begin, end in spans] == (["Hello!"] if "generation" in source else [])
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("source", "match"),
     [
@@ -171,6 +172,7 @@ SMALL = Limits(cpu_seconds=1.0, memory_bytes=200 << 20)
 CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of memory on"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("source", "what"),
     [
@@ -197,7 +199,6 @@ CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of 
         ),
     ],
 )  # fmt: skip
-@pytest.mark.slow
 def test_template_without_measure_stops_the_job(source: str, what: str) -> None:
     """No problem of the record that could be set aside: then output would depend on the machine."""
     template = ChatTemplate(source, limits=SMALL)
@@ -205,7 +206,7 @@ def test_template_without_measure_stops_the_job(source: str, what: str) -> None:
         template.render(MESSAGES)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_template_that_crashes_stops_the_job() -> None:
     levels = "{% for i in range(15) %}{% for j in range(10000) %}{% set n.x = (n.x,) %}{% endfor %}{% endfor %}"
     template = ChatTemplate("{% set n = namespace(x=()) %}" + levels + "{{ {}.get(n.x) }}")
@@ -214,6 +215,7 @@ def test_template_that_crashes_stops_the_job() -> None:
     assert ChatTemplate(CHATML).render(MESSAGES)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("source", "match"),
     [
@@ -236,6 +238,7 @@ def test_template_that_cannot_be_used_is_refused_at_once(source: str, match: str
         ChatTemplate(source)
 
 
+@pytest.mark.exhaustive
 def test_template_that_takes_too_long_to_compile_is_refused() -> None:
     """jinja2 computes constants while it compiles; what it cannot compute is left to every rendering."""
     with pytest.raises(
@@ -291,6 +294,7 @@ def test_tools_are_none_where_there_are_none() -> None:
     assert ChatTemplate(source).render(MESSAGES)[0] == "TrueTrueFalse"
 
 
+@pytest.mark.exhaustive
 def test_renderings_in_threads_do_not_mix() -> None:
     source = "{% for i in range(40000) %}{% if loop.last %}{{ messages[0].content }}{% endif %}{% endfor %}"
     template = ChatTemplate(source)
@@ -310,6 +314,7 @@ def test_modalities_template_lines_are_joined() -> None:
     assert ChatTemplate(source).render(MESSAGES[1:2])[0] == "user:\nHi\n\n"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("source", "given", "expected"),
     [
@@ -324,6 +329,7 @@ def test_variable_that_may_be_missing_is_written_as_nothing(source: str, given: 
     assert ChatTemplate(source).render(MESSAGES, **given) == (expected, [])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "source", ["{{ today }}", "{{ 'It is ' ~ today }}", "{{ 'It is ' + today }}", "{{ today.day }}"]
 )

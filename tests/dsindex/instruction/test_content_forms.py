@@ -8,8 +8,6 @@ import pytest
 
 from dsindex.instruction.chat import ChatTemplate
 
-pytestmark = pytest.mark.slow
-
 TEXTS = "{% for m in messages %}{{ m.role[0] ~ ':' ~ m.content }};{% endfor %}"
 ONLY_STRINGS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content if m.content is string else '' }};{% endfor %}"
 PARTS = "{% for m in messages %}{{ m.role[0] }}:{% for p in m.content %}{{ p.text }}{% endfor %};{% endfor %}"
@@ -41,6 +39,7 @@ MESSAGES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

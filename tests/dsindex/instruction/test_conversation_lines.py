@@ -90,9 +90,9 @@ def encoder(special_tokens_in_text: str) -> InstructionEncoder:
     return InstructionEncoder(config, train("bytes"))
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.parametrize("special", ["keep", "refuse"])
-@pytest.mark.slow
 def test_lines_are_encoded_as_their_records(name: str, special: str) -> None:
     [found] = encoder(special).encode_lines([line_of(name)])
     wanted = outcome(lambda: encoder(special).encode(parse_record(line_of(name))))
@@ -105,7 +105,7 @@ def test_lines_are_encoded_as_their_records(name: str, special: str) -> None:
     assert found.special_in_text == is_special
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_lines_and_requests_are_answered_side_by_side() -> None:
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     line = b'{"messages": [{"role": "user", "content": "a"}]}'

@@ -118,6 +118,7 @@ def test_record_problems_have_their_kind(record: Any, kind: str) -> None:
     assert caught.value.kind == kind
 
 
+@pytest.mark.exhaustive
 def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash() -> None:
     deep: Any = []
     for _ in range(100_000):
@@ -209,6 +210,7 @@ def test_fingerprint_is_of_the_content_only() -> None:
     assert first.fingerprint == again.fingerprint != other.fingerprint
 
 
+@pytest.mark.exhaustive
 def test_encoding_in_threads_gives_the_same() -> None:
     shared = encoder("")
     records = [chat("Hi", "Hello " * i) for i in range(1, 40)]

@@ -9,8 +9,6 @@ import pytest
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.chat import ChatTemplate
 
-pytestmark = pytest.mark.slow
-
 LOOP = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>\n' }}{% endfor %}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 CHAT = LOOP + PROMPT
@@ -46,6 +44,7 @@ def learnt(source: str, messages: list[dict[str, Any]], **options: Any) -> list[
     return [text[begin:end] for begin, end in spans]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("source", "messages", "expected"),
     [
@@ -62,6 +61,7 @@ def test_replies_are_found_with_what_ends_them(
     assert learnt(source, messages) == expected
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("source", "match"),
     [
@@ -89,6 +89,7 @@ def test_template_whose_replies_cannot_be_found_is_refused(source: str, match: s
         ChatTemplate(source, finds_generation=True)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("source", "messages", "match"),
     [

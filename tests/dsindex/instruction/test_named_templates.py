@@ -11,8 +11,6 @@ from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.chat import ChatTemplate
 from dsindex.instruction.config import parse_config, read_template, template_names
 
-pytestmark = pytest.mark.slow
-
 SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
 REPLY = {"role": "assistant", "content": "R"}
 AGAIN = [{"role": "user", "content": "V"}, {"role": "assistant", "content": "T"}]
@@ -130,6 +128,7 @@ EXPECTED: dict[str, tuple[list[dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_named_template_is_the_format_of_its_family(name: str) -> None:
     messages, expected = EXPECTED[name]
@@ -230,6 +229,7 @@ def test_gpt_oss_writes_tools_as_types() -> None:
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("messages", "variables", "reason"),
     [
@@ -252,6 +252,7 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block() -> None:
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "name",
     [

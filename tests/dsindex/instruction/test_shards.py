@@ -115,6 +115,7 @@ def slow_reference(
     return found, bad
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("cuts", [[], [1], [700, 701, 3000, 40_000], list(range(500, 20_000, 500))], ids=len)
 @pytest.mark.parametrize("fractions", [None, (2.0, 1.0, 1.0)])
 def test_shards_are_what_the_encoder_gives(

@@ -167,6 +167,7 @@ def encoders_of(kind: str, has_markers: bool) -> tuple[InstructionEncoder, Instr
     return first, second
 
 
+@pytest.mark.quick(3)
 @each_kind
 @pytest.mark.parametrize("has_markers", [False, True])
 @settings(max_examples=15)
@@ -199,6 +200,7 @@ def test_an_audited_text_with_other_tokens_stops_the_job(kind: str, monkeypatch:
         other.encode([LINES[2]])
 
 
+@pytest.mark.quick(2)
 @each_kind
 def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind: str) -> None:
     engine = choose_engine(data_of(kind), "auto", add_special_tokens=False)

@@ -25,7 +25,6 @@ from tests.support.text_tokenizers import byte_level
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
 
 CHAT = """
 chat_template: "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.name }}{% generation %}{{ m.content }}\
@@ -113,6 +112,7 @@ def check(kind: str, chat: list[tuple[str, str, str, str]]) -> bool:
     return True
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", available())
 @settings(max_examples=60, deadline=None)
 @given(chat=conversations)

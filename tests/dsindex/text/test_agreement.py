@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.tokenizer import Tokenizer
 
-pytestmark = pytest.mark.slow
 
 NEW_LETTERS = ["\u088f", "\u0c5c", "\ua7ce", "\U00010940", "\U000323b0", "\U00033479"]
 """Letters of Unicode 17, which the reference does not know."""
@@ -70,6 +69,7 @@ def by_text(batch: TokenBatch) -> list[list[int]]:
     return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("letter", NEW_LETTERS, ids=lambda letter: f"U+{ord(letter):04X}")
 def test_new_letters_before_a_short_form_are_the_references(letter: str) -> None:
     texts = [f"{letter}'s", "plain's"]
@@ -81,6 +81,7 @@ def test_new_letters_before_a_short_form_are_the_references(letter: str) -> None
     assert batch.num_reference_texts == 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "normalizer", "text"),
     [
@@ -102,6 +103,7 @@ def test_what_is_new_to_other_parts_is_the_references(name: str, normalizer: str
     assert batch.num_reference_texts == 1
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("has_loops", [False, True], ids=["numpy", "kernels"])
 @pytest.mark.parametrize(
     "content",

@@ -57,6 +57,7 @@ def read_part(
     return lines, size
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("unit", [1, 300, 1 << 20])
@@ -87,6 +88,7 @@ def test_members_may_end_anywhere_in_a_line(tmp_path: Path, make: object, size: 
     assert found == lines_of(text)
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("step", [1, 50, 1000])

@@ -14,9 +14,10 @@ from tests.dsindex.text.encoded_texts import SUITABLE, TEXTS, encoded, encoder_o
 from tests.support import text_tokenizers as trained
 from tests.support.golden import MODALITIES, TOKENIZERS
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+pytestmark = pytest.mark.usefixtures("alone")
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("special", [True, False], ids=["post-processed", "bare"])
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
 @pytest.mark.parametrize("content", SUITABLE.values(), ids=SUITABLE)
@@ -54,6 +55,7 @@ def test_result_does_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch, 
     assert encoded(encoder_of(SUITABLE["bos"], "tokenizers"), texts) == expected(SUITABLE["bos"], texts)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=80, deadline=None)
 @given(texts=st.lists(st.text() | st.lists(st.sampled_from(trained.PIECES)).map("".join), max_size=8))
 @pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
@@ -63,6 +65,7 @@ def test_engines_agree_on_any_text(name: str, texts: list[str]) -> None:
     assert encoded(encoder_of(SUITABLE[name], "tokenizers"), texts) == wanted
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_engines_agree_on_golden_documents(name: str) -> None:
     content = (TOKENIZERS[name] / "tokenizer.json").read_bytes()

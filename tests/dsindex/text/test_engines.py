@@ -16,7 +16,7 @@ from dsindex.text.encoders import choose_engine
 from tests.dsindex.text.encoded_texts import SUITABLE, TEXTS, encoded, encoder_of, expected
 from tests.support import text_tokenizers as trained
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+pytestmark = pytest.mark.usefixtures("alone")
 
 UNSUITABLE = {
     "word-piece": (trained.word_piece(), "its model is of the type 'WordPiece', not BPE"),

@@ -16,7 +16,7 @@ from dsindex.text.encoders import choose_engine, make_encoder
 from tests.dsindex.text.encoded_texts import SUITABLE, TEXTS, encoded, expected
 from tests.support import text_tokenizers as trained
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -73,6 +73,7 @@ def test_what_learns_nothing_is_never_built_again(monkeypatch: pytest.MonkeyPatc
         loaded.clear()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
 def test_threads_share_an_object_and_each_gets_its_own_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""

@@ -34,6 +34,7 @@ def options(folder: Path, vocabulary: str, merges: str) -> TokenizerOptions:
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_two_files_are_the_tokenizer_of_gpt2(tmp_path: Path, newline: str) -> None:
     given = options(tmp_path, json.dumps(GPT2["vocab"]), MERGES.replace("\n", newline))

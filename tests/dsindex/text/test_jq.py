@@ -18,8 +18,6 @@ from dsindex.text.jq import (
     write_record,
 )
 
-pytestmark = pytest.mark.slow
-
 TURNS: list[Any] = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
 
 
@@ -35,6 +33,7 @@ def select(pattern: str, value: Any) -> list[bool]:
     return patterns.read({mask.field: value}).selected(0)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -198,6 +197,7 @@ SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
 CPU, MEMORY = "used more than 0.5 s of CPU time on", "needed more than 200 MiB of memory on"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("pattern", "record", "what"),
     [

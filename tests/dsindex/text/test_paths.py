@@ -148,6 +148,7 @@ lines_of_files = st.lists(nested_lines() | st.just(good()), min_size=1, max_size
 odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
 
 
+@pytest.mark.exhaustive
 @given(lines=lines_of_files, odd=st.none() | odd_lines, place=st.integers(0, 6))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_records_are_read_as_json_loads_reads_them(lines: list[bytes], odd: bytes | None, place: int) -> None:

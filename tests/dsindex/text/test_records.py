@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("either_way")
 
 
+@pytest.mark.quick(60)
 @pytest.mark.parametrize("good", [GOOD, GOOD_LIST], ids=["string", "list"])
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty: bytes, good: bytes) -> None:
@@ -41,6 +42,7 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty: bytes, good: bytes) 
         assert as_reading(parse(content)) == reference(content)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "content",
     [
@@ -62,9 +64,9 @@ def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(
     assert as_reading(parse(content)) == reference(content)
 
 
+@pytest.mark.exhaustive
 @given(content=contents(), data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@pytest.mark.slow
 def test_any_ranges_and_blocks_equal_json_loads(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
 ) -> None:
@@ -77,8 +79,8 @@ def test_any_ranges_and_blocks_equal_json_loads(
     assert found == reference(content, limit=limit)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("block_bytes", [40, 300, 1 << 20])
-@pytest.mark.slow
 def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_path: Path, block_bytes: int) -> None:
     path = tmp_path / "long.jsonl"
     content = b"\n".join([GOOD, b"x" * 300, GOOD, GOOD, GOOD, GOOD])
@@ -89,6 +91,7 @@ def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_pat
         assert found == expected, cut
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("block_bytes", [1, 5, 64, 1 << 16])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("last", [b"", b"\n"])
@@ -135,7 +138,7 @@ def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path: Path) -> None:
     assert max(sizes) <= 101
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_is_a_few_blocks(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     line = b'{"text":"' + b"words " * 200 + b'"}\n'
@@ -205,6 +208,7 @@ def test_a_part_begins_in_the_file_and_ends_after_its_begin(begin: int, end: int
         TextPart(path="never opened", begin=begin, end=end)
 
 
+@pytest.mark.quick(1)
 def test_importing_the_reader_leaves_pyarrow_json_out() -> None:
     code = "import sys, dsindex.text.records; print('pyarrow.json' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -198,7 +198,6 @@ def test_filtered_records_are_counted_for_any_cut(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.slow
 def test_record_that_a_condition_never_finishes_stops_the_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

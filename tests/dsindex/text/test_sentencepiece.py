@@ -49,6 +49,7 @@ def test_tokens_are_those_of_the_library(tmp_path: Path, shape: str) -> None:
     assert_equal_to_the_library(tokenizer, fixed_texts(pieces_of(tokenizer), seed=1))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", FAST_SHAPES)
 def test_code_points_agree(tmp_path: Path, shape: str) -> None:
     tokenizer = loaded(tmp_path, shape)
@@ -57,7 +58,7 @@ def test_code_points_agree(tmp_path: Path, shape: str) -> None:
         assert_equal_to_the_library(tokenizer, texts)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", FAST_SHAPES)
 def test_every_code_point_agrees_in_one_of_the_shapes(tmp_path: Path, shape: str) -> None:
     """With `begin=0, every=1` all were compared in each shape, which takes minutes."""

@@ -65,6 +65,7 @@ def assert_equal(tokenizer: Tokenizer, library: tiktoken.Encoding, texts: Sequen
         begin += length
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_those_of_the_library(tmp_path: Path, family: str) -> None:
     tokenizer = loaded(tmp_path, family)
@@ -78,6 +79,7 @@ def test_tokens_are_those_of_the_library(tmp_path: Path, family: str) -> None:
     assert engine.name == ("tiktoken" if table is None else "gigatoken"), engine.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["gpt2", "o200k_base", "llama3", "cl100k_base"])
 def test_code_points_agree(tmp_path: Path, family: str) -> None:
     tokenizer = loaded(tmp_path, family)

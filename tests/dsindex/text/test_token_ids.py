@@ -102,6 +102,7 @@ odd_items = st.integers(-5, 2 * SIZE) | st.none() | st.booleans() | st.floats() 
 odd_values = st.lists(odd_items, max_size=4) | odd_items
 
 
+@pytest.mark.exhaustive
 @given(values=st.lists(ids, max_size=5) | st.lists(st.lists(ids, min_size=1, max_size=3), max_size=5), odd=odd_values)
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_values_are_read_as_json_loads_reads_them(values: list[Any], odd: Any) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from dsindex import BuildResult
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
@@ -77,6 +75,7 @@ def test_functions_work_in_a_thread() -> None:
     assert_golden("out/docs_text_document")
 
 
+@pytest.mark.exhaustive
 def test_script_without_a_guard_works_in_processes(tmp_path: Path) -> None:
     """Python would run the whole script once more in every process that it spawns."""
     script = tmp_path / "script.py"

@@ -26,8 +26,6 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from dsindex import Snapshot
 
-pytestmark = pytest.mark.slow
-
 
 def test_build_makes_what_the_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
     built = build()

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-pytestmark = pytest.mark.slow
-
 OPENERS: dict[str, tuple[Callable[[], object], type]] = {
     "prefix": (lambda: dsindex.open("out/docs_text_document"), IndexedDataset),
     "path": (lambda: dsindex.open(Path("out/docs_text_document")), IndexedDataset),
@@ -71,6 +69,7 @@ def test_open_tells_the_kind_from_the_file() -> None:
     assert np.array_equal(by_object[3], dsindex.open("docs.idx", tokenizer=TOKENIZER)[3])
 
 
+@pytest.mark.quick(6)
 @pytest.mark.usefixtures("every_kind")
 @pytest.mark.parametrize(
     ("path", "options", "kind", "message"),

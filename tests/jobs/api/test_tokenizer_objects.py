@@ -16,8 +16,6 @@ from tests.jobs.api.calls import EOD, TOKENIZER, assert_golden, build
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 
-pytestmark = pytest.mark.slow
-
 
 def test_tokenizer_object_is_what_it_serialises_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"

@@ -60,6 +60,7 @@ def test_counts_of_older_manifests_have_no_filtered_records() -> None:
     assert counts.filtered == 0
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_verify_compares_with_the_source(kind: str, source: Path, tmp_path: Path, quiet: Reporter) -> None:
     copy = tmp_path / "source"

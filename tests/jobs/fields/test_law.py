@@ -34,6 +34,7 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
     return of_kind
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("way", WAYS[1:], ids=["small shards", "reference engine"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_does_not_depend_on_the_way(
@@ -44,7 +45,7 @@ def test_output_does_not_depend_on_the_way(
     assert published(tmp_path) == expected(kind)
 
 
-@pytest.mark.slow
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_of_processes_is_the_same(
     kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter
@@ -69,6 +70,7 @@ class Stopped(Exception):
     """The job ended in the middle."""
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_build_continues_to_the_same_output(
     kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter,
@@ -90,7 +92,6 @@ def test_interrupted_build_continues_to_the_same_output(
     assert {name: data for name, data in published(tmp_path).items() if "lock" not in name} == expected(kind)
 
 
-@pytest.mark.slow
 def test_jq_runs_in_processes(source: Path, tmp_path: Path, quiet: Reporter) -> None:
     config = config_of(source, tmp_path, where=".n == 1", executor="auto", workers=1)
     assert run_build(config, reporter=quiet).run.executor == "processes"

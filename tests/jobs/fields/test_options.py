@@ -115,6 +115,7 @@ def test_bad_fields_get_one_sentence(
     assert not list(tmp_path.glob("out/*.bin"))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimate_knows_the_fields(kind: str, source: Path, tmp_path: Path) -> None:
     config = config_of(source, tmp_path, **KINDS[kind])

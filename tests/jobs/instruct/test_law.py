@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from tests.support.object_server import ObjectServer
 
-pytestmark = pytest.mark.slow
 
 UNMARKED = check_config(
     {
@@ -125,6 +124,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, unusual: Path) -> dict[str, 
     return published(folder)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
 def test_same_bytes_where_replies_are_found_and_left_out(
     tmp_path: Path, unusual: Path, found: dict[str, bytes], way: dict[str, Any]
@@ -165,6 +165,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSe
         yield server
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
 def test_exports_of_a_bucket_are_those_of_the_disk(
     tmp_path: Path,

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 HANGS = (
     "{% set n = namespace(x=()) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% endfor %}"
@@ -62,9 +61,9 @@ def check_that_it_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str], shar
     assert published(tmp_path / "out") == {}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("executor", "shard_size"), [("local", "64MiB"), ("local", "2KiB"), ("processes", "9KiB")])
 @pytest.mark.usefixtures("stopping")
-@pytest.mark.slow
 def test_record_that_a_template_never_finishes_stops_the_job(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -101,6 +100,7 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(
             run_instruct(config, check_config({"chat_template": HANGS}, source="test"), reporter=quiet)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("template", "message"),
     [
@@ -119,7 +119,6 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(
     ],
 )
 @pytest.mark.usefixtures("stopping")
-@pytest.mark.slow
 def test_record_that_takes_all_memory_or_crashes_stops_the_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, template: str, message: str
 ) -> None:
@@ -143,6 +142,7 @@ def test_template_that_cannot_be_compiled_is_said_in_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_construction_has_the_same_limits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

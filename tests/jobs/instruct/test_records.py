@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
-
 
 def test_datasets_are_what_the_encoder_gives(tmp_path: Path, quiet: Reporter) -> None:
     """Read with the package's own readers: tokens and masks by split, every sequence in one block, provenance."""
@@ -150,7 +148,6 @@ def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path, quiet: Re
         run_instruct(config.model_copy(update={"max_bad_records": "2", "fresh": True}), SPLIT_IN_PARTS, reporter=quiet)
 
 
-@pytest.mark.slow
 def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, quiet: Reporter) -> None:
     config = job(tmp_path / "chat", split=None)
     run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
@@ -163,7 +160,6 @@ def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, 
     assert not any("packing_768" in name for name in names)
 
 
-@pytest.mark.slow
 def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) -> None:
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
         run_instruct(job(tmp_path / name, split=None), SPLIT_IN_PARTS, reporter=quiet)
@@ -177,7 +173,6 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) ->
     assert [after[name] for name in others] == [before[name] for name in others]
 
 
-@pytest.mark.slow
 def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
     both = (str(CONVERSATIONS), str(broken))
     run_instruct(job(tmp_path / "a" / "chat", keep_shards=True), SPLIT_IN_PARTS, reporter=quiet)

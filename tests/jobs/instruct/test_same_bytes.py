@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 WAYS = [
     {"executor": "local", "shard_size": "64MiB", "workers": 1},
@@ -51,8 +50,8 @@ def test_conversations_are_those_of_the_generator(tmp_path: Path) -> None:
     assert (tmp_path / "c.jsonl").read_bytes() == CONVERSATIONS.read_bytes()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.slow
 def test_same_bytes_for_any_shard_size_and_executor(
     tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any], quiet: Reporter
 ) -> None:
@@ -61,7 +60,7 @@ def test_same_bytes_for_any_shard_size_and_executor(
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(
     tmp_path: Path, broken: Path, quiet: Reporter
 ) -> None:
@@ -144,7 +143,6 @@ def test_same_bytes_after_publishing_was_cut_off(
     assert published(tmp_path) == expected
 
 
-@pytest.mark.slow
 def test_same_bytes_after_a_kill(tmp_path: Path, broken: Path, expected: dict[str, bytes]) -> None:
     """The command, killed once some shards are committed; the same command again."""
     out = tmp_path / "out"

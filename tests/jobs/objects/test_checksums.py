@@ -45,6 +45,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, frozenset[str
     return sent
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 def test_content_is_checked_by_what_the_store_knows(
     kind: str, store: ObjectServer, text: Path, tmp_path: Path, checked_by: list[tuple[str, frozenset[str]]]
@@ -58,6 +59,7 @@ def test_content_is_checked_by_what_the_store_knows(
     assert {operation for operation, _ in checked_by[1:]} == {"PutObject", "UploadPart"}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges", "kind")
 def test_damaged_content_is_sent_again(store: ObjectServer, text: Path, tmp_path: Path) -> None:
     store.faults += [Fault(kind="corrupt", operation=name, times=3) for name in ("UploadPart", "PutObject")]
@@ -67,6 +69,7 @@ def test_damaged_content_is_sent_again(store: ObjectServer, text: Path, tmp_path
     assert built(store, "out/x") == on_disk(tmp_path / "x")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("first", ["checked", "ignored"])
 def test_upload_goes_on_as_it_was_begun(

@@ -64,6 +64,7 @@ def test_uploads_are_given_up(store: ObjectServer, command: list[str], capsys: p
     assert store.names("out") == ["x_text_document.idx"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("place", ["s3://out/x", "s3://out/copy.build"], ids=["tampered", "copied"])
 def test_uploads_of_others_are_not_given_up(
     place: str, store: ObjectServer, command: list[str], capsys: pytest.CaptureFixture[str]

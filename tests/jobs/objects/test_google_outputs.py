@@ -35,6 +35,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleSer
         yield server
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     "options", [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}], ids=["8KiB", "3KiB", "one shard"]
@@ -50,6 +51,7 @@ def test_objects_are_the_files_of_a_disk(
     assert {"PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects"} <= set(store.operations)
 
 
+@pytest.mark.exhaustive
 def test_other_processes_write_the_same(store: GoogleServer, text: Path, tmp_path: Path) -> None:
     build(text, str(tmp_path / "x"))
     build(text, "gs://out/data/x", executor="processes")
@@ -187,6 +189,7 @@ def run(*options: str, program: tuple[str, ...] = ("-m", "dsindex")) -> subproce
     )
 
 
+@pytest.mark.exhaustive
 def test_metadata_server_gives_what_is_found_nowhere(
     store: GoogleServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

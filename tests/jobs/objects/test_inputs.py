@@ -93,6 +93,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_bucket_gives_the_files_of_the_disk(folder: Path, store: ObjectServer, tmp_path: Path, name: str) -> None:
     wanted = "lines" if name.endswith(".txt") else "auto"
@@ -112,6 +113,7 @@ def test_hub_gives_the_files_of_the_disk(
     assert outputs(tmp_path / "hub") == outputs(tmp_path / "disk")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "way",
     [{"shard_size": "1KiB", "workers": 1}, {"workers": 3}, {"executor": "processes", "shard_size": "9KiB"}],
@@ -141,6 +143,7 @@ def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(
     assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 def test_killed_build_goes_on(folder: Path, store: ObjectServer, tmp_path: Path) -> None:
     command = ["build", "--input", "s3://b/text.jsonl", "--append-eod", "--tokenizer-model", str(OWN.plain_tokenizer)]
@@ -154,6 +157,7 @@ def test_killed_build_goes_on(folder: Path, store: ObjectServer, tmp_path: Path)
     assert build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB").already_complete
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("source", "operation"),
     [("s3://b/", "ListObjectsV2"), ("s3://b/text.jsonl", "GetObject"), ("{}/b/text.jsonl", "GetObject")],

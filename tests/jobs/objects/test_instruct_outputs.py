@@ -49,6 +49,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return published(folder)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     "options", [{}, {"shard_size": "5KiB", "workers": 1}, {"work_dir": "disk"}], ids=["16KiB", "5KiB", "work on a disk"]

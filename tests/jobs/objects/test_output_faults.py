@@ -101,6 +101,7 @@ def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> 
     assert store.faults_taken["UploadPart 503"] == 3
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

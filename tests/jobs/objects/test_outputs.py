@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.support.object_server import ObjectServer
 
 
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     "options",
@@ -39,6 +40,7 @@ def test_objects_are_the_files_of_a_disk(
     assert not store.uploads
 
 
+@pytest.mark.exhaustive
 def test_other_processes_write_the_same(
     store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +74,7 @@ def test_merge_of_files_becomes_an_object(store: ObjectServer, text: Path, tmp_p
     assert sorted(store.names("out")) == ["all.bin", "all.idx", "all.manifest.json"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["one.gz", "one.zst"])
 def test_streams_are_unpacked_into_the_bucket(name: str, store: ObjectServer, text: Path, tmp_path: Path) -> None:
     packed = tmp_path / f"text.jsonl.{name[4:]}"

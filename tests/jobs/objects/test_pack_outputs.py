@@ -61,6 +61,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, by
     return {era: on_disk(folder / era) for era in ("current", "2024-01-30")}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     "options",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.support.object_server import ObjectServer
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     ("held_bytes", "memory_bytes"),

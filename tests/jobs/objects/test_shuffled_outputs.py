@@ -43,6 +43,7 @@ def expected(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return published(folder)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     "options",
@@ -68,6 +69,7 @@ def test_objects_are_the_files_of_a_disk(
     assert not store.uploads
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
 def test_either_may_be_on_a_disk(
     store: ObjectServer, text: Path, expected: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
@@ -80,6 +82,7 @@ def test_either_may_be_on_a_disk(
     assert not store.names("out", "work")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
 def test_keys_that_are_not_where_they_are_expected_are_found(
     store: ObjectServer, text: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
@@ -89,6 +92,7 @@ def test_keys_that_are_not_where_they_are_expected_are_found(
     assert objects(store, "data") == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
 def test_run_that_vanishes_is_named_and_made_again(store: ObjectServer, text: Path, expected: dict[str, bytes]) -> None:
     def vanish(moment: str, operation: str, target: str) -> None:

@@ -71,6 +71,7 @@ def test_a_part_is_the_sample_of_that_share(texts: Path, tmp_path: Path) -> None
     assert origins(tmp_path / "out") == origins(tmp_path / "sample")
 
 
+@pytest.mark.exhaustive
 def test_all_together_are_whole_for_any_cut(texts: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"shuffle_documents": SEED, "sample": "70%", "repeat": ("a=1.4", "c=0.5")}
     build(texts, tmp_path / "expected", **options)
@@ -109,6 +110,7 @@ def test_condition_and_token_ids_go_with_order_and_sample(texts: Path, tmp_path:
     assert report.is_whole, report.findings
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["b", "./b", "*b", "folder", "folder/*"])
 def test_a_repeated_file_is_named_as_an_input_is(texts: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()

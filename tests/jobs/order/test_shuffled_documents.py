@@ -28,6 +28,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_shuffled_build_is_the_permuted_one(texts: Path, tmp_path: Path, way: dict[str, Any]) -> None:
@@ -49,6 +50,7 @@ def test_a_shuffled_build_is_the_permuted_one(texts: Path, tmp_path: Path, way: 
     assert not [name for name in left if name.startswith(("run", "bucket"))]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("run_bytes", [3000, 24 << 10, 64 << 20])
 def test_the_order_does_not_depend_on_runs_and_buckets(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int
@@ -88,6 +90,7 @@ class Stopped(BaseException):
     """In place of a kill, at a known point."""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("keep_shards", [False, True], ids=["", "keep-shards"])
 @pytest.mark.parametrize("repeat", [(), ("a=2",)], ids=["", "repeat"])
@@ -145,6 +148,7 @@ def test_files_are_removed_as_soon_as_they_are_not_needed(
     assert total <= max(sizes) <= 2.2 * total
 
 
+@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("suffix", [".bin", ".idx", ".prov", ".order"])
 def test_a_damaged_run_is_made_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
@@ -169,6 +173,7 @@ def test_a_damaged_run_is_made_again(texts: Path, tmp_path: Path, monkeypatch: p
     assert published(out) == published(tmp_path / "expected")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.fault
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("num_tasks", [1, 6, 8])
@@ -186,6 +191,7 @@ def test_a_killed_shuffle_goes_on(texts: Path, tmp_path: Path, num_tasks: int) -
     assert not (out / "x.build").exists()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["one.gz", "frames.zst"])
 def test_containers_do_not_change_order_and_sample(texts: Path, tmp_path: Path, name: str) -> None:
     packed = tmp_path / "packed"

@@ -23,7 +23,6 @@ from tests.support.pbin_files import VERSION_NAMES, pbin_bytes
 if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 WAYS = [
     {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
@@ -55,12 +54,13 @@ def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> byte
     return (folder / "x.pbin").read_bytes()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("way", WAYS, ids=way_id)
-@pytest.mark.slow
 def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
@@ -68,6 +68,7 @@ def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path, quie
     assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
 def test_every_era_and_token_size_is_what_is_packed_by_hand(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.slow
-
 REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
     "output of another kind": (

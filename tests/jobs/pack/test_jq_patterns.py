@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 # jq patterns.
 
@@ -55,6 +54,7 @@ BAD_RECORDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("pattern", "line", "message"), BAD_RECORDS.values(), ids=BAD_RECORDS)
 @pytest.mark.parametrize("shard_size", ["10B", "64MiB"])
 def test_pattern_without_a_text_makes_a_bad_record(
@@ -71,7 +71,6 @@ def test_pattern_without_a_text_makes_a_bad_record(
         run_pack(config, reporter=quiet)
 
 
-@pytest.mark.slow
 def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
@@ -82,9 +81,9 @@ DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
 """`[..|..|..]` has 10 million answers for it."""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["local", "processes"])
 @pytest.mark.parametrize("is_in_sample", [True, False])
-@pytest.mark.slow
 def test_record_that_jq_never_finishes_stops_the_job(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.slow
-
 # Modalities' own configuration files.
 
 

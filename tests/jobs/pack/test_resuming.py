@@ -19,7 +19,6 @@ from tests.support.killed import run_until_killed
 if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 # What is done twice, cut off, or asked for differently.
 
@@ -78,7 +77,6 @@ def test_output_that_went_is_made_again_of_the_kept_shards(
     assert published(tmp_path / "out") == before
 
 
-@pytest.mark.slow
 def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]) -> None:
     config = make_pack(shard_size="500B")
     expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=quiet)

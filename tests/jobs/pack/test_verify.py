@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 100"),
@@ -65,6 +64,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 ]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
 def test_manifest_that_lies_is_found(
     edit: Callable[[dict[str, Any]], None], message: str, pack: Pack, quiet: Reporter

@@ -31,7 +31,6 @@ from tests.support.published import move_tokenizer_away
 if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
 
-pytestmark = pytest.mark.slow
 
 VERSIONS = {name: importlib.metadata.version(name) for name in ("gigatoken", "tokenizers")}
 TRUSTED = f"gigatoken {VERSIONS['gigatoken']}, and with tokenizers {VERSIONS['tokenizers']} where the two can differ"
@@ -58,6 +57,7 @@ def test_packed_file_is_whole_and_equals_its_source(
     assert ("digest of the .provenance.parquet" in report.checks) == provenance
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -85,8 +85,8 @@ def test_source_is_read_with_the_options_of_the_packing(
 EXECUTORS = [pytest.param("processes", id="processes"), pytest.param("ray", id="ray", marks=pytest.mark.ray)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("executor", EXECUTORS, indirect=True)
-@pytest.mark.slow
 def test_every_executor_says_the_same(
     executor: str, pack: Pack, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,7 +105,6 @@ def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch)
         assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
 
 
-@pytest.mark.slow
 def test_bar_in_a_real_terminal() -> None:
     code = (
         "from dsindex.execution.progress.displays import make_reporter; import time\n"

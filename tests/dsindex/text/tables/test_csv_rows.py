@@ -38,6 +38,7 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("format", ["csv", "tsv"])
 @given(rows=st.lists(st.tuples(CELLS, CELLS.filter(bool)), max_size=10), bom=st.booleans(), line_end=st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)

@@ -42,6 +42,7 @@ def read_all(path: str, format: str, columns: dict[str, tuple[str, ...]]) -> Non
         pass
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("format", STORED)
 def test_a_table_with_damaged_bytes_is_read_or_refused(format: str, compression: str | None, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def _array(values: list[Any], kind: pa.DataType, is_parquet: bool) -> pa.Array:
     return pa.array(values, kind)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("format", STORED)
 @given(data=st.data(), group_rows=st.integers(1, 5), limit=st.none() | st.integers(1, 40), block=st.integers(1, 60))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80)
