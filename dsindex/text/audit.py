@@ -18,7 +18,8 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import TokenizerError
-from dsindex.text.encoders import encode_leniently, make_encoder, string_buffers
+from dsindex.text.encoders import encode_leniently, make_encoder
+from dsindex.text.record_blocks import string_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ import platform
 import re
 import struct
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import InputError
 from dsindex.store.reading import open_readable
@@ -123,29 +123,6 @@ _MAGIC_BYTES = 10
 MEMBER_NAMES: dict[Container, str] = {"gzip": "member", "zstd": "frame", "bzip2": "stream", "xz": "stream"}
 
 
-class Decompressor(Protocol):
-    """The interface of all decompressors."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the member was reached."""
-        ...
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether all output for the input so far was returned."""
-        ...
-
-    @property
-    def unused_data(self) -> bytes:
-        """Input after the end of the member."""
-        ...
-
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        """Return at most `max_length` bytes of output."""
-        ...
-
-
 class Decoder:
     """Decodes one member after the other.
 
@@ -161,7 +138,8 @@ class Decoder:
         self._file = file
         self._container: Container = container
         self._make, self._errors = _library(container)
-        self._current: Decompressor | None = None
+        self._current: Any = None
+        """The decompressor of the current member."""
         self._input = b""
         """Bytes that were read and not yet given to a decompressor."""
         self._position = begin
@@ -199,8 +177,6 @@ class Decoder:
             if self._current is None and not self._begin_member(before):
                 return b""
             decompressor = self._current
-            if decompressor is None:  # always one after _begin_member
-                return b""
             data = b""
             if decompressor.needs_input:
                 data = self._take_input(before)
@@ -209,7 +185,7 @@ class Decoder:
                 if not data:
                     raise self._damaged("is cut off", self._position)
             try:
-                text = decompressor.decompress(data, max_bytes)
+                text: bytes = decompressor.decompress(data, max_bytes)
             except self._errors as error:
                 raise self._damaged(f"is damaged ({error})", self._position) from error
             if decompressor.eof:
@@ -237,7 +213,7 @@ class Decoder:
         self._num_members += 1
         return True
 
-    def _end_member(self, decompressor: Decompressor) -> None:
+    def _end_member(self, decompressor: Any) -> None:  # noqa: ANN401 - of any of the libraries
         self._input = decompressor.unused_data + self._input
         self._current = None
         self.member_begin = self._position - len(self._input)
@@ -324,7 +300,7 @@ def decoder_version(container: Container) -> str:
     return f"{package} {importlib.metadata.version(package)}"
 
 
-def _library(container: Container) -> tuple[Callable[[], Decompressor], tuple[type[Exception], ...]]:
+def _library(container: Container) -> tuple[Callable[[], Any], tuple[type[Exception], ...]]:
     """Return a function that makes decompressors, and the errors they raise. Libraries are loaded when needed."""
     if container == "gzip":
         from isal import igzip_lib

@@ -13,7 +13,7 @@ from dsindex.json_text import encode_json
 from dsindex.text.agreement import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.record_blocks import BadRecord, TextColumn
+from dsindex.text.record_blocks import BadRecord, TextColumn, string_buffers
 from dsindex.text.references import reference_of
 from dsindex.text.sampling import keep_records
 from dsindex.text.token_ids import TokenColumn
@@ -244,19 +244,6 @@ class GigatokenEncoder:
 def _code_points(ranges: tuple[tuple[int, int], ...]) -> CodePoints:
     """Return a set that is prepared once per process, since every block of records gets a new encoder."""
     return CodePoints(ranges)
-
-
-def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the buffers of an Arrow array without copies.
-
-    Returns:
-        Offsets of shape [D + 1] into the bytes, which need not start at 0 if the array is a slice; and all the bytes.
-    """
-    _, ends, data = texts.buffers()
-    if ends is None:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    offsets = np.frombuffer(ends, np.int64, count=len(texts) + 1, offset=8 * texts.offset)
-    return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def _batches(texts: pa.LargeStringArray, batch_bytes: int) -> Iterator[list[str]]:

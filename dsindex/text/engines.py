@@ -70,25 +70,16 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer | 
     """
     added = document.get("added_tokens") or []
     normalizes = document.get("normalizer") is not None
-    _check_contents(added)
-    if loaded is not None:
-        _check_ids(added, loaded)
+    contents = [token["content"] for token in added]
+    if "" in contents or len(set(contents)) < len(contents):
+        raise Unsuitable("its added tokens are empty or equal")
+    for token in added:
+        if loaded is not None and loaded.token_to_id(token["content"]) != token["id"]:
+            raise Unsuitable(f"its added token {token['content']!r} has another id than the file says")
     _check_options(added, normalizes=normalizes)
     _check_overlaps(added)
     if loaded is not None and not document["model"].get("byte_fallback"):
         _check_words(added, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
-
-
-def _check_contents(added: Added) -> None:
-    contents = [token["content"] for token in added]
-    if "" in contents or len(set(contents)) < len(contents):
-        raise Unsuitable("its added tokens are empty or equal")
-
-
-def _check_ids(added: Added, loaded: tokenizers.Tokenizer) -> None:
-    for token in added:
-        if loaded.token_to_id(token["content"]) != token["id"]:
-            raise Unsuitable(f"its added token {token['content']!r} has another id than the file says")
 
 
 def _check_options(added: Added, *, normalizes: bool) -> None:
@@ -163,11 +154,11 @@ class Engine:
     """Version of the engine's package."""
     add_special_tokens: bool
     """Whether the tokenizer's post-processor is applied."""
-    prefix: tuple[int, ...]
+    prefix: tuple[int, ...] = ()
     """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
-    suffix: tuple[int, ...]
+    suffix: tuple[int, ...] = ()
     """Tokens added after every text; empty for a reference."""
-    reason: str
+    reason: str = ""
     """Why gigatoken is not used; empty if it is."""
     reference_version: str
     """Version of the reference, which encodes the texts on which gigatoken can differ."""
@@ -230,7 +221,6 @@ def choose_engine(
         add_special_tokens=add_special_tokens,
         prefix=prefix,
         suffix=suffix,
-        reason="",
         reference_version=reference_version,
         differing=differing,
         reference=library,
@@ -243,8 +233,6 @@ def _reference_engine(tokenizer: Tokenizer, reason: str, *, add_special_tokens: 
         name=tokenizer.library,
         version=version,
         add_special_tokens=add_special_tokens,
-        prefix=(),
-        suffix=(),
         reason=reason,
         reference_version=version,
         reference=tokenizer.library,

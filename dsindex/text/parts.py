@@ -53,7 +53,7 @@ def read_text_file(part: TextPart, *, max_line_bytes: int | None = None) -> Iter
     head = bytearray()
     head_bytes = LARGEST_HEAD_BYTES if max_line_bytes is None else min(max_line_bytes, LARGEST_HEAD_BYTES)
     buffer = memoryview(bytearray(_READ_BYTES))
-    with open_source(part) as (source, _):
+    with open_source(part) as source:
         while not source.at_end:
             size = source.read_into(buffer)
             num_bytes += size

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -67,3 +68,16 @@ class RecordBlock:
 def describe_long_line(num_bytes: int, limit: int) -> str:
     """Return the reason why a line longer than the limit is a bad record."""
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
+
+
+def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return the buffers of an Arrow array without copies.
+
+    Returns:
+        Offsets of shape [D + 1] into the bytes, which need not start at 0 if the array is a slice; and all the bytes.
+    """
+    _, ends, data = texts.buffers()
+    if ends is None:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    offsets = np.frombuffer(ends, np.int64, count=len(texts) + 1, offset=8 * texts.offset)
+    return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)

@@ -1,4 +1,4 @@
-"""The reference of each tokenizer: the library that defines its format, behind one protocol.
+"""The reference of each tokenizer: the library that defines its format, behind one interface.
 
 What a reference returns is right by definition; the fast engine is compared with it.
 """
@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 import unicodedata
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -23,22 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.text.tokenizer import Tokenizer
-
-
-class Reference(Protocol):
-    """Encodes texts with a tokenizer's own library; threads may share it."""
-
-    def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[NDArray[np.uint32], list[int]]:
-        """Return the tokens of all texts, one after the other, and the number of tokens of each.
-
-        Args:
-            texts: Texts, each encoded on its own.
-            add_special_tokens: Run the post-processor, if the format has one.
-
-        Raises:
-            UnencodableError: If the library fails on some of the texts.
-        """
-        ...
 
 
 _T = TypeVar("_T")
@@ -78,76 +62,62 @@ def encode_all(encode: Callable[[Sequence[str]], _T], texts: Sequence[str], *, n
         raise UnencodableError(name, reasons) from failure
 
 
-@functools.lru_cache(maxsize=4)
-def reference_of(tokenizer: Tokenizer) -> Reference:
-    """Return the process-wide reference of a tokenizer."""
-    if tokenizer.library == "sentencepiece":
-        return SentencePieceReference(tokenizer)
-    return TiktokenReference(tokenizer) if tokenizer.library == "tiktoken" else TokenizersReference(tokenizer)
+class Reference:
+    """Encodes texts with a tokenizer's own library; threads may share it.
 
-
-class TokenizersReference:
-    """The `tokenizers` library, for a tokenizer.json.
-
-    TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with RAYON_NUM_THREADS=1 instead,
-    all threads would wait for one.
+    Args:
+        tokenizer: The tokenizer.
+        encode: Returns the tokens of each text, with those that the post-processor adds or without.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._name = tokenizer.name
-        self._loaded = shared_tokenizer(tokenizer)
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    def __init__(
+        self, tokenizer: Tokenizer, encode: Callable[[Sequence[str], bool], Sequence[list[int] | NDArray[np.uint32]]]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._encode = encode
 
     def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[NDArray[np.uint32], list[int]]:
-        """Encode a batch in one call."""
-        encode = functools.partial(self._loaded.encode_batch_fast, add_special_tokens=add_special_tokens)
-        encodings = encode_all(encode, texts, name=self._name, library="tokenizers")
-        counts = [len(encoding) for encoding in encodings]
-        ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
-        return np.fromiter(ids, np.uint32, count=sum(counts)), counts
+        """Return the tokens of all texts, one after the other, and the number of tokens of each.
+
+        Args:
+            texts: Texts, each encoded on its own.
+            add_special_tokens: Run the post-processor, if the format has one.
+
+        Raises:
+            UnencodableError: If the library fails on some of the texts.
+        """
+        name, library = self._tokenizer.name, self._tokenizer.library
+        found = encode_all(lambda some: self._encode(some, add_special_tokens), texts, name=name, library=library)
+        counts = list(map(len, found))
+        if found and isinstance(found[0], np.ndarray):
+            return np.concatenate(found), counts
+        return np.fromiter(itertools.chain.from_iterable(found), np.uint32, count=sum(counts)), counts
 
 
-class SentencePieceReference:
-    """The sentencepiece library, for a `.model`; as in Megatron, nothing is added around a text."""
+@functools.lru_cache(maxsize=4)
+def reference_of(tokenizer: Tokenizer) -> Reference:
+    """Return the process-wide reference of a tokenizer.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._name = tokenizer.name
-        self._loaded = shared_sentencepiece(tokenizer)
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        add_special_tokens: bool,  # noqa: ARG002 - the format has no post-processor
-    ) -> tuple[NDArray[np.uint32], list[int]]:
-        """Encode a batch in one call, in the calling thread."""
-        encode: Callable[[Sequence[str]], list[list[int]]] = functools.partial(self._loaded.encode, num_threads=1)
-        encoded = encode_all(encode, texts, name=self._name, library="sentencepiece")
-        counts = list(map(len, encoded))
-        return np.fromiter(itertools.chain.from_iterable(encoded), np.uint32, count=sum(counts)), counts
-
-
-class TiktokenReference:
-    """The tiktoken library, for ranks; special tokens in a text become special tokens, as in Megatron."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    As in Megatron, sentencepiece adds nothing around a text, and tiktoken makes special tokens of those in a text. For
+    the `tokenizers` library, TOKENIZERS_PARALLELISM is set to false in the process unless it is set already: with
+    RAYON_NUM_THREADS=1 instead, all threads would wait for one.
+    """
+    if tokenizer.library == "sentencepiece":
+        processor = shared_sentencepiece(tokenizer)
+        return Reference(tokenizer, lambda texts, _: processor.encode(texts, num_threads=1))
+    if tokenizer.library == "tiktoken":
         encoding = read_definition(tokenizer.model)
-        self._loaded = make_tiktoken(encoding)
-        self._name = tokenizer.name
-        self._normalizer = encoding.normalizer
+        loaded, form = make_tiktoken(encoding), encoding.normalizer
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        add_special_tokens: bool,  # noqa: ARG002 - the format has no post-processor
-    ) -> tuple[NDArray[np.uint32], list[int]]:
-        """Encode text by text."""
-        parts = encode_all(self._encode, texts, name=self._name, library="tiktoken")
-        counts = [part.size for part in parts]
-        return np.concatenate([np.empty(0, np.uint32), *parts]), counts
+        def encode_ranks(texts: Sequence[str], _: bool) -> list[NDArray[np.uint32]]:
+            normal = texts if form is None else [unicodedata.normalize(form, text) for text in texts]
+            return [loaded.encode_to_numpy(text, allowed_special="all") for text in normal]
 
-    def _encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        if self._normalizer is not None:
-            texts = [unicodedata.normalize(self._normalizer, text) for text in texts]
-        return [self._loaded.encode_to_numpy(text, allowed_special="all") for text in texts]
+        return Reference(tokenizer, encode_ranks)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    shared = shared_tokenizer(tokenizer)
+
+    def encode_batch(texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
+        return [each.ids for each in shared.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
+
+    return Reference(tokenizer, encode_batch)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from dsindex.text.record_blocks import string_buffers
 from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def _hash_column(column: TextColumn | TokenColumn) -> NDArray[np.uint64]:
         ids = column.tokens.astype("<u4", copy=False)
         hashes, counts = _hash_items(ids.data.cast("B"), _starts(column.lengths) * 4), column.sequences_per_record
     else:
-        hashes, counts = _hash_texts(column.texts), column.texts_per_record
+        bounds, data = string_buffers(column.texts)
+        hashes, counts = _hash_items(data.data, bounds), column.texts_per_record
     if counts is None:
         return hashes
     ends = np.cumsum(counts).tolist()
@@ -93,14 +95,6 @@ def _hash_column(column: TextColumn | TokenColumn) -> NDArray[np.uint64]:
         joined[record] = own[0] if end - begin == 1 else xxhash.xxh3_64_intdigest(own.tobytes(), seed=HASH_SEED)
         begin = end
     return joined
-
-
-def _hash_texts(texts: pa.LargeStringArray) -> NDArray[np.uint64]:
-    _, ends_buffer, data_buffer = texts.buffers()
-    if not len(texts):
-        return np.empty(0, np.uint64)
-    bounds = np.frombuffer(ends_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return _hash_items(memoryview(b"" if data_buffer is None else data_buffer), bounds)
 
 
 def _hash_items(data: memoryview, bounds: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 # Where the lines of a part come from: a range of a plain file, or members of a compressed one, read forwards.
 #
 # A source yields text from shortly before the part to the end of the file, and stops once at the part's own end. The
-# lines of a part are those that begin after the first byte of its text and up to its end, so that whoever reads a
-# part
-# needs no byte before it; at the start of the file the first line is its own as well.
+# lines of a part are those that begin after the first byte of its text and up to its end, so that no byte before a part
+# is needed to read it; at the start of the file the first line is its own as well.
 
 OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a range, where only the rest of one line is needed."""
@@ -46,6 +45,11 @@ PIECE_BYTES = 2 << 20
 
 class ByteSource(Protocol):
     """Text that is read forwards. Positions count from where the source begins."""
+
+    @property
+    def origin(self) -> int | None:
+        """Offset in the file of the first byte; None if the file is compressed."""
+        ...
 
     @property
     def own_end(self) -> int | None:
@@ -72,12 +76,11 @@ class PlainSource:
         if end > self._size:
             msg = f"{path}: expected at least {end} bytes, got {self._size}; the file became shorter, run the job again"
             raise InputError(msg)
-        self.begin = max(0, begin - 1)
-        """Offset in the file at which the source begins."""
-        self._position = self.begin
+        self.origin = max(0, begin - 1)
+        self._position = self.origin
         self._end = end
-        self.own_end = end - 1 - self.begin
-        file.expect_forwards(self.begin, end + OVERRUN_BYTES)
+        self.own_end = end - 1 - self.origin
+        file.expect_forwards(self.origin, end + OVERRUN_BYTES)
 
     @property
     def at_end(self) -> bool:
@@ -100,6 +103,8 @@ class PlainSource:
 
 class StreamSource:
     """The members of a compressed file that begin in its bytes [begin, end), and what follows them."""
+
+    origin = None
 
     def __init__(self, path: str, file: Readable, container: Container, begin: int, end: int) -> None:
         file.expect_forwards(begin, end + OVERRUN_BYTES)
@@ -147,11 +152,8 @@ class SourceFile(io.RawIOBase):
 
 
 @contextmanager
-def open_source(part: TextPart) -> Iterator[tuple[ByteSource, int | None]]:
+def open_source(part: TextPart) -> Iterator[ByteSource]:
     """Open a part of a file.
-
-    Yields:
-        The source, and the offset in the file of its first byte; None if the file is compressed.
 
     Raises:
         InputError: As `opened_input`, and if the file is shorter than the part.
@@ -159,9 +161,9 @@ def open_source(part: TextPart) -> Iterator[tuple[ByteSource, int | None]]:
     path, container = part.path, part.form.container
     with opened_input(path, part.expected_size) as file:
         if container == "plain":
-            yield PlainSource(path, file, part.begin, part.end), max(0, part.begin - 1)
+            yield PlainSource(path, file, part.begin, part.end)
         else:
-            yield StreamSource(path, file, container, part.begin, part.end), None
+            yield StreamSource(path, file, container, part.begin, part.end)
 
 
 @contextmanager
@@ -313,10 +315,8 @@ def read_lines(
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is not
             compressed as expected.
     """
-    with open_source(part) as (source, origin):
-        reader = _PartReader(
-            source=source, origin=origin, has_bom=part.is_file_start, block_bytes=block_bytes, limit=max_line_bytes
-        )
+    with open_source(part) as source:
+        reader = _PartReader(source=source, has_bom=part.is_file_start, block_bytes=block_bytes, limit=max_line_bytes)
         if part.begin == 0 or reader.skip_first_line():
             yield from reader.blocks()
 
@@ -355,8 +355,6 @@ class _PartReader:
     """The state of one pass over one part; `buffer[:filled]` holds the source's text from position `base` on."""
 
     source: ByteSource
-    origin: int | None
-    """Offset in the file of the source's first byte; None to count offsets from the part's first line."""
     has_bom: bool
     """Whether the text may begin with a BOM."""
     block_bytes: int
@@ -431,7 +429,9 @@ class _PartReader:
         return self.buffer.rfind(_NEWLINE, self.searched, self.filled) + 1
 
     def offset_of(self, position: int) -> int:
-        return position - self.first if self.origin is None else position + self.origin
+        """Return an offset in the file; of a compressed file, counted from the part's first line."""
+        origin = self.source.origin
+        return position - self.first if origin is None else position + origin
 
     def cut_block(self, cut: int) -> LineBlock:
         newlines = _find_newlines(self.buffer, cut)

@@ -527,7 +527,7 @@ class _ShardWriter:
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
         """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
         from dsindex.text.audit import choose_audit
-        from dsindex.text.encoders import string_buffers
+        from dsindex.text.record_blocks import string_buffers
 
         settings = self._settings
         if settings.engine.name != "gigatoken":

@@ -101,8 +101,8 @@ def read_rows(
     if part.begin == part.end:
         return
     if part.form.container != "plain":  # such as `.csv.gz`
-        with open_source(part) as (source, _):
-            yield from _read_csv(path, cast("Source", SourceFile(source)), format, columns)
+        with open_source(part) as source:
+            yield from _read_csv(path, SourceFile(source), format, columns)
         return
     with open_table(path, part.expected_size) as file:
         if format in {"csv", "tsv"}:

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     import pyarrow.csv as pa_csv
 
     from dsindex.text.forms import TableFormat
+    from dsindex.text.streams import SourceFile
+    from dsindex.text.tables.files import TableFile
+
+    Source: TypeAlias = TableFile | SourceFile
+    """The content of a file; it can be read again if it is seekable, and one that is decoded is not."""
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BOM = b"\xef\xbb\xbf"
@@ -45,22 +50,6 @@ _LARGEST_BLOCK_BYTES = 256 << 20
 _WAIT_SECONDS = 0.2
 _LEAVE_SECONDS = 0.01
 """Time for pyarrow's thread to return from the last call."""
-
-
-class Source(Protocol):
-    """The content of a file, such as a decompressed one."""
-
-    def read(self, num_bytes: int, /) -> bytes:
-        """Return up to `num_bytes` bytes, none at the end."""
-        ...
-
-    def seek(self, offset: int, /) -> int:
-        """Move to a position."""
-        ...
-
-    def seekable(self) -> bool:
-        """Whether `seek` works."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +336,7 @@ def _read_header(path: str, source: Source, format: TableFormat) -> tuple[bytes,
 def _read_up_to(source: Source, num_bytes: int) -> bytes:
     """Read until there are `num_bytes` bytes or no more: a decompressed source returns fewer at a time."""
     pieces, left = [], num_bytes
-    while left and (piece := source.read(left)):
+    while left and (piece := source.read(left) or b""):
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
