@@ -84,11 +84,9 @@ def assemble_block(
 # Assign conversations to blocks of L tokens without cutting any: best fit, the longest first.
 #
 # The packing is a function of the list of lengths and L, so it does not depend on shards, workers or time. A
-# conversation
-# goes into the fullest block that still has room for it, or, among equally full ones, into the most recently filled.
-# Among equally long conversations, the first goes first. In the result, a block's conversations are in ascending
-# order,
-# and blocks are in the order of their first conversation.
+# conversation goes into the fullest block that still has room for it, or, among equally full ones, into the most
+# recently filled. Among equally long conversations, the first goes first. In the result, a block's conversations are in
+# ascending order, and blocks are in the order of their first conversation.
 
 MAX_SEQUENCE_LENGTH = 2**27
 """Largest block in tokens; the search stores two integers per possible remainder."""

@@ -145,9 +145,7 @@ class ChatTemplate:
         return self._work.run(requests, parse=_parse_answer)
 
 
-def open_template(
-    config: InstructionConfig, tokenizer: ChatTokenizer, reader: ConversationReader, limits: Limits | None
-) -> ChatTemplate:
+def open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: Limits | None) -> ChatTemplate:
     """Return the chat template of a configuration or of its tokenizer.
 
     Raises:
@@ -177,7 +175,7 @@ def open_template(
         join_lines=config.join_template_lines,
         assistant_role=config.assistant_role,
         finds_generation=config.b_include_to_loss_token is None,
-        reader=reader,
+        reader=config.reader,
         special_tokens=tokenizer.special_contents(),
         refuses_special=config.special_tokens_in_text == "refuse",
         limits=limits,

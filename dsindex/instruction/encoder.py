@@ -185,28 +185,6 @@ class SequenceTokenizer:
             return problem
 
 
-def text_of(rendered: RenderedText | RecordProblem) -> RenderedText:
-    """Return a rendered text.
-
-    Raises:
-        RecordProblem: If it was not rendered.
-    """
-    if isinstance(rendered, RecordProblem):
-        raise rendered
-    return rendered
-
-
-def tokens_of(tokens: MaskedTokens | RecordProblem) -> MaskedTokens:
-    """Return tokens.
-
-    Raises:
-        RecordProblem: If there is a problem in their place.
-    """
-    if isinstance(tokens, RecordProblem):
-        raise tokens
-    return tokens
-
-
 _T = TypeVar("_T")
 
 _RENDERED_AHEAD = 4
@@ -285,7 +263,7 @@ class InstructionEncoder:
         self._reader = config.reader
         is_refused = config.special_tokens_in_text == "refuse"
         self._special = SpecialTexts(tokenizer.special_contents(), is_refused=is_refused)
-        self._template = None if self._construction else open_template(config, tokenizer, self._reader, limits)
+        self._template = None if self._construction else open_template(config, tokenizer, limits)
         self._markers = {
             text: tokenizer.special_id(name, text)
             for name, text in (
@@ -300,7 +278,8 @@ class InstructionEncoder:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._config, self._tokenizer, self._fast, self._limits)
+        make = functools.partial(InstructionEncoder, fast=self._fast, limits=self._limits)
+        return make, (self._config, self._tokenizer)
 
     def why_not_fast(self) -> str | None:
         """Return why the fast engine cannot make the masks of this configuration; None if it can, or is not used."""
@@ -322,9 +301,7 @@ class InstructionEncoder:
             LimitReachedError: If the template or a pattern takes too much time or memory.
         """
         [encoded] = self._encode_all([_attempt(lambda: self._begin(record))])
-        if isinstance(encoded, RecordProblem):
-            raise encoded
-        return encoded
+        return require(encoded)
 
     def encode_lines(self, lines: Sequence[bytes]) -> Iterator[EncodedConversation | RecordProblem]:
         """Encode records as stored in a file, in order; much faster than one by one.
@@ -401,7 +378,7 @@ class InstructionEncoder:
             def encode(choices: Iterator[list[int]]) -> Iterator[MaskedTokens]:
                 for wanted in map(set, choices):
                     kept = [part for number, part in enumerate(parts) if not part.is_message or number in wanted]
-                    yield from map(tokens_of, self._sequences.tokenize([construction.lay_out(kept)]))
+                    yield from map(require, self._sequences.tokenize([construction.lay_out(kept)]))
 
             def finish(whole: MaskedTokens) -> EncodedConversation:
                 return self._finish(whole, exchanges, encode, read_content=lambda: fields, special_in_text=has_special)
@@ -436,10 +413,10 @@ class InstructionEncoder:
             conversation = read()
             while ahead := [write_chosen(conversation, chosen) for chosen in islice(choices, _RENDERED_AHEAD)]:
                 for rendered in self._chat_template.render_spelt(ahead):
-                    yield from map(tokens_of, self._sequences.tokenize([text_of(rendered)]))
+                    yield from map(require, self._sequences.tokenize([require(rendered)]))
 
         def lay_out(rendered: RenderedText | RecordProblem) -> _LaidOut:
-            text = text_of(rendered)
+            text = require(rendered)
             return _LaidOut(source=text, finish=functools.partial(finish, has_special or text.has_special))
 
         def exchanges() -> list[list[int]]:
@@ -506,14 +483,15 @@ class InstructionEncoder:
         return self._template
 
 
-def _restore(
-    config: InstructionConfig, tokenizer: ChatTokenizer, fast: FastTexts | None, limits: Limits | None
-) -> InstructionEncoder:
-    return InstructionEncoder(config, tokenizer, fast=fast, limits=limits)
-
-
 def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def require(found: _T | RecordProblem) -> _T:
+    """Return what was found; raise the problem that stands in its place."""
+    if isinstance(found, RecordProblem):
+        raise found
+    return found
 
 
 def _attempt(step: Callable[[], _T]) -> _T | RecordProblem:

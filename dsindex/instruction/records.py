@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 # One message of a conversation, brought into the form in which transformers passes it to a chat template.
 #
 # Keys without a value are dropped, as `apply_chat_template` does: many templates would write `None`. Reasoning has
-# three
-# names among templates (`reasoning_content`, `reasoning`, `thinking`), and is passed under all of them. A content is
-# a
-# text or a list of parts of type `text`; which of the two a template reads is found in `content_forms.py`.
+# three names among templates (`reasoning_content`, `reasoning`, `thinking`), and is passed under all of them. A content
+# is a text or a list of parts of type `text`; which of the two a template reads is found in `rendering.py`.
 
 Message = dict[str, Any]
 

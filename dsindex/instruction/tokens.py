@@ -96,7 +96,8 @@ class ChatTokenizer:
         return cls(loaded.json.decode(), special_tokens=files.special_tokens, chat_templates=files.chat_templates)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._json, self.special_tokens, self.chat_templates)
+        make = functools.partial(ChatTokenizer, special_tokens=self.special_tokens, chat_templates=self.chat_templates)
+        return make, (self._json,)
 
     @property
     def vocabulary_size(self) -> int:
@@ -254,21 +255,14 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
     return orjson.dumps(described).decode()
 
 
-def _restore(tokenizer_json: str, special_tokens: dict[str, str], chat_templates: dict[str, str]) -> ChatTokenizer:
-    return ChatTokenizer(tokenizer_json, special_tokens=special_tokens, chat_templates=chat_templates)
-
-
 # Tokenize many texts at once, with the fast engine where it also says which characters a token is made of.
 #
 # The fast engine returns ids alone. **A token of byte-level BPE is a run of the text's own bytes**, so the lengths of
-# the
-# tokens in bytes, added up, are their places in the text. This holds if the vocabulary is written in byte characters,
-# no
-# space is put before the text, and the text is what the normalizer makes of it. Whether it holds is decided in four
-# steps: from the tokenizer's parts; by probes, whose places are compared with the reference's; for each text, whose
-# tokens must have as many bytes as it has (an added token that swallows blanks has fewer, for one); and by an audit
-# of
-# some texts. A text for which it does not hold is left to the reference.
+# the tokens in bytes, added up, are their places in the text. This holds if the vocabulary is written in byte
+# characters, no space is put before the text, and the text is what the normalizer makes of it. Whether it holds is
+# decided in four steps: from the tokenizer's parts; by probes, whose places are compared with the reference's; for each
+# text, whose tokens must have as many bytes as it has (an added token that swallows blanks has fewer, for one); and by
+# an audit of some texts. A text for which it does not hold is left to the reference.
 
 AUDITED_SHARE = 512
 """One text in so many is tokenized with the reference as well, chosen by a hash of it."""

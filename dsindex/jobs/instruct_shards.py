@@ -430,8 +430,7 @@ def write_packing(task: PackingTask) -> PackingResult:
 
 # The outputs of `dsindex instruct` as data: the datasets of each split, their parts and their manifests.
 #
-# A split has two or three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, if blocks
-# were
+# A split has two or three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, if blocks were
 # packed, `<prefix>_packing_<L>`. With --split, `<prefix>` ends in `_train`, `_valid` or `_test`.
 
 if TYPE_CHECKING:

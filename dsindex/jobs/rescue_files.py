@@ -423,8 +423,7 @@ def repair_by_shards(parts: Sequence[Part], target: RepairOutputs, *, lost: Sequ
 # Repair from the tokens themselves, in which a document ends at every EOD.
 #
 # This is certain only if the manifest says that every document ends with EOD and no text contains one. With lengths
-# from
-# tokenizing the source again, the result is certain if they add up to an intact `.bin`.
+# from tokenizing the source again, the result is certain if they add up to an intact `.bin`.
 
 CHUNK_BYTES = 4 << 20
 

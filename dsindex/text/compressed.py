@@ -323,13 +323,11 @@ def _library(container: Container) -> tuple[Callable[[], Any], tuple[type[Except
 
 # Find offsets at which a compressed file can be cut: where its members begin, without decoding it.
 #
-# A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). In
-# an
+# A zstd file is walked frame by frame: the header of each block says where the next one begins (RFC 8878, 3.1.1). In an
 # object store, where that would fetch every byte, frames are searched by their magic bytes, as other members are. The
 # members of a BGZF file say their own sizes (SAM specification, 4.1), and as each is at most 64 KiB, one begins near
 # every offset. Other gzip members and bzip2 streams are searched by their magic bytes, near the wanted offsets only,
-# and
-# taken for such if they can be decoded. The streams of xz can only be found by decoding all before them.
+# and taken for such if they can be decoded. The streams of xz can only be found by decoding all before them.
 
 LARGEST_FIRST_FRAME_BLOCKS = 4096
 """Blocks of the first zstd frame after which the file is taken to have only one: 512 MiB of text."""

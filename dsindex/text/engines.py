@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
 # Check that gigatoken 0.10 matches a tokenizer's added tokens as `tokenizers` does.
 #
-# `tokenizers` first looks for tokens with normalized=false in the raw text, then for the others in the normalized
-# rest.
+# `tokenizers` first looks for tokens with normalized=false in the raw text, then for the others in the normalized rest.
 # gigatoken makes one pass over the raw text and ignores single_word. It also treats added tokens as words of the
 # vocabulary.
 

@@ -88,14 +88,14 @@ class Tokenizer:
 
     name: str
     """Name of the folder or file, or in the hub, for messages and the manifest."""
-    json: bytes
+    json: bytes = b""
     """The bytes of tokenizer.json; empty for a tokenizer of another library."""
     sha256: str
     """SHA-256 of these bytes, or of `model`, in hexadecimal."""
     vocabulary_size: int
     """Number of tokens, including added ones: `len(tokenizer)` in transformers, which determines Megatron's dtype."""
-    eod_id: int | None
-    eod_token: str | None
+    eod_id: int | None = None
+    eod_token: str | None = None
     special_tokens: tuple[str, ...]
     """Strings that become one token wherever they occur in a text, in the order of their ids."""
     library: LibraryName = "tokenizers"
@@ -266,11 +266,8 @@ def _describe_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[To
 def _of_model(library: LibraryName, model: bytes, *, name: str, size: int, special: Iterable[str]) -> Tokenizer:
     return Tokenizer(
         name=name,
-        json=b"",
         sha256=hashlib.sha256(model).hexdigest(),
         vocabulary_size=size,
-        eod_id=None,
-        eod_token=None,
         special_tokens=tuple(special),
         library=library,
         model=model,
@@ -302,8 +299,6 @@ def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
         json=content,
         sha256=hashlib.sha256(content).hexdigest(),
         vocabulary_size=0,
-        eod_id=None,
-        eod_token=None,
         special_tokens=tuple(token["content"] for token in added if isinstance(token, dict) and token.get("special")),
     )
     try:

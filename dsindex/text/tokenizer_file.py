@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import functools
 import json
 import os
 import re
@@ -34,11 +36,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-# Tokenizers by name, such as `gpt2` or `meta-llama/Llama-3.1-8B@main`: from the Hugging Face cache, else from the
-# hub.
+# Tokenizers by name, such as `gpt2` or `meta-llama/Llama-3.1-8B@main`: from the Hugging Face cache, else from the hub.
 #
-# Only the files of a tokenizer are fetched, never code or weights. What is in the cache is used without asking the
-# hub;
+# Only the files of a tokenizer are fetched, never code or weights. What is in the cache is used without asking the hub;
 # HF_HUB_OFFLINE and HF_HOME have their usual meaning. The commit that was found is the tokenizer's revision.
 
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?")
@@ -80,7 +80,7 @@ def find_tokenizer(path: str) -> FoundTokenizer:
     if os.path.exists(path) or match is None or not can_be_name(path):
         return FoundTokenizer(path=path)
     name, revision = match["name"], match["revision"]
-    folder = _cached(name, revision) or _fetched(path, name, revision)
+    folder = _fetch(path, name, revision)
     commit = os.path.basename(folder)
     if not _COMMIT.fullmatch(commit):
         msg = f"{path}: expected a folder named after a commit in the Hugging Face cache, got {folder}; give its path"
@@ -88,22 +88,17 @@ def find_tokenizer(path: str) -> FoundTokenizer:
     return FoundTokenizer(path=folder, name=name, revision=commit)
 
 
-def _cached(name: str, revision: str | None) -> str | None:
-    """Return the folder in the cache if it has a tokenizer."""
+def _fetch(path: str, name: str, revision: str | None) -> str:
+    """Return the folder with a tokenizer's files: that in the cache, else one that is fetched."""
     from huggingface_hub import snapshot_download
 
+    download = functools.partial(snapshot_download, name, revision=revision, allow_patterns=list(_FILES))
+    with contextlib.suppress(Exception):  # its errors differ by release; the hub is asked next
+        folder = str(download(local_files_only=True))
+        if _has_tokenizer(folder):
+            return folder
     try:
-        folder = str(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=list(_FILES)))
-    except Exception:  # noqa: BLE001 - its errors differ by release; the hub is asked next
-        return None
-    return folder if _has_tokenizer(folder) else None
-
-
-def _fetched(path: str, name: str, revision: str | None) -> str:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = str(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
+        folder = str(download())
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TokenizerError(_not_found(path, reason[:200])) from error
