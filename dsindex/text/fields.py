@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import orjson
+
+from dsindex.errors import RecordProblem
 
 Texts: TypeAlias = str | list[str]
 Path: TypeAlias = tuple[str, ...]
@@ -91,26 +92,26 @@ def _parse_int(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_int=_parse_int)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The reason why a record has no value at a path."""
-
-    reason: str
-
-
 def find_value(record: dict[str, object], path: Path) -> object:
-    """Return the value at a path, or a Fault if there is none.
+    """Return the value at a path.
 
-    >>> find_value({"a": {"b": 1}}, ("a", "b")), find_value({"a": {"b": 1}}, ("a", "c")).reason
-    (1, "expected the key 'c' at .a, got only 'b'")
+    Raises:
+        RecordProblem: If there is none.
+
+    >>> find_value({"a": {"b": 1}}, ("a", "b"))
+    1
+    >>> find_value({"a": {"b": 1}}, ("a", "c"))
+    Traceback (most recent call last):
+    dsindex.errors.RecordProblem: expected the key 'c' at .a, got only 'b'
     """
     value: object = record
     for depth, key in enumerate(path):
         if not isinstance(value, dict):
-            return Fault(f"expected an object at {show_path(path[:depth])}, got {TYPE_NAMES[type(value)]}")
+            found = TYPE_NAMES[type(value)]
+            raise RecordProblem("bad-field", f"expected an object at {show_path(path[:depth])}, got {found}")
         if key not in value:
             inside = f" at {show_path(path[:depth])}" if depth else ""
-            return Fault(f"expected the key {key!r}{inside}, got {_show_keys(value)}")
+            raise RecordProblem("missing-field", f"expected the key {key!r}{inside}, got {_show_keys(value)}")
         value = value[key]
     return value
 

@@ -18,7 +18,7 @@ from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.scanning import scan_ids, scan_texts
-from dsindex.text.selection import FILTERED, select_keys
+from dsindex.text.selection import select_keys
 from dsindex.text.streams import LineBlock, LongLine, cut_large, read_lines
 from dsindex.text.token_ids import TokenColumn
 
@@ -166,7 +166,7 @@ def _parse_lines(block: LineBlock, selection: Selection, part: TextPart, limit: 
                     reason=judgement,
                 )
             )
-        elif judgement is FILTERED:
+        elif judgement is None:
             num_filtered += 1
         else:
             kept.append(number)

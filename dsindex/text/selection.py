@@ -15,18 +15,16 @@ programs and conditions, since it takes ten times as long for a line.
 
 from __future__ import annotations
 
-import enum
 import json
 import re
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.text.fields import (
-    Fault,
     Texts,
     find_fault,
     find_value,
@@ -60,17 +58,10 @@ _FIELD = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Outcome(enum.Enum):
-    """What became of a record that is neither kept nor bad."""
-
-    FILTERED = "filtered"
-
-
-FILTERED: Literal[Outcome.FILTERED] = Outcome.FILTERED
 Values: TypeAlias = list[Texts] | list[Ids]
 """One value for each key."""
-Judgement: TypeAlias = Values | str | Literal[Outcome.FILTERED]
-"""A record's values, the reason why the line is no record, or that the condition leaves it out."""
+Judgement: TypeAlias = Values | str | None
+"""A record's values, the reason why the line is no record, or None if the condition leaves it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +171,7 @@ class Selection:
             lines: Lines without newline and BOM; not blank.
 
         Yields:
-            For each line its values, the reason why it is no record, or FILTERED.
+            For each line its values, the reason why it is no record, or None.
 
         Raises:
             LimitReachedError: At the first line for which jq takes too much time or memory.
@@ -236,12 +227,10 @@ class Selection:
         values: list[object] = []
         try:
             if answers is not None and not answers.holds():
-                return FILTERED
+                return None
             for key in self.keys:
                 if key.path is not None:
                     value = find_value(record, key.path)
-                    if isinstance(value, Fault):
-                        return value.reason
                 elif answers is not None:
                     value = answers.value(key.name)
                 wrong = self._find_fault(key, value)

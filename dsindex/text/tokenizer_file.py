@@ -388,7 +388,14 @@ def read_encoding(
             document = parse_json(file, content)
             encoding, eod = read_tekken(document if isinstance(document, dict) else {}), "</s>"
         else:
-            encoding, eod = _megatron_encoding(file, content, options), "</s>"
+            eod, size = "</s>", MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
+            encoding = read_megatron_ranks(
+                parse_json(file, content),
+                pattern=options.tiktoken_pattern,
+                special_tokens=options.tokenizer_special_tokens,
+                num_special=options.tiktoken_num_special_tokens,
+                size=size,
+            )
         check_encoding(encoding)
     except (ValueError, KeyError, TypeError) as error:
         msg = f"{file}: expected ranks of a byte-pair encoding, but they cannot be used: {error}; fetch the file again"
@@ -409,16 +416,6 @@ def _family(file: str, content: bytes, options: TokenizerOptions) -> str:
     raise TokenizerError(msg)
 
 
-def _megatron_encoding(file: str, content: bytes, options: TokenizerOptions) -> TiktokenEncoding:
-    return read_megatron_ranks(
-        parse_json(file, content),
-        pattern=options.tiktoken_pattern,
-        special_tokens=options.tokenizer_special_tokens,
-        num_special=options.tiktoken_num_special_tokens,
-        size=MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size,
-    )
-
-
 def find_fault(document: dict[str, Any]) -> str | None:
     """Describe what makes `tokenizers` panic, or abort the process, in a tokenizer.json with a model; None for nothing.
 
@@ -435,8 +432,8 @@ def find_fault(document: dict[str, Any]) -> str | None:
             if isinstance(pair, list) and len(pair) == 2 and not str(pair[1]).startswith(prefix):
                 return f"the merge {pair!r}, whose second token lacks the continuing_subword_prefix {prefix!r}"
     for part in _parts([document.get(name) for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]):
-        fault = _PART_FAULTS.get(str(part.get("type")), _no_fault)(part)
-        if fault is not None:
+        find = _PART_FAULTS.get(str(part.get("type")))
+        if find is not None and (fault := find(part)) is not None:
             return fault
     return None
 
@@ -451,10 +448,6 @@ def _parts(value: object) -> Iterator[dict[str, Any]]:
             found = list(found.values())
         if isinstance(found, list):
             waiting += found
-
-
-def _no_fault(part: dict[str, Any]) -> str | None:  # noqa: ARG001 - as the others
-    return None
 
 
 def _pattern_fault(part: dict[str, Any]) -> str | None:

@@ -59,38 +59,29 @@ def plan_parquet_files(
     splits: Sequence[ExportedSequences], *, folder: str, facts: tuple[tuple[str, str], ...]
 ) -> list[HuggingFaceFile]:
     """Return the tasks of a folder that `datasets.load_dataset` opens, with all splits."""
-    return [
-        HuggingFaceFile(
-            source=split.source,
-            begin=begin,
-            end=end,
-            folder=folder,
-            name=split_file_name(split.name, number, len(rows), "parquet"),
-            form="parquet",
-            facts=facts,
-        )
-        for split in splits
-        for rows in [file_rows(split.num_sequences, ROWS_PER_FILE)]
-        for number, (begin, end) in enumerate(rows)
-    ]
+    return [task for split in splits for task in _plan_split(split, "parquet", split.name, folder=folder, facts=facts)]
 
 
 def plan_saved_dataset(splits: Sequence[ExportedSequences], *, folder: str, has_splits: bool) -> list[HuggingFaceFile]:
     """Return the tasks of a folder that `datasets.load_from_disk` opens, as a `DatasetDict` if it has splits."""
-    return [
-        HuggingFaceFile(
-            source=split.source,
-            begin=begin,
-            end=end,
-            folder=folder,
-            name=(f"{split.name}/" if has_splits else "") + split_file_name("data", number, len(rows), "arrow"),
-            form="arrow",
-            facts=(),
+    names = {split.name: f"{split.name}/data" if has_splits else "data" for split in splits}
+    return [task for split in splits for task in _plan_split(split, "arrow", names[split.name], folder=folder)]
+
+
+def _plan_split(
+    split: ExportedSequences,
+    form: Literal["parquet", "arrow"],
+    stem: str,
+    *,
+    folder: str,
+    facts: tuple[tuple[str, str], ...] = (),
+) -> Iterator[HuggingFaceFile]:
+    rows = file_rows(split.num_sequences, ROWS_PER_FILE)
+    for number, (begin, end) in enumerate(rows):
+        name = split_file_name(stem, number, len(rows), form)
+        yield HuggingFaceFile(
+            source=split.source, begin=begin, end=end, folder=folder, name=name, form=form, facts=facts
         )
-        for split in splits
-        for rows in [file_rows(split.num_sequences, ROWS_PER_FILE)]
-        for number, (begin, end) in enumerate(rows)
-    ]
 
 
 def write_hugging_face_file(task: HuggingFaceFile) -> WrittenFile:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from dsindex.text.streams import SourceFile, open_source
 from dsindex.text.tables.arrow import measure_arrow, read_arrow, read_arrow_schema
 from dsindex.text.tables.columns import find_columns, is_text, joined_fields, nested_column, require_different_names
-from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_csv_schema
+from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header
 from dsindex.text.tables.files import RowGroup, errors_named, open_table
 from dsindex.text.tables.parquet import measure_parquet, open_parquet, read_parquet
 
@@ -57,7 +57,7 @@ def measure_table(
     """
     with open_table(path, expected_size) as file:
         if format in {"csv", "tsv"}:
-            schema = read_csv_schema(path, file, format)
+            _, schema = read_header(path, file, format)
             if columns is not None:
                 find_columns(path, schema, columns)
             return [RowGroup(num_rows=None, text_bytes=file.size)]

@@ -79,20 +79,6 @@ class WrongRow:
         return f"expected {self.num_columns} cells, one for each column, got {self.num_cells}"
 
 
-def read_csv_schema(path: str, source: Source, format: TableFormat) -> pa.Schema:
-    """Return the columns that the header row names, as strings.
-
-    Args:
-        path: The file, for messages.
-        source: Its content, at the start; left at another position.
-        format: csv or tsv.
-
-    Raises:
-        InputError: If there is no header, it is larger than 1 MiB, or it is not UTF-8.
-    """
-    return _read_header(path, source, format)[1]
-
-
 def read_csv_rows(
     path: str, source: Source, *, format: TableFormat, choose: Callable[[pa.Schema], Sequence[str]]
 ) -> Iterator[CsvRows | WrongRow]:
@@ -107,7 +93,7 @@ def read_csv_rows(
     Raises:
         InputError: If the file cannot be read, is not UTF-8, has a row of more than 256 MiB, or ends inside quotes.
     """
-    head, schema = _read_header(path, source, format)
+    head, schema = read_header(path, source, format)
     can_restart = source.seekable()
     block_bytes = _BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
     largest = _LARGEST_BLOCK_BYTES if can_restart else _UNSEEKABLE_BLOCK_BYTES
@@ -310,8 +296,12 @@ def _check_utf8(path: str, decoder: codecs.IncrementalDecoder, data: bytes, num_
         ) from error
 
 
-def _read_header(path: str, source: Source, format: TableFormat) -> tuple[bytes, pa.Schema]:
-    """Return the first bytes of a file, and the columns that its header row names."""
+def read_header(path: str, source: Source, format: TableFormat) -> tuple[bytes, pa.Schema]:
+    """Return the first bytes of a file, and the columns that its header row names, as strings.
+
+    Raises:
+        InputError: If there is no header, it is larger than 1 MiB, or it is not UTF-8.
+    """
     with errors_named(path, "a table that can be read"):
         head = _read_up_to(source, _HEADER_BYTES)
     text = _check_utf8(path, codecs.getincrementaldecoder("utf-8")(), head.removeprefix(_BOM), 0)
