@@ -55,8 +55,7 @@ __all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 

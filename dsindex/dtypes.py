@@ -41,8 +41,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
         return _CODES[dtype.newbyteorder("<")]
     except KeyError:
         supported = ", ".join(str(known) for known in _CODES)
-        msg = f"expected a token type that MMIDIDX has a code for ({supported}), got {dtype}"
-        raise ValueError(msg) from None
+        raise ValueError(f"expected a token type that MMIDIDX has a code for ({supported}), got {dtype}") from None
 
 
 def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
@@ -52,8 +51,7 @@ def dtype_for_vocabulary(vocabulary_size: int) -> np.dtype[Any]:
     (dtype('uint16'), dtype('int32'))
     """
     if vocabulary_size < 1:
-        msg = f"expected a vocabulary of at least one token, got {vocabulary_size}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a vocabulary of at least one token, got {vocabulary_size}")
     return np.dtype("<u2") if vocabulary_size < UINT16_VOCABULARY_LIMIT else np.dtype("<i4")
 
 
@@ -91,5 +89,4 @@ def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
         high = int(tokens.max())
         if low < limits.min or high > limits.max:
             outside = low if low < limits.min else high
-            msg = f"token id {outside} does not fit {dtype}, which holds {limits.min} to {limits.max}"
-            raise OverflowError(msg)
+            raise OverflowError(f"token id {outside} does not fit {dtype}, which holds {limits.min} to {limits.max}")

@@ -83,8 +83,7 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
         try:
             decoded = json.loads(text.decode("utf-8"))
         except RecursionError as error:
-            msg = "expected JSON, got brackets nested too deeply"
-            raise ValueError(msg) from error
+            raise ValueError("expected JSON, got brackets nested too deeply") from error
     return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
 
 
@@ -120,5 +119,4 @@ def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write
     """Return a dataclass as a dict, as orjson writes it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    msg = f"Type is not JSON serializable: {type(value).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")

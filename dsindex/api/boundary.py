@@ -177,8 +177,7 @@ def list_paths(option: str, value: object) -> tuple[str, ...]:
     paths = []
     for path in value if isinstance(value, Iterable) and not isinstance(value, bytes) else (value,):
         if not isinstance(path, str | os.PathLike):
-            msg = f"{option}: expected a path, or several, got {name_type(path)}"
-            raise OptionsError(msg)
+            raise OptionsError(f"{option}: expected a path, or several, got {name_type(path)}")
         paths.append(os.fsdecode(path))
     return tuple(paths)
 

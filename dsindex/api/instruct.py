@@ -81,5 +81,4 @@ def _read_settings(config: object) -> tuple[Mapping[str, Any], str, Path]:
         return read_yaml(str(path)), str(path), path.parent
     if isinstance(config, Mapping):
         return config, "config", Path.cwd()
-    msg = f"config: expected the path of a YAML file or a dict, got {name_type(config)}"
-    raise OptionsError(msg)
+    raise OptionsError(f"config: expected the path of a YAML file or a dict, got {name_type(config)}")

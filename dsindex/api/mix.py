@@ -59,8 +59,7 @@ def _source_words(source: Mapping[Subject, str | None] | Subjects) -> tuple[str,
     words = []
     for subject, amount in source.items():
         if not isinstance(amount, str | None):
-            msg = f"source: expected an amount such as '40%', '2epochs' or '10B', or None, got {amount!r}"
-            raise OptionsError(msg)
+            raise OptionsError(f"source: expected an amount such as '40%', '2epochs' or '10B', or None, got {amount!r}")
         prefix = find_prefix("source", subject)
         words.append(f"{prefix}={'rest' if amount is None else amount}")
     return tuple(words)

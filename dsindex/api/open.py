@@ -78,8 +78,7 @@ def _open_result(caches: IndexResult, given: dict[str, Any]) -> Dataset:
     """Open one split of the index caches in a result."""
     foreign = given.keys() - {"split", "options", "check", "torch", "endpoint_url", "region"}
     if foreign:
-        msg = f"path: this is an index cache, which does not take the option {min(foreign)}; omit it"
-        raise OptionsError(msg)
+        raise OptionsError(f"path: this is an index cache, which does not take the option {min(foreign)}; omit it")
     if not caches.descriptions:
         msg = "path: expected index caches with descriptions, got none; pass the dataset, or the path of a cache"
         raise OptionsError(msg)
@@ -93,6 +92,5 @@ def _choose_split(result: InstructResult, given: dict[str, Any]) -> str:
     split = given.pop("split", DEFAULT_SPLIT)
     known = {each.prefix.rpartition("_")[2]: each.prefix for each in result.splits}
     if split not in known:
-        msg = f"split: expected one of {', '.join(known)}, got {split!r}"
-        raise OptionsError(msg)
+        raise OptionsError(f"split: expected one of {', '.join(known)}, got {split!r}")
     return known[split]

@@ -45,5 +45,4 @@ def open_reporter(progress: Progress | Any) -> Reporter:  # noqa: ANN401 - anyth
         return make_reporter()
     if callable(progress):
         return Reporter(FunctionDisplay(progress))
-    msg = f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}"
-    raise OptionsError(msg)
+    raise OptionsError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")

@@ -33,8 +33,7 @@ def ray_datasource(prefix: Subject) -> Any:  # noqa: ANN401 - ray.data has no ty
     """
     found = list_text_prefixes("prefix", prefix)
     if len(found) > 1:
-        msg = f"prefix: expected one dataset, got {len(found)} ({', '.join(found)}); choose one"
-        raise OptionsError(msg)
+        raise OptionsError(f"prefix: expected one dataset, got {len(found)} ({', '.join(found)}); choose one")
     try:
         from dsindex.execution.ray_source import DocumentSource
     except ImportError as error:

@@ -26,8 +26,7 @@ def list_prefixes(option: str, subjects: Subjects) -> list[str]:
     """
     found = [prefix for subject in _each(subjects) for prefix in _prefixes(option, subject)]
     if not found:
-        msg = f"{option}: expected at least one dataset, got none"
-        raise OptionsError(msg)
+        raise OptionsError(f"{option}: expected at least one dataset, got none")
     return found
 
 
@@ -39,8 +38,7 @@ def find_prefix(option: str, subject: Subject) -> str:
     """
     found = list_prefixes(option, subject)
     if len(found) > 1:
-        msg = f"{option}: expected one dataset, got {len(found)} ({', '.join(found)}); choose one"
-        raise OptionsError(msg)
+        raise OptionsError(f"{option}: expected one dataset, got {len(found)} ({', '.join(found)}); choose one")
     return found[0]
 
 
@@ -58,8 +56,7 @@ def list_text_prefixes(option: str, subjects: Subjects) -> list[str]:
     found = list_prefixes(option, given)
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
-        msg = f"{option}: expected datasets of .bin and .idx, got {packed}; convert it: dsindex.convert"
-        raise OptionsError(msg)
+        raise OptionsError(f"{option}: expected datasets of .bin and .idx, got {packed}; convert it: dsindex.convert")
     return [as_prefix(prefix) for prefix in found]
 
 

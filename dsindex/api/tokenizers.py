@@ -44,8 +44,7 @@ def tokenizer_in_place(options: dict[str, Any], given: TokenizerLike | None) -> 
     if library is None or not isinstance(given, library.Tokenizer):
         backend = " (pass its backend_tokenizer)" if hasattr(given, "backend_tokenizer") else ""
         kind = f"{type(given).__module__}.{type(given).__name__}"
-        msg = f"tokenizer: expected a path or a tokenizers.Tokenizer, got {kind}{backend}"
-        raise OptionsError(msg)
+        raise OptionsError(f"tokenizer: expected a path or a tokenizers.Tokenizer, got {kind}{backend}")
     with tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-") as folder:
         path = os.path.join(folder, OBJECT_NAME)
         with open(path, "w", encoding="utf-8") as file:

@@ -108,6 +108,5 @@ def _find_folder(caches: IndexResult) -> str:
     """
     if len(caches.folders) != 1:
         where = ", ".join(caches.folders) or "none, since nothing was built"
-        msg = f"cache: expected caches in one folder, got {where}; pass one folder"
-        raise OptionsError(msg)
+        raise OptionsError(f"cache: expected caches in one folder, got {where}; pass one folder")
     return caches.folders[0]

@@ -36,8 +36,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         access = validated_access(options.endpoint_url, options.region)
     except ValueError as error:
-        msg = f"--endpoint-url: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"--endpoint-url: {error}") from error
     leftovers = find_leftovers(options.place, access)
     write_lines(describe_leftovers(leftovers))
     if options.yes:

@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
     before = enter_stores(options)
     if are_caches(options.first, options.second):
         if options.tokenizer_model is not None:
-            msg = "--tokenizer-model does not apply to index caches, which have no texts"
-            raise UsageError(msg)
+            raise UsageError("--tokenizer-model does not apply to index caches, which have no texts")
         caches = run_compare_caches(options.first, options.second)
         if options.json:
             write_json(sys.stdout, {"is_same": caches.is_same, **asdict(caches)})

@@ -65,11 +65,9 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
         InputError: If the command cannot be read, or is refused.
     """
     if script and words:
-        msg = "give --from-command or the command after --, not both"
-        raise UsageError(msg)
+        raise UsageError("give --from-command or the command after --, not both")
     if words and not any(word.endswith(".py") or word.startswith("--") for word in words):
-        msg = f"expected a flag, got {words[0]!r}"
-        raise UsageError(msg)
+        raise UsageError(f"expected a flag, got {words[0]!r}")
     place = next((word for word in script if "=" not in word), "the script") if script else "the command"
     replacements = parse_replacements(merged.get("dataset_path_as") or ())
     command = take_command(
@@ -80,8 +78,7 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
     )
     options = command.options
     if not options:
-        msg = f"{place}: expected flags of pretrain_gpt.py, got none that its caches depend on"
-        raise InputError(msg)
+        raise InputError(f"{place}: expected flags of pretrain_gpt.py, got none that its caches depend on")
     for name in (*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"):
         value = options.get(name)
         if isinstance(value, str):

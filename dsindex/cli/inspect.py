@@ -77,8 +77,7 @@ def run(options: argparse.Namespace) -> int:
     """Look at one path and print what was seen."""
     before = enter_stores(options)
     if options.limit is not None and options.find is None:
-        msg = "--limit needs --find: it is the largest number of occurrences"
-        raise UsageError(msg)
+        raise UsageError("--limit needs --find: it is the largest number of occurrences")
     seen = run_inspect(
         options.path,
         InspectOptions(

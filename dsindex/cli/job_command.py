@@ -98,11 +98,10 @@ def _refuse_query(name: str, path: str) -> None:
         UsageError: Naming it.
     """
     if isinstance(path, ObjectUrl) and path.query:
-        msg = (
+        raise UsageError(
             f"--{name}: expected addresses without a query on the command line of a job, which is logged, got "
             f"one for {path}; put it into a list, and name that with --input-list"
         )
-        raise UsageError(msg)
 
 
 def _relative(name: str, path: str, *, is_output: bool) -> str:

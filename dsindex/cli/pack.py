@@ -80,8 +80,7 @@ def read_pack_options(options: argparse.Namespace) -> dict[str, Any]:
         InputError: If the file cannot be read, or a setting cannot be honoured.
     """
     if options.config_file and options.config:
-        msg = f"expected one file of options, got {options.config_file} and --config {options.config}"
-        raise UsageError(msg)
+        raise UsageError(f"expected one file of options, got {options.config_file} and --config {options.config}")
     path = options.config = options.config_file or options.config
     merged = read_options(options)
     merged.pop("config_file", None)
@@ -92,8 +91,7 @@ def read_pack_options(options: argparse.Namespace) -> dict[str, Any]:
             sys.stderr.write(show_lines([f"{path}: ignored, since dsindex works in shards: {', '.join(ignored)}"]))
         merged = {**translated, **merged}
     if "output_prefix" in merged:
-        msg = "there is no option 'output_prefix'; use --output FILE.pbin"
-        raise UsageError(msg)
+        raise UsageError("there is no option 'output_prefix'; use --output FILE.pbin")
     return merged
 
 
@@ -106,14 +104,12 @@ def read_merge_options(merged: dict[str, Any]) -> tuple[list[str], str, str, Exe
     rest = {name: value for name, value in merged.items() if name not in {"merge", "output", "pbin_era"}}
     output, version = merged.get("output"), merged.get("pbin_era", CURRENT_VERSION.name)
     if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
-        msg = f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}"
-        raise UsageError(msg)
+        raise UsageError(f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}")
     if is_url(output):
         msg = f"--output: expected a path for --merge, got the address {output.partition('?')[0]}; join here, then copy"
         raise UsageError(msg)
     if version not in PBIN_VERSIONS:
-        msg = f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}"
-        raise UsageError(msg)
+        raise UsageError(f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}")
     foreign = sorted(rest.keys() - ExecutorConfig.model_fields.keys())
     if foreign:
         msg = f"--{foreign[0].replace('_', '-')} does not go with --merge, which joins packed files as they are"

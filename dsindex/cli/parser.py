@@ -157,8 +157,7 @@ def _number(word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        msg = f"expected a number, got {show_value(word)}"
-        raise argparse.ArgumentTypeError(msg) from None
+        raise argparse.ArgumentTypeError(f"expected a number, got {show_value(word)}") from None
 
 
 class _Value(argparse.Action):

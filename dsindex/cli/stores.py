@@ -37,8 +37,7 @@ def enter_stores(options: argparse.Namespace) -> RequestCounts:
         try:
             value = check_endpoint(value) if name == "endpoint_url" else value
         except ValueError as error:
-            msg = f"--endpoint-url: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"--endpoint-url: {error}") from error
         give_store_variables(name, value)
     return all_requests()
 
@@ -56,11 +55,10 @@ def dataset_path(text: str) -> str:
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if url.query:
-        msg = (
+        raise argparse.ArgumentTypeError(
             f"{url}: expected an address without a signature, since a dataset has several files; use credentials of "
             f"the environment"
         )
-        raise argparse.ArgumentTypeError(msg)
     if url.has_magic or url.is_folder:
         shown = text.partition("?")[0]  # what follows may be meant as a signature
         msg = f"{shown}: expected the address of one dataset, got a pattern or a folder; name its prefix"

@@ -210,15 +210,13 @@ def plan_submission(
     for word in words:
         given = Location(word if is_url(word) else word.partition("=")[2])
         if given != given.raw:
-            msg = (
+            raise InputError(
                 f"{given}: expected an address without password and signature, which the cluster would show with the "
                 "job's command; put it into a file and name that with --config or --input-list"
             )
-            raise InputError(msg)
     for name in ship:
         if is_url(name):
-            msg = f"{Location(name)}: {ONLY_INPUTS}"
-            raise InputError(msg)
+            raise InputError(f"{Location(name)}: {ONLY_INPUTS}")
     sources = [Path(name) for name in ship]
     if not installed:
         sources += [Path(str(dsindex.__file__)).parent]
@@ -247,8 +245,7 @@ def check_standard_input(command: Sequence[str]) -> None:
         InputError: If it does.
     """
     if any(word.partition("=")[2] == "-" or word == "-" for word in command):
-        msg = "-: standard input does not reach the cluster; save it to shared storage, and name that file"
-        raise InputError(msg)
+        raise InputError("-: standard input does not reach the cluster; save it to shared storage, and name that file")
 
 
 def describe_submission(submission: Submission, address: str) -> list[str]:
@@ -273,8 +270,7 @@ def _list_files(source: Path) -> Iterator[ShippedFile]:
         yield ShippedFile(source=source, name=source.name, size_bytes=source.stat().st_size)
         return
     if not source.is_dir():
-        msg = f"{source}: expected a file or folder to ship, found none; check --ship"
-        raise InputError(msg)
+        raise InputError(f"{source}: expected a file or folder to ship, found none; check --ship")
     for folder, folders, names in os.walk(source):
         folders[:] = sorted(name for name in folders if not _is_excluded(name))
         for name in sorted(names):
@@ -293,8 +289,7 @@ def _check_package(files: Sequence[ShippedFile], sources: Sequence[Path]) -> Non
     names = [source.absolute().name for source in sources]
     for name in names:
         if names.count(name) > 1:
-            msg = f"{name}: expected different names of what is shipped, got this one twice; rename one"
-            raise InputError(msg)
+            raise InputError(f"{name}: expected different names of what is shipped, got this one twice; rename one")
     for file in files:
         if not file.name.isprintable():
             msg = f"{show_name(str(file.source))}: expected a name in UTF-8 on one line to ship, got another; rename it"
@@ -302,11 +297,10 @@ def _check_package(files: Sequence[ShippedFile], sources: Sequence[Path]) -> Non
     total = sum(file.size_bytes for file in files)
     if total > PACKAGE_LIMIT:
         largest = max(files, key=lambda file: file.size_bytes)
-        msg = (
+        raise LimitError(
             f"expected at most {PACKAGE_LIMIT:,} bytes to ship, got {total:,}, of them {largest.size_bytes:,} in "
             f"{largest.source}; put large files on the cluster's shared storage"
         )
-        raise LimitError(msg)
 
 
 class JobServer:
@@ -361,11 +355,10 @@ class JobServer:
                     return details
             broken = broken + 1 if error is not None and shown == before else 0
             if broken > _RETRIES:
-                msg = (
+                raise ClusterError(
                     f"{self.address}: the connection was lost ({hide_secrets(str(error))}) and could not be restored; "
                     f"the job may still run: {come_back('logs --follow', job, self.address)}"
-                )
-                raise ClusterError(msg) from error
+                ) from error
             time.sleep(min(2**broken, 30))
 
     async def _write_log(self, job: str, shown: int) -> tuple[int, Exception | None]:
@@ -473,19 +466,17 @@ def _probe(address: Location) -> None:
         error.close()  # it answers, though it may need a token
     except (http.client.HTTPException, ConnectionResetError) as error:
         usual = Address(host=urlsplit(address).hostname or "", port=JOB_SERVER_PORT)
-        msg = (
+        raise ClusterError(
             f"{address}: expected the job server of a Ray cluster, got a program that speaks another protocol, such as "
             f"the one for build --address; the job server has the dashboard's port, usually http://{usual}"
-        )
-        raise ClusterError(msg) from error
+        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         reason = hide_secrets(str(getattr(reason, "strerror", None) or reason))
-        msg = (
+        raise ClusterError(
             f"{address}: expected the job server of a Ray cluster, but nothing answers there ({reason}); check that it "
             f"runs and that its dashboard's port is open or forwarded (ray dashboard, kubectl port-forward, ssh -L)"
-        )
-        raise ClusterError(msg) from error
+        ) from error
 
 
 def _require_version(address: Location, answer: IO[bytes]) -> None:

@@ -91,8 +91,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             numbers = batches.samples(options.step, len(samples), rank=options.data_parallel_rank)
         except ValueError as error:
-            msg = f"{options.cache}: {error}"
-            raise InputError(msg) from error
+            raise InputError(f"{options.cache}: {error}") from error
     if numbers is not None:
         shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
         forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
@@ -116,17 +115,14 @@ def check_options(options: argparse.Namespace) -> Batches | None:
     asked = [name for name in ("sample", "step", "document", "line") if getattr(options, name) is not None]
     if len(asked) != 1:
         got = " and ".join(f"--{name}" for name in asked) or "none"
-        msg = f"expected one of --sample, --step, --document and --line, got {got}"
-        raise UsageError(msg)
+        raise UsageError(f"expected one of --sample, --step, --document and --line, got {got}")
     sizes = (options.micro_batch_size, options.data_parallel_size)
     if options.global_batch_size is None:
         if options.step is not None or sizes != (None, None) or options.data_parallel_rank is not None:
-            msg = "expected --global-batch-size, on which steps depend, got none"
-            raise UsageError(msg)
+            raise UsageError("expected --global-batch-size, on which steps depend, got none")
         return None
     if options.data_parallel_rank is not None and (options.step is None or None in sizes):
-        msg = "--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size"
-        raise UsageError(msg)
+        raise UsageError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
     try:
         return Batches(
             global_batch_size=options.global_batch_size, micro_batch_size=sizes[0], data_parallel_size=sizes[1]
@@ -197,8 +193,7 @@ def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
     """Return what is before the last colon, and the number after it."""
     name, _, number = given.rpartition(":")
     if not re.fullmatch(r"[0-9]{1,18}", number) or (flag == "--line" and (not name or int(number) < 1)):
-        msg = f"{flag}: expected {form}, got {show_value(given)}"
-        raise UsageError(msg)
+        raise UsageError(f"{flag}: expected {form}, got {show_value(given)}")
     return name, int(number)
 
 

@@ -57,6 +57,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
     if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -45,8 +45,7 @@ class BlendedDataset:
     ) -> None:
         widths = {(dataset.sequence_length, dataset.add_extra_token) for dataset in datasets}
         if len(widths) != 1:
-            msg = f"expected datasets of one sequence length to blend, got {sorted(widths)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected datasets of one sequence length to blend, got {sorted(widths)}")
         self.datasets = list(datasets)
         self._is_in_store = any(dataset.is_in_store for dataset in self.datasets)
         self._order = ReadingOrder()
@@ -89,12 +88,10 @@ class BlendedDataset:
         path = os.fspath(description_path)
         description = read_description(path)
         if description["class"] != BLENDED_CLASS:
-            msg = f"{path}: expected the description of a {BLENDED_CLASS}, got a {description['class']}"
-            raise FormatError(msg)
+            raise FormatError(f"{path}: expected the description of a {BLENDED_CLASS}, got a {description['class']}")
         parts = description["datasets"]
         if prefixes is not None and len(prefixes) != len(parts):
-            msg = f"{path}: expected {len(parts)} prefixes, one for each dataset, got {len(prefixes)}"
-            raise ValueError(msg)
+            raise ValueError(f"{path}: expected {len(parts)} prefixes, one for each dataset, got {len(prefixes)}")
         folder = os.path.dirname(path)
         datasets = [
             GPTDataset.open_cache(
@@ -172,8 +169,7 @@ class BlendedDataset:
             FormatError: If the indices point outside the data.
         """
         if not 0 <= dataset_id < len(self.datasets):
-            msg = f"expected a dataset below {len(self.datasets)}, got {dataset_id}"
-            raise IndexError(msg)
+            raise IndexError(f"expected a dataset below {len(self.datasets)}, got {dataset_id}")
         dataset = self.datasets[dataset_id]
         own = dataset.find_document(document)
         if not own:
@@ -254,13 +250,11 @@ class BlendedDataset:
 
     def _check_number(self, number: int) -> None:
         if not -len(self) <= number < len(self):
-            msg = f"expected a sample below {len(self)}, got {number}"
-            raise IndexError(msg)
+            raise IndexError(f"expected a sample below {len(self)}, got {number}")
 
     def _check_location(self, dataset_id: np.integer[Any], sample: int) -> None:
         if not 0 <= dataset_id < len(self.datasets) or not 0 <= sample < len(self.datasets[dataset_id]):
-            msg = (
+            raise FormatError(
                 f"expected only samples that the blend's {len(self.datasets)} datasets have, got sample {sample} of "
                 f"dataset {dataset_id}; the blend was built from other datasets"
             )
-            raise FormatError(msg)

@@ -51,8 +51,7 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     """
     ids = np.asarray(tokens)
     if ids.dtype.kind not in "iu" and ids.size:
-        msg = f"{prefix}: expected integer tokens to decode, got {ids.dtype}"
-        raise TypeError(msg)
+        raise TypeError(f"{prefix}: expected integer tokens to decode, got {ids.dtype}")
     kept = ids[ids >= 0] if ids.dtype.kind == "i" else ids
     if tokenizer is None:
         return _decode_known(_recorded_tokenizer(prefix), kept)
@@ -61,8 +60,7 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
     if isinstance(tokenizer, Tokenizer):
         return _decode_known(tokenizer, kept)
     if not hasattr(tokenizer, "decode"):
-        msg = f"tokenizer: expected a path or a tokenizer with decode(), got {type(tokenizer).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"tokenizer: expected a path or a tokenizer with decode(), got {type(tokenizer).__name__}")
     return str(tokenizer.decode(kept.tolist(), skip_special_tokens=False))
 
 
@@ -79,16 +77,13 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except OSError as error:
-        msg = f"{path}: cannot be read as a manifest ({error.strerror}); restore the file"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read as a manifest ({error.strerror}); restore the file") from error
     try:
         if len(content) > LARGEST_MANIFEST_BYTES:
-            msg = f"more than {LARGEST_MANIFEST_BYTES} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"more than {LARGEST_MANIFEST_BYTES} bytes")
         return _parse(decode_json(content))
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: expected a manifest of dsindex ({error}); restore the file"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: expected a manifest of dsindex ({error}); restore the file") from error
 
 
 def _parse(manifest: object) -> NamedTokenizer | None:
@@ -99,20 +94,17 @@ def _parse(manifest: object) -> NamedTokenizer | None:
     """
     content = manifest.get("content") if isinstance(manifest, dict) else None
     if not isinstance(content, dict):
-        msg = "there is no content"
-        raise ValueError(msg)
+        raise ValueError("there is no content")
     recorded = content.get("tokenizer")
     if recorded is None:
         return None
     known = recorded if isinstance(recorded, dict) else {}
     name, sha256, revision, options = (known.get(key) for key in ("name", "sha256", "revision", "options"))
     if not isinstance(name, str) or not isinstance(sha256, str) or not isinstance(revision, str | None):
-        msg = "its tokenizer has no name and sha256"
-        raise ValueError(msg)
+        raise ValueError("its tokenizer has no name and sha256")
     options = {} if options is None else options
     if not isinstance(options, dict) or not options.keys() <= {field.name for field in fields(TokenizerOptions)}:
-        msg = "its tokenizer has unknown options"
-        raise ValueError(msg)
+        raise ValueError("its tokenizer has unknown options")
     run = manifest.get("run") if isinstance(manifest, dict) else None
     run = run if isinstance(run, dict) else {}
     path = run.get("tokenizer_path")
@@ -137,11 +129,10 @@ def _first_input(run: dict[str, Any]) -> str | None:
 def _recorded_tokenizer(prefix: str) -> Tokenizer:
     named = read_named_tokenizer(prefix)
     if named is None:
-        msg = (
+        raise TokenizerError(
             f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
             f"tokenizer=, the path of the tokenizer"
         )
-        raise TokenizerError(msg)
     folder = os.getcwd() if is_url(prefix) else os.path.dirname(os.path.abspath(prefix))
     return _load_named(named, folder, os.getcwd())
 
@@ -163,11 +154,10 @@ def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Toke
         return tokenizer
     what = [each.error if each.sha256 is None else f"{each.place} has {each.sha256[:16]}…" for each in others]
     found = "; ".join(what) or f"found none where it was, nor by that name in {working_folder} or beside the data"
-    msg = (
+    raise TokenizerError(
         f"expected the tokenizer {named.name!r} with sha256 {named.sha256[:16]}… that the dataset was made with, "
         f"{found}; pass tokenizer=, its path"
     )
-    raise TokenizerError(msg)
 
 
 def _load_given(path: str) -> Tokenizer:
@@ -191,11 +181,10 @@ def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     """Return the text of ids, all of which the tokenizer must have."""
     largest = int(ids.max()) if ids.size else 0
     if largest >= tokenizer.vocabulary_size and not _has_id(tokenizer, largest):
-        msg = (
+        raise TokenizerError(
             f"{tokenizer.name}: expected ids below its {tokenizer.vocabulary_size:,} tokens, got {largest}; the "
             f"dataset was made with another tokenizer: pass that one as tokenizer="
         )
-        raise TokenizerError(msg)
     return decode(tokenizer, ids.tolist())
 
 

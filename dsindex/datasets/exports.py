@@ -192,7 +192,6 @@ def read_facts(path: str) -> dict[str, str]:
         with open_file(path) as file, pq.ParquetFile(file) as parquet:
             stored = parquet.metadata.metadata or {}
     except (OSError, pa.ArrowException, ValueError) as error:
-        msg = f"{path}: cannot be read as a Parquet file ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read as a Parquet file ({error})") from error
     named = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in stored.items()}
     return {name.removeprefix(FACTS_PREFIX): value for name, value in named.items() if name.startswith(FACTS_PREFIX)}

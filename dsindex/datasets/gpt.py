@@ -59,8 +59,7 @@ class SampleOptions:
 
     def __post_init__(self) -> None:
         if self.eod_token is None and (self.reset_position_ids or self.reset_attention_mask or self.eod_mask_loss):
-            msg = "reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None"
-            raise ValueError(msg)
+            raise ValueError("reset_position_ids, reset_attention_mask and eod_mask_loss need an eod_token, got None")
         if self.reset_attention_mask and not self.create_attention_mask:
             msg = "reset_attention_mask without create_attention_mask would change nothing; set both or neither"
             raise ValueError(msg)
@@ -161,8 +160,7 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
     if isinstance(source, np.ndarray):
         _require_integers("the index array", what, shape, source.dtype, source.shape)
         if not source.flags.c_contiguous:
-            msg = f"the index array: expected {what} in the order of C, got another; pass a copy"
-            raise FormatError(msg)
+            raise FormatError(f"the index array: expected {what} in the order of C, got another; pass a copy")
         plain = source.view(np.ndarray)
     else:
         name = os.fspath(source)
@@ -175,8 +173,7 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
         try:
             mapped = np.memmap(name, head.dtype, mode="r", offset=head.array_offset, shape=head.shape)
         except (OSError, ValueError) as error:
-            msg = f"{name}: cannot be read as {what} ({error})"
-            raise FormatError(msg) from error
+            raise FormatError(f"{name}: cannot be read as {what} ({error})") from error
         plain = mapped.view(np.ndarray)
     # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
     plain.flags.writeable = False
@@ -189,8 +186,7 @@ def _require_integers(
     fits = len(shape) == len(wanted) and all(n in (None, m) for n, m in zip(wanted, shape, strict=True))
     if not fits or dtype.kind not in "iu":
         asked = " x ".join("any" if n is None else str(n) for n in wanted)
-        msg = f"{name}: expected {what} of {asked} integers, got {dtype} of shape {shape}"
-        raise FormatError(msg)
+        raise FormatError(f"{name}: expected {what} of {asked} integers, got {dtype} of shape {shape}")
 
 
 def expect_scattered_reads(*arrays: NDArray[Any]) -> None:
@@ -233,8 +229,7 @@ def _read_head(path: str, what: str) -> tuple[_Head, int]:
             file.seek(begin)
             text = file.read(min(header_bytes, _MOST_HEADER_BYTES + 1))
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
-        msg = f"{path}: cannot be read as {what} ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read as {what} ({error})") from error
     problem = "it does not begin as a .npy file, or is cut off"
     if start.startswith(b"\x93NUMPY") and len(text) == header_bytes:
         try:
@@ -245,8 +240,7 @@ def _read_head(path: str, what: str) -> tuple[_Head, int]:
             problem = f"its shape is {reprlib.repr(shape)}"
         except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
             problem = "its header is damaged"
-    msg = f"{path}: cannot be read as {what}: {problem}"
-    raise FormatError(msg)
+    raise FormatError(f"{path}: cannot be read as {what}: {problem}")
 
 
 def _is_shape(shape: object) -> bool:
@@ -260,8 +254,7 @@ def _plain(descr: object) -> str:
         ValueError: If it is one of something else.
     """
     if not isinstance(descr, str) or re.fullmatch(r"[<>|=]?[biufc]\d{1,2}", descr) is None:
-        msg = "expected numbers"
-        raise ValueError(msg)
+        raise ValueError("expected numbers")
     return descr
 
 
@@ -273,8 +266,7 @@ def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
     """
     numbers = np.asarray(indices, dtype=np.int64 if np.size(indices) == 0 else None)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        msg = f"expected sample numbers in one dimension, got {numbers.dtype} of shape {numbers.shape}"
-        raise TypeError(msg)
+        raise TypeError(f"expected sample numbers in one dimension, got {numbers.dtype} of shape {numbers.shape}")
     return numbers
 
 
@@ -321,8 +313,7 @@ class GPTDataset:
             msg = f"{dataset.prefix}: expected integer tokens, got {dataset.dtype}; choose a dataset of tokens"
             raise ValueError(msg)
         if sequence_length < 1:
-            msg = f"expected a sequence length of at least 1, got {sequence_length}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a sequence length of at least 1, got {sequence_length}")
         self.dataset = dataset
         self.sequence_length = sequence_length
         self.add_extra_token = add_extra_token
@@ -377,11 +368,10 @@ class GPTDataset:
         description = read_description(path)
         sequence_length, dataset_path = description.get("sequence_length"), description.get("dataset_path")
         if description["class"] != GPT_CLASS or type(sequence_length) is not int or not isinstance(dataset_path, str):
-            msg = (
+            raise FormatError(
                 f"{path}: expected the description of a {GPT_CLASS} with its dataset_path and sequence_length, got a "
                 f"{description['class']} with {dataset_path!r} and {sequence_length!r}"
             )
-            raise FormatError(msg)
         base = path.removesuffix("description.txt")
         data = dataset_path if prefix is None else prefix
         return cls(

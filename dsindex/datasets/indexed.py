@@ -149,11 +149,10 @@ class IndexedDataset:
         if length is None:
             length = room
         if offset < 0 or not 0 <= length <= room:
-            msg = (
+            raise IndexError(
                 f"{self.prefix}: expected a part of sequence {index}, which has {room + offset} tokens, "
                 f"got offset {offset}, length {length}"
             )
-            raise IndexError(msg)
         tokens = self._tokens[begin : begin + length]
         if begin < offset or len(tokens) != length:
             raise self._outside(index)
@@ -177,8 +176,7 @@ class IndexedDataset:
 
         ids = np.asarray(indices)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            msg = f"expected sequence numbers in one dimension, got {ids.dtype} of shape {ids.shape}"
-            raise TypeError(msg)
+            raise TypeError(f"expected sequence numbers in one dimension, got {ids.dtype} of shape {ids.shape}")
         ids = ids.astype(np.int64, copy=False)
         wrong = np.flatnonzero((ids < -len(self)) | (ids >= len(self)))
         if len(wrong):
@@ -241,15 +239,13 @@ class IndexedDataset:
         number = document.__index__()
         number += self.num_documents if number < 0 else 0
         if not 0 <= number < self.num_documents:
-            msg = f"{self.prefix}: expected a document below {self.num_documents}, got {document}"
-            raise IndexError(msg)
+            raise IndexError(f"{self.prefix}: expected a document below {self.num_documents}, got {document}")
         begin, end = int(boundaries[number]), int(boundaries[number + 1])
         if not 0 <= begin <= end <= len(self):  # possible only if the index was not checked on opening
-            msg = (
+            raise FormatError(
                 f"{self.prefix}.idx: expected document {number} within {len(self)} sequences, got {begin} to {end}; "
                 f"verify the dataset"
             )
-            raise FormatError(msg)
         return range(begin, end)
 
     def document(self, document: SupportsIndex) -> NDArray[Any]:
@@ -371,8 +367,7 @@ class IndexedDataset:
 
     def _open_index(self) -> SequenceIndex:
         if self._index is None:
-            msg = f"{self.prefix}: the dataset is closed"
-            raise ValueError(msg)
+            raise ValueError(f"{self.prefix}: the dataset is closed")
         return self._index
 
     def _no_such_sequence(self, index: object) -> Exception:

@@ -205,8 +205,7 @@ class _Opening:
             return self._open_address(path)
         refused = what_is_no_file(path)
         if refused is not None:
-            msg = f"{path}: expected a dataset, got {refused}"
-            raise InputError(msg)
+            raise InputError(f"{path}: expected a dataset, got {refused}")
         if os.path.isfile(path):
             return self._open_file()
         if os.path.isfile(f"{path}.idx"):
@@ -233,11 +232,10 @@ class _Opening:
             return self._open_instruction()
         if is_stored(with_suffix(path, PBIN_SUFFIX)):
             return self._open_packed(with_suffix(path, PBIN_SUFFIX))
-        msg = (
+        raise InputError(
             f"{path}: there is no dataset: expected the address of a prefix, of which there is a .idx, or of a .pbin; "
             f"index caches and lines are opened on this machine only"
         )
-        raise InputError(msg)
 
     def _open_file(self) -> Dataset:
         path = self._path
@@ -283,11 +281,10 @@ class _Opening:
         except FormatError as error:
             if path.endswith(PBIN_SUFFIX):
                 raise
-            msg = (
+            raise FormatError(
                 f"{path}: expected an .idx of MMIDIDX, a .pbin, a raw index, a JSONL file or the description of an "
                 f"index cache, got a file that begins with {read_head(path)[:8]!r}"
-            )
-            raise FormatError(msg) from error
+            ) from error
 
     def _open_instruction(self) -> Dataset:
         path = self._path
@@ -312,11 +309,10 @@ class _Opening:
     def _open_folder(self) -> Dataset:
         descriptions = sorted(glob.glob(os.path.join(glob.escape(self._path), f"*{DESCRIPTION_SUFFIX}")))
         if not descriptions:
-            msg = (
+            raise InputError(
                 f"{self._path}: expected the path of a dataset or the folder of an index cache, got a folder without "
                 f"descriptions; append the name of a dataset in it, without .bin and .idx"
             )
-            raise InputError(msg)
         return self._open_cache(descriptions, self._given.get("split", DEFAULT_SPLIT))
 
     def _open_description(self) -> Dataset:
@@ -346,8 +342,7 @@ class _Opening:
         """Raise an error for options that a kind of dataset does not take."""
         foreign = next((name for name in self._given if name not in names), None)
         if foreign is not None:
-            msg = f"{self._path}: this is {kind}, which does not take the option {foreign}; omit it"
-            raise InputError(msg)
+            raise InputError(f"{self._path}: this is {kind}, which does not take the option {foreign}; omit it")
 
     def _nothing(self) -> InputError:
         path = self._path
@@ -366,8 +361,7 @@ def read_head(path: str) -> bytes:
         with open_file(path) as file:
             return file.read(64)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _find_lines(idx_path: str) -> str:

@@ -150,8 +150,7 @@ def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
         with open_stored(path) as file:
             content = file.read(LARGEST_MANIFEST_BYTES + 1)
         if len(content) > LARGEST_MANIFEST_BYTES:
-            msg = f"expected at most {LARGEST_MANIFEST_BYTES} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"expected at most {LARGEST_MANIFEST_BYTES} bytes")
         return decode_json(content)
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
@@ -170,8 +169,7 @@ def _read_inputs(path: str) -> tuple[list[str], list[str]]:
     except (LookupError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
     if not all(isinstance(name, str) for name in [*given, *planned]):
-        msg = f"{path}: expected the paths of inputs, got other values; restore the file"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected the paths of inputs, got other values; restore the file")
     places = planned if len(planned) == len(given) else [absolute(name) for name in given]
     return given, places
 
@@ -298,8 +296,7 @@ def _read_parts(path: str) -> list[tuple[str, int]]:
         files = [entry[0] for entry in manifest["run"].get("plan", {}).get("inputs", [])]
         is_merged = manifest["content"].get("account") is None and all(count >= 0 for _, count in named)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        msg = f"{path}: cannot be read as a manifest ({error}); restore the file"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read as a manifest ({error}); restore the file") from error
     if not is_merged:
         return []
     absolute = files[::2] if len(files) == 2 * len(named) else [None] * len(named)  # .bin and .idx of each

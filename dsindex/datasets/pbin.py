@@ -121,8 +121,7 @@ class _Parts(ABC):
     def _number(self, index: SupportsIndex) -> int:
         number = operator.index(index)
         if not -len(self) <= number < len(self):
-            msg = f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}"
-            raise IndexError(msg)
+            raise IndexError(f"expected a {self._part_name} from 0 to {len(self) - 1}, got {number}")
         return number % len(self)
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
@@ -183,16 +182,14 @@ class _Blocks(_Parts):
         region: str | None,
     ) -> None:
         if block_size < 2:
-            msg = f"expected a block_size of at least 2, an input and a target, got {block_size}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a block_size of at least 2, an input and a target, got {block_size}")
         super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
         self.block_size = block_size
         if self.header.num_tokens < block_size:
-            msg = (
+            raise ValueError(
                 f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
                 f"choose a smaller one"
             )
-            raise ValueError(msg)
 
     def _facts(self) -> dict[str, object]:
         return {"blocks": len(self), "block size": self.block_size, "tokens": self.header.num_tokens}

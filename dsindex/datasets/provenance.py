@@ -139,8 +139,7 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
         except (OSError, pa.ArrowException) as error:
             raise _unreadable(path, error) from error
     if any(column.null_count or len(column) != end - begin for column in columns):
-        msg = f"{path}: expected an input, an offset and a line for every document; the file is damaged"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected an input, an offset and a line for every document; the file is damaged")
     inputs, offsets, lines = (column.to_numpy() for column in columns)
     return inputs, offsets, lines
 
@@ -174,8 +173,7 @@ def read_source(path: str, document: int) -> Source:
     """
     num_rows = count_rows(path)
     if not 0 <= document < num_rows:
-        msg = f"{path}: expected a document from 0 to {num_rows - 1}, got {document}"
-        raise IndexError(msg)
+        raise IndexError(f"{path}: expected a document from 0 to {num_rows - 1}, got {document}")
     inputs, offsets, lines = read_rows(path, document, document + 1)
     return Source(input=int(inputs[0]), offset=int(offsets[0]), line=int(lines[0]))
 
@@ -279,8 +277,7 @@ def _read_shard(shard: ShardProvenance, begin: int, end: int | None) -> NDArray[
         msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild it"
         raise InputError(msg) from error
     if size_bytes % dtype.itemsize or len(rows) != end - begin:
-        msg = f"{shard.path}: expected whole rows of {dtype.itemsize} bytes; the file is cut off"
-        raise FormatError(msg)
+        raise FormatError(f"{shard.path}: expected whole rows of {dtype.itemsize} bytes; the file is cut off")
     return rows
 
 

@@ -41,8 +41,7 @@ class RawLines:
         try:
             size_bytes = os.path.getsize(self.path)
         except OSError as error:
-            msg = f"{self.path}: cannot be read ({error.strerror}); check the path"
-            raise InputError(msg) from error
+            raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
         if not os.path.exists(self.index_path):
             create_raw_index(self.path, self.index_path)
         self._pairs = read_raw_index(self.index_path, size_bytes=size_bytes)
@@ -232,6 +231,5 @@ class MemMapDataset:
 def _checked(index: SupportsIndex, length: int) -> int:
     number = operator.index(index)
     if not -length <= number < length:
-        msg = f"expected a line from 0 to {length - 1}, got {number}"
-        raise IndexError(msg)
+        raise IndexError(f"expected a line from 0 to {length - 1}, got {number}")
     return number % length

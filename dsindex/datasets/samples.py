@@ -276,17 +276,14 @@ class Batches:
     def __post_init__(self) -> None:
         given = (self.global_batch_size, self.micro_batch_size, self.data_parallel_size)
         if any(size is not None and size < 1 for size in given):
-            msg = "expected batch sizes and a data-parallel size of at least 1"
-            raise ValueError(msg)
+            raise ValueError("expected batch sizes and a data-parallel size of at least 1")
         if (self.micro_batch_size is None) != (self.data_parallel_size is None):
-            msg = "expected a micro-batch size and a data-parallel size, or neither: ranks depend on both"
-            raise ValueError(msg)
+            raise ValueError("expected a micro-batch size and a data-parallel size, or neither: ranks depend on both")
         if self.global_batch_size % self._round:
-            msg = (
+            raise ValueError(
                 f"expected a global batch that {self.micro_batch_size} samples on {self.data_parallel_size} ranks "
                 f"divide, got {self.global_batch_size}"
             )
-            raise ValueError(msg)
 
     @property
     def _round(self) -> int:
@@ -306,17 +303,15 @@ class Batches:
         """
         last = num_samples // self.global_batch_size
         if not 1 <= step <= last:
-            msg = (
+            raise ValueError(
                 f"expected a step from 1 to {last}, got {step}: the data has {num_samples} samples, in whole batches "
                 f"of {self.global_batch_size}"
             )
-            raise ValueError(msg)
         begin = (step - 1) * self.global_batch_size
         if rank is None:
             return list(range(begin, begin + self.global_batch_size))
         if self.micro_batch_size is None or self.data_parallel_size is None or not 0 <= rank < self.data_parallel_size:
-            msg = f"expected a rank below the data-parallel size {self.data_parallel_size}, got {rank}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a rank below the data-parallel size {self.data_parallel_size}, got {rank}")
         rounds = range(begin + rank * self.micro_batch_size, begin + self.global_batch_size, self._round)
         return [first + number for first in rounds for number in range(self.micro_batch_size)]
 

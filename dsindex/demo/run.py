@@ -51,11 +51,10 @@ def own_folder(path: str, marker: str) -> Path:
                 _write_note(marker, text, folder)
             elif marker not in names or _read(marker, folder) != text:
                 foreign = min(names)
-                msg = (
+                raise OutputError(
                     f"{path}: expected a new or empty folder, or one with the {marker} that {_MARKS[marker]} wrote, "
                     f"found {foreign!r} in it; choose another --output"
                 )
-                raise OutputError(msg)
     except OSError as error:
         raise output_error(path, error) from error
     return Path(path)
@@ -68,14 +67,12 @@ def clear_names(folder: Path, names: tuple[str, ...]) -> None:
         OutputError: If it is a symbolic link, or one of the names is not a file.
     """
     if folder.is_symlink():
-        msg = f"{folder}: expected a folder, got a symbolic link; remove it, or choose another --output"
-        raise OutputError(msg)
+        raise OutputError(f"{folder}: expected a folder, got a symbolic link; remove it, or choose another --output")
     make_folder(str(folder))
     remove_named(str(folder), names)
     for name in names:
         if os.path.lexists(folder / name):
-            msg = f"{folder / name}: expected a file or nothing, got something else; remove it"
-            raise OutputError(msg)
+            raise OutputError(f"{folder / name}: expected a file or nothing, got something else; remove it")
 
 
 def _write_note(name: str, data: bytes, folder: int) -> None:
@@ -195,8 +192,7 @@ def write_demo_jsonl(
         The files' paths, in the order of the documents.
     """
     if not 1 <= num_files <= num_documents:
-        msg = f"expected from 1 to num_documents={num_documents} files, got num_files={num_files}"
-        raise ValueError(msg)
+        raise ValueError(f"expected from 1 to num_documents={num_documents} files, got num_files={num_files}")
     folder.mkdir(parents=True, exist_ok=True)
     documents = demo_documents(num_documents, seed=seed)
     paths = []

@@ -100,8 +100,7 @@ def read_export_manifest(folder: str) -> ExportManifest | None:
     try:
         found = decode_json(read_own(path, most_bytes=LARGEST_MANIFEST_BYTES))
         if not isinstance(found, dict) or found.get("format") != EXPORT_FORMAT:
-            msg = f"expected {EXPORT_FORMAT!r}, got another JSON file"
-            raise ValueError(msg)
+            raise ValueError(f"expected {EXPORT_FORMAT!r}, got another JSON file")
         return ExportManifest.model_validate(found)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -110,8 +109,7 @@ def read_export_manifest(folder: str) -> ExportManifest | None:
         problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (OSError, ValueError) as error:
         problem = str(error)
-    msg = f"{path}: cannot be read as the manifest of an export ({problem}); move the folder away"
-    raise FormatError(msg)
+    raise FormatError(f"{path}: cannot be read as the manifest of an export ({problem}); move the folder away")
 
 
 PROGRESS_FILE = "export.progress.jsonl"
@@ -246,8 +244,7 @@ def require_own(path: str) -> None:
     if not os.path.lexists(path):
         return
     if os.path.islink(path) or not os.path.isdir(path):
-        msg = f"{path}: expected a folder of an export, got a file or a link; {_REMEDY}"
-        raise OutputError(msg)
+        raise OutputError(f"{path}: expected a folder of an export, got a file or a link; {_REMEDY}")
     manifest = read_export_manifest(path)
     recorded = {} if manifest is None else manifest.content.digests
     for name in _files(path):

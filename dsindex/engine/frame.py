@@ -245,8 +245,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
             with last_words(partial(_end_at_once, reporter, kept)):
                 return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
         except ClusterLostError as lost:
-            msg = f"{lost}; {kept()} on a new cluster"
-            raise ClusterLostError(msg) from lost
+            raise ClusterLostError(f"{lost}; {kept()} on a new cluster") from lost
         except BaseException as stop:
             if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
                 stop.add_note(kept())

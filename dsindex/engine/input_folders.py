@@ -118,11 +118,10 @@ def choose_split(folder: str, files: Sequence[FolderFile], wanted: str | None) -
     unnamed = counts.pop(None, 0)
     if wanted is None:
         if len(counts) > 1:
-            msg = (
+            raise InputError(
                 f"{folder}: expected files of one split, found {_describe(counts, unnamed)}; choose with --input-split "
                 f"NAME, or take them all with --input-split {ALL_SPLITS}"
             )
-            raise InputError(msg)
         return list(files)
     split = canonical_split(wanted)
     if split in counts:
@@ -156,11 +155,10 @@ def require_all_parts(files: Iterable[FolderFile]) -> None:
         if missing < first + int(total):
             width = len(total)
             name = f"{stem}{missing:0{width}}-of-{total}{rest}"
-            msg = (
+            raise InputError(
                 f"{os.path.join(head, name)}: this part is missing, {len(numbers):,} of {int(total):,} are there; get "
                 f"it, or name the files themselves if you want them without it"
             )
-            raise InputError(msg)
 
 
 def _describe(counts: Counter[str | None], unnamed: int) -> str:
@@ -190,8 +188,7 @@ Form = TypeVar("Form", bound=BaseModel)
 
 def _require_name(name: str) -> str:
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        msg = f"expected a name inside the folder, got {name!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a name inside the folder, got {name!r}")
     return name
 
 
@@ -238,16 +235,14 @@ def read_data_files(folder: str) -> SavedDataset | None:
         return None
     state = _validated(path, stored, _State)
     if state.indices_files:
-        msg = (
+        raise InputError(
             f"{path}: expected records in the order of their files, got a dataset with an indices mapping; load it, "
             f"call flatten_indices(), and save it again"
         )
-        raise InputError(msg)
     names = tuple(file.filename for file in state.data_files)
     for name in names:
         if not os.path.exists(os.path.join(folder, name)):
-            msg = f"{path}: expected the file {name!r} beside it, found none; copy the whole folder again"
-            raise InputError(msg)
+            raise InputError(f"{path}: expected the file {name!r} beside it, found none; copy the whole folder again")
     return SavedDataset(names=names, split=state.split)
 
 
@@ -261,8 +256,7 @@ def read_split_names(folder: str) -> tuple[str, ...]:
     names = tuple(_validated(path, _read(path), _Dict).splits)
     for name in names:
         if not os.path.isdir(os.path.join(folder, name)):
-            msg = f"{path}: expected a folder {name!r} beside it, found none; copy the whole folder again"
-            raise InputError(msg)
+            raise InputError(f"{path}: expected a folder {name!r} beside it, found none; copy the whole folder again")
     return names
 
 
@@ -271,8 +265,7 @@ def _read(path: str) -> object:
         with open_file(path) as file:
             content = file.read(MAX_STATE_BYTES + 1)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); check --input"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     try:
         return decode_json(content[:MAX_STATE_BYTES])
     except ValueError as error:
@@ -433,11 +426,10 @@ def find_folder_files(folder: str, split: str | None, *, say: Say = ignore) -> l
     else:
         files, others = _walk(folder, _list)
     if not files:
-        msg = (
+        raise InputError(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
             f"found {_describe_others(others)}; name files of another kind by a pattern"
         )
-        raise InputError(msg)
     chosen = choose_split(folder, files, split)
     require_all_parts(chosen)
     _require_one_format(chosen)
@@ -476,11 +468,10 @@ def _members(folder: _Subfolder, others: Counter[str], list_folder: _Lister) -> 
         others["work folders of dsindex"] += 1
         return ()
     if is_url(folder.path) and (DICT_FILE in entries or STATE_FILE in entries):
-        msg = (
+        raise InputError(
             f"{folder.path}: expected files with records, got a folder that datasets.save_to_disk wrote, whose order "
             f"is only read on this machine; copy it here, or name its .arrow files by a pattern"
         )
-        raise InputError(msg)
     if DICT_FILE in entries:
         splits = read_split_names(folder.path)
         return [_below(folder, name, split=name) for name in splits]
@@ -541,8 +532,7 @@ def _list(path: str) -> Mapping[str, _Entry]:
         with os.scandir(path) as entries:
             return {entry.name: entry for entry in entries}
     except OSError as error:
-        msg = f"{path}: the folder cannot be read ({error.strerror}); check --input"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: the folder cannot be read ({error.strerror}); check --input") from error
 
 
 def _require_one_format(files: Iterable[FolderFile]) -> None:
@@ -556,11 +546,10 @@ def _require_one_format(files: Iterable[FolderFile]) -> None:
         stem = data_stem(file.path) or file.path
         other = seen.setdefault(stem, file.path)
         if other != file.path:
-            msg = (
+            raise InputError(
                 f"{file.path}: expected no other format of the same file, found {os.path.basename(other)} beside it, "
                 f"and its records would count twice; move one away, or name the files themselves"
             )
-            raise InputError(msg)
 
 
 def _describe_others(others: Counter[str]) -> str:

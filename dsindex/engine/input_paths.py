@@ -49,8 +49,7 @@ def read_input_list(path: str) -> Iterator[tuple[str, str]]:
     """
     content = _read(path)
     if content.startswith(_WIDE_MARKS):
-        msg = f"{path}: expected a list in UTF-8 or the bytes of file names, got UTF-16; save it as UTF-8"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected a list in UTF-8 or the bytes of file names, got UTF-16; save it as UTF-8")
     is_separated = b"\0" in content
     unit = "entry" if is_separated else "line"
     is_empty = True
@@ -59,16 +58,14 @@ def read_input_list(path: str) -> Iterator[tuple[str, str]]:
             continue
         origin = f"{path}, {unit} {number}"
         if len(entry) > MAX_PATH_BYTES:
-            msg = (
+            raise InputError(
                 f"{origin}: expected a path, got {len(entry)} bytes; give a file with records to --input, and a list "
                 f"of paths to --input-list"
             )
-            raise InputError(msg)
         is_empty = False
         yield origin, os.fsdecode(entry)
     if is_empty:
-        msg = f"{path}: expected a list with at least one path, got none; check --input-list"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected a list with at least one path, got none; check --input-list")
 
 
 def _split(content: bytes, *, is_separated: bool) -> list[bytes]:
@@ -79,8 +76,7 @@ def _split(content: bytes, *, is_separated: bool) -> list[bytes]:
 
 def _read(path: str) -> bytes:
     if is_url(path):
-        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}, or name it with --input if it holds text"
-        raise InputError(msg)
+        raise InputError(f"{path.partition('?')[0]}: {ONLY_INPUTS}, or name it with --input if it holds text")
     try:
         with open_piped() if path == "-" else open_file(path) as file:
             content = file.read(MAX_LIST_BYTES + 1)
@@ -231,11 +227,10 @@ def _require_no_circles(pattern: str) -> None:
             identity = _folder_identity(path)
             del around[depth:]
             if identity in around:
-                msg = (
+                raise InputError(
                     f"{pattern}: expected folders without links that lead in circles, got {path}, which leads to a "
                     "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
                 )
-                raise InputError(msg)
             if identity is not None and identity not in seen:
                 seen.add(identity)
                 around.append(identity)

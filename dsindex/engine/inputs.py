@@ -127,20 +127,16 @@ def _look_at(path: str) -> InputFile:
             if kind == STANDARD_INPUT_KIND
             else "save its data to a file and name that: an input is read in parts, in parallel and more than once"
         )
-        msg = f"{path}: expected a file, got {kind}; {remedy}"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected a file, got {kind}; {remedy}")
     try:
         status = input_status(path)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); check --input"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     if status.size_bytes == 0:
         what = "an empty object" if is_url(path) else describe_empty(path)
-        msg = f"{path}: expected at least one record, got {what}; leave it out of --input"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected at least one record, got {what}; leave it out of --input")
     if not is_url(path) and not os.access(path, os.R_OK):
-        msg = f"{path}: cannot be read (Permission denied); check --input"
-        raise InputError(msg)
+        raise InputError(f"{path}: cannot be read (Permission denied); check --input")
     return InputFile(
         path=status.path,
         absolute_path=absolute(status.path),
@@ -361,8 +357,7 @@ def _with_form(file: InputFile, *, wanted: InputFormat) -> InputFile:
     try:
         return replace(file, form=detect_form(file.absolute_path, shown_as=file.path, wanted=wanted))
     except OSError as error:
-        msg = f"{file.path}: cannot be read ({error.strerror}); check --input"
-        raise InputError(msg) from error
+        raise InputError(f"{file.path}: cannot be read ({error.strerror}); check --input") from error
 
 
 def _detect_table(path: str, head: bytes) -> TableFormat | None:
@@ -388,11 +383,10 @@ def _named_format(name: str, container: Container) -> Format:
         msg = f"{name}: expected a Parquet or Arrow file as its name says, got {got}; unpack it, or fetch it again"
         raise InputError(msg)
     if suffix == ".txt":
-        msg = (
+        raise InputError(
             f"{name}: expected to know what a document of plain text is; choose --input-format lines (each line is "
             f"one) or --input-format document (each file is one)"
         )
-        raise InputError(msg)
     return _NAMED_FORMATS.get(suffix, "jsonl")
 
 
@@ -413,8 +407,7 @@ def _size_of(path: str) -> int:
     try:
         return input_status(path).size_bytes
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
 
 
 # Inputs that are read several times or in part, as `--repeat FILE=2.5` asks for.
@@ -456,8 +449,7 @@ def repeat_inputs(
         for position in found:
             if position in times:
                 path = show_name(inputs[position].path)
-                msg = f"--repeat {show_name(name)}: expected each input once, but {path} was named before"
-                raise InputError(msg)
+                raise InputError(f"--repeat {show_name(name)}: expected each input once, but {path} was named before")
             times[position] = Fraction(number)
     repeated = []
     for position, file in enumerate(inputs):

@@ -509,8 +509,7 @@ def _identity(value: object) -> FileIdentity:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
-        msg = f"expected a path, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a path, got {value!r}")
     return value
 
 
@@ -568,12 +567,10 @@ def _sorted_inside(result: SortResult) -> SortResult:
 
 def _require_inside(files: Sequence[StoredFile], counts: Sequence[int]) -> None:
     if min([*counts, *(file.size_bytes for file in files)]) < 0:
-        msg = "expected counts of at least 0"
-        raise ValueError(msg)
+        raise ValueError("expected counts of at least 0")
     for file in files:
         if not file.name.startswith("shards/") or os.path.normpath(file.name) != file.name or "\0" in file.name:
-            msg = f"expected a file below shards/, got {file.name!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a file below shards/, got {file.name!r}")
 
 
 def _digested(result: RangeResult) -> RangeResult:
@@ -591,8 +588,7 @@ def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for suffix, file in files.items():
         size_bytes, digest = file["size_bytes"], file["digest"]
         if "/" in suffix or len(file) != 2 or not isinstance(size_bytes, int) or not isinstance(digest, str):
-            msg = f"expected a suffix with a size and a digest, got {suffix!r}: {file!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a suffix with a size and a digest, got {suffix!r}: {file!r}")
     return files
 
 

@@ -285,8 +285,7 @@ class _Lock:
 def _refuse_unless_dead(path: str, folder: int, found: _Found, *, what: str) -> None:
     owner = parse_owner(found.content)
     if owner is None and found.content.strip(b"\0"):
-        msg = f"{path}: expected a lock of dsindex or nothing, got another file; move it away"
-        raise PlanError(msg)
+        raise PlanError(f"{path}: expected a lock of dsindex or nothing, got another file; move it away")
     alive = None if owner is None else is_alive(owner)
     if alive is False:
         return
@@ -300,8 +299,7 @@ def _refuse_unless_dead(path: str, folder: int, found: _Found, *, what: str) -> 
         if left <= 0:
             return
         remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
-    msg = f"{path}: {name_driver(owner)} works on {what}; {remedy}"
-    raise PlanError(msg)
+    raise PlanError(f"{path}: {name_driver(owner)} works on {what}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,8 +328,7 @@ def _open_found(folder: int, path: str) -> Iterator[_Found | None]:
         yield None
         return
     if descriptor is None:
-        msg = f"{path}: expected a lock of dsindex or nothing, got {kind}; move it away"
-        raise PlanError(msg)
+        raise PlanError(f"{path}: expected a lock of dsindex or nothing, got {kind}; move it away")
     try:
         status = os.fstat(descriptor)
         yield _Found(descriptor=descriptor, status=status, content=os.read(descriptor, MAX_LOCK_BYTES + 1))
@@ -427,11 +424,10 @@ def require_conditions(url: ObjectUrl, content: bytes) -> None:
     """
     if put_if_absent(url, content + b"\n") is not None:
         remove_objects([url])
-        msg = (
+        raise PlanError(
             f"{url}: expected a store with conditional writes (If-None-Match), got one that ignores them; write to "
             f"another store, or to a disk"
         )
-        raise PlanError(msg)
 
 
 class _ObjectLock:
@@ -458,8 +454,7 @@ class _ObjectLock:
                 self._etag = etag
                 self._beat.start()
                 return
-        msg = f"{self._url}: other drivers take {self._what} again and again; wait for them"
-        raise PlanError(msg)
+        raise PlanError(f"{self._url}: other drivers take {self._what} again and again; wait for them")
 
     def release(self) -> None:
         """Remove the lock, unless another driver took it over."""
@@ -479,8 +474,7 @@ class _ObjectLock:
 def _refuse_unless_owner_dead(url: ObjectUrl, content: bytes, age_seconds: float, *, what: str) -> None:
     owner = parse_owner(content)
     if owner is None:
-        msg = f"{url}: expected a lock of dsindex or nothing, got another object; move it away"
-        raise PlanError(msg)
+        raise PlanError(f"{url}: expected a lock of dsindex or nothing, got another object; move it away")
     alive = is_alive(owner)
     if alive is False:
         return
@@ -490,5 +484,4 @@ def _refuse_unless_owner_dead(url: ObjectUrl, content: bytes, age_seconds: float
         if left <= 0:
             return
         remedy += f"; if it no longer runs, its lock lapses in {left:.0f} s"
-    msg = f"{url}: {name_driver(owner)} works on {what}; {remedy}"
-    raise PlanError(msg)
+    raise PlanError(f"{url}: {name_driver(owner)} works on {what}; {remedy}")

@@ -93,8 +93,7 @@ def _describe_files(files: dict[str, StoredFile]) -> dict[str, dict[str, Any]]:
 
 def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
     if not is_plan(plan):
-        msg = "expected settings and inputs"
-        raise ValueError(msg)
+        raise ValueError("expected settings and inputs")
     return plan
 
 
@@ -228,8 +227,7 @@ class Content(_Part):
             ValueError: If the dataset was not made from records.
         """
         if self.account is None:
-            msg = "expected a dataset that was made from records"
-            raise ValueError(msg)
+            raise ValueError("expected a dataset that was made from records")
         return self.account
 
     @property
@@ -299,27 +297,23 @@ def read_manifest(prefix: str) -> Manifest | None:
     try:
         with open_readable(path) as file:
             if file.size_bytes > LARGEST_MANIFEST_BYTES:
-                msg = f"{path}: expected a manifest, got a file of {file.size_bytes} bytes; {remedy}"
-                raise FormatError(msg)
+                raise FormatError(f"{path}: expected a manifest, got a file of {file.size_bytes} bytes; {remedy}")
             manifest = decode_json(file.read_at(file.size_bytes, 0))
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except (OSError, ValueError) as error:
-        msg = f"{path}: cannot be read as a manifest ({error}); {remedy}"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read as a manifest ({error}); {remedy}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
-        msg = f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}")
     try:
         return Manifest.model_validate(manifest)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
-        msg = (
+        raise FormatError(
             f"{path}: expected a valid {place}, got a damaged manifest ({first['msg']}); restore the file, "
             f"or rebuild with --fresh"
-        )
-        raise FormatError(msg) from error
+        ) from error
 
 
 def files_have_recorded_sizes(prefix: str, manifest: Manifest) -> bool:

@@ -114,25 +114,22 @@ def merged_header(parts: Sequence[Part]) -> IndexHeader:
         ValueError: If there are no parts.
     """
     if not parts:
-        msg = "expected at least one part to merge, got none"
-        raise ValueError(msg)
+        raise ValueError("expected at least one part to merge, got none")
     first = parts[0]
     # A dataset without sequences looks the same with and without modes.
     filled = next((part for part in parts if part.header.num_sequences), first)
     for part in parts:
         if part.header.dtype != first.header.dtype:
-            msg = (
+            raise FormatError(
                 f"{part.idx_path}: expected tokens of type {first.header.dtype} as in {first.idx_path}, "
                 f"got {part.header.dtype}; datasets of different token types cannot be merged"
             )
-            raise FormatError(msg)
         if part.header.num_sequences and part.header.has_modes != filled.header.has_modes:
             has, lacks = (part, filled) if part.header.has_modes else (filled, part)
-            msg = (
+            raise FormatError(
                 f"{lacks.idx_path}: expected sequence modes as in {has.idx_path}, got none; "
                 f"datasets with and without modes cannot be merged"
             )
-            raise FormatError(msg)
     return IndexHeader(
         dtype=first.header.dtype,
         num_sequences=sum(part.header.num_sequences for part in parts),
@@ -164,11 +161,10 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
                 tokens += int(chunk.sum(dtype=np.int64))
                 yield chunk
             if tokens * part.header.dtype.itemsize != part.bin_bytes:
-                msg = (
+                raise FormatError(
                     f"{part.idx_path}: expected a .bin of {tokens * part.header.dtype.itemsize} bytes, "
                     f"got {part.bin_bytes}; they do not belong together"
                 )
-                raise FormatError(msg)
 
     def boundaries() -> Iterator[NDArray[np.int64]]:
         yield np.zeros(1, BOUNDARY)
@@ -211,8 +207,7 @@ def _moved_boundaries(part: Part, chunks: Iterable[NDArray[np.int64]], base: int
     header = part.header
     for number, chunk in enumerate(chunks):
         if number == 0 and chunk[0] != 0:
-            msg = f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}"
-            raise FormatError(msg)
+            raise FormatError(f"{part.idx_path}: expected the first document boundary to be 0, got {chunk[0]}")
         if chunk[0] < previous or np.any(chunk[1:] < chunk[:-1]):
             msg = f"{part.idx_path}: expected document boundaries that never decrease; the index is damaged"
             raise FormatError(msg)

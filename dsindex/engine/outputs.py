@@ -106,11 +106,10 @@ def require_unchanged(standing: Standing) -> None:
     now = look_at_output(standing.output)
     for path in standing.output.paths:
         if now.files.get(path) != standing.files.get(path):
-            msg = (
+            raise OutputError(
                 f"{path}: expected no change since this job began, got a file that was written, replaced or "
                 f"removed meanwhile; nothing was published: find out what writes there, then run the same command again"
             )
-            raise OutputError(msg)
 
 
 def find_finished(
@@ -143,11 +142,10 @@ def find_finished(
         stored = manifest.run.plan
         changes = describe_changes(stored, plan, may_grow=may_grow)
         if changes:
-            msg = (
+            raise PlanError(
                 f"{prefix}: finished output of another plan is here: {'; '.join(changes)}; "
                 f"choose another place for the output, or replace it with --fresh"
             )
-            raise PlanError(msg)
         if not has_added_inputs(stored, plan) and files_have_recorded_sizes(prefix, manifest):
             finished.append(manifest)
         else:
@@ -196,11 +194,10 @@ def _refuse_foreign(standing: Standing, published: frozenset[FileIdentity]) -> N
     for path, identity in standing.files.items():
         if identity in published:
             continue
-        msg = (
+        raise OutputError(
             f"{path}: exists already, and no manifest says that dsindex made it; "
             f"choose another place for the output, or replace it with --fresh"
         )
-        raise OutputError(msg)
 
 
 def _refuse_modified(standing: Standing, manifest: Manifest) -> None:
@@ -221,11 +218,10 @@ def _refuse_modified(standing: Standing, manifest: Manifest) -> None:
         has_size = file is not None and (is_tagged(identity) or file.size_bytes == size_bytes)
         if file is not None and has_size and not (is_newer and _digest(path) != file.digest):
             continue
-        msg = (
+        raise OutputError(
             f"{path}: expected the file that the manifest describes, got another one, which may be someone else's; "
             f"move it away, choose another place for the output, or replace it with --fresh"
         )
-        raise OutputError(msg)
 
 
 def _digest(path: str) -> str | None:

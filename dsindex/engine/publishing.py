@@ -82,8 +82,7 @@ def require_upload(url: str, partial: str, ledger: Ledger) -> Upload:
     """
     upload = current_upload(url, partial, ledger)
     if upload is None:
-        msg = f"{url}: expected an upload that was begun"
-        raise ValueError(msg)
+        raise ValueError(f"{url}: expected an upload that was begun")
     return upload
 
 

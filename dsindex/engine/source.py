@@ -494,11 +494,10 @@ def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
     with ThreadPoolExecutor(_FINGERPRINTS_AT_ONCE, thread_name_prefix="dsindex-fingerprint") as pool:
         for path, now in zip(paths, pool.map(fingerprint_input, paths), strict=True):
             if now != recorded[path]:
-                msg = (
+                raise PlanError(
                     f"{path}: expected the bytes that were tokenized before, got others of the same size and time; "
                     f"put the former file back, or start over with --fresh"
                 )
-                raise PlanError(msg)
 
 
 _FINGERPRINTS_AT_ONCE = 8

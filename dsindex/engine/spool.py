@@ -85,8 +85,7 @@ def open_piped() -> Iterator[IO[bytes]]:
     """
     buffer = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
     if buffer is None or buffer.closed:
-        msg = "-: expected data on standard input, but it is closed; pipe the data to this command"
-        raise InputError(msg)
+        raise InputError("-: expected data on standard input, but it is closed; pipe the data to this command")
     if buffer.isatty():
         msg = "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | dsindex …`"
         raise InputError(msg)
@@ -262,11 +261,10 @@ def _send(upload: Upload, stream: IO[bytes]) -> tuple[int, str]:
         for chunk in read_chunks(stream):
             file.write(chunk)
             if file.size_bytes > most:
-                msg = (
+                raise OutputError(
                     f"{upload.url}: expected at most {most:,} bytes on standard input, which an upload can have, got "
                     f"more; pipe less at a time, or choose a --work-dir on a disk"
                 )
-                raise OutputError(msg)
         if file.size_bytes == 0:
             raise InputError(NOTHING_PIPED)
     return file.size_bytes, str(time_of_content(file.hexdigest()))

@@ -54,11 +54,10 @@ def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], Non
 
     def accept(size_bytes: int, version: str) -> None:
         if recorded not in (None, (size_bytes, version)):
-            msg = (
+            raise PlanError(
                 f"{work_dir}: expected the standard input of the shards that are here, {recorded[0]:,} bytes, got "
                 f"another of {size_bytes:,} bytes; start over with --fresh, or choose another --work-dir"
             )
-            raise PlanError(msg)
 
     with open_piped() as stream, hold_work_folder(work_dir) as folder_id:
         say("reading standard input to its end, into the work folder")

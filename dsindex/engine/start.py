@@ -248,8 +248,7 @@ def require_room(folder: str, needed: int, *, what: str, remedy: str) -> None:
     free = free_bytes(folder)
     if needed > free:
         wanted, there = format_room(needed, free)
-        msg = f"{folder}: about {wanted} are needed for {what}, {there} are free; {remedy}"
-        raise OutputError(msg)
+        raise OutputError(f"{folder}: about {wanted} are needed for {what}, {there} are free; {remedy}")
 
 
 def size_of_files(folder: str) -> int:

@@ -85,11 +85,10 @@ class BadRecordBudget:
             self._refuse()
 
     def _refuse(self) -> None:
-        msg = (
+        raise InputError(
             f"{self._bad} bad records were set aside, more than the {self._limit} of --max-bad-records; "
             f"look at the *.quarantine files in the work folder, then fix the input or raise the limit"
         )
-        raise InputError(msg)
 
 
 # The shards that an earlier run committed: intact ones are kept, the others are made again.
@@ -576,7 +575,7 @@ class _Stage:
             if other.input == task.input and other.shard in self._results
         ]
         lines = sum(result.num_lines for _, result in before)
-        if task.form.container != "plain":  # a line that damage made unreadable is none of the user's
+        if task.form.container != "plain":  # corrupt archive, not a bad record
             end = None if task.is_of_stream else task.end
             require_whole(task.path, task.form.container, begin=0 if task.is_of_stream else task.begin, end=end)
         first_offset = 0 if task.form.has_absolute_offsets else sum(result.text_bytes for _, result in before)
@@ -591,8 +590,7 @@ class _Stage:
             if filtered:
                 what = f"{' and '.join(filters)} {'keeps' if len(filters) == 1 else 'keep'}"
                 remedy = "check the condition" if "--where" in filters else "take a larger share"
-                msg = f"expected a record that {what}, got none of {filtered:,}; {remedy}"
-                raise InputError(msg)
+                raise InputError(f"expected a record that {what}, got none of {filtered:,}; {remedy}")
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             bad = sum(result.num_quarantined for result in results)
             if bad:

@@ -153,11 +153,10 @@ def _refuse_other_output(folder: WorkFolder, plan: Plan) -> None:
     for name in ("output-prefix", "output"):
         before, now = stored["settings"].get(name), plan.settings.get(name)
         if before != now:
-            msg = (
+            raise PlanError(
                 f"{folder.path}: expected no work on another output, got work on {before or 'one of another kind'}; "
                 f"choose another --work-dir, or remove this folder if nobody needs it"
             )
-            raise PlanError(msg)
 
 
 def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
@@ -165,11 +164,10 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
     if not history.has_work:
         return
     if history.plan is None:
-        msg = (
+        raise PlanError(
             f"{folder.path}: expected the plan of the ledger's shards, but neither plan.json nor the ledger has one "
             f"that can be read; restore one of them, or make all shards again with --fresh"
         )
-        raise PlanError(msg)
     changes = describe_changes(history.plan, plan, may_grow=True)
     if changes:
         what = (
@@ -177,11 +175,10 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
             if history.finished
             else "an unfinished build of another plan is here"
         )
-        msg = (
+        raise PlanError(
             f"{folder.path}: {what}: {'; '.join(changes)}; use the former options and inputs to continue it, "
             f"--fresh to start over, or another --work-dir"
         )
-        raise PlanError(msg)
 
 
 # A job's work folder in an object store: the same names as on a disk, and the same rules.
@@ -207,8 +204,7 @@ class ObjectFolder(WorkFolder):
     def url(self) -> ObjectUrl:
         """Its address."""
         if not isinstance(self.path, ObjectUrl):
-            msg = f"expected an address, got {self.path}"
-            raise TypeError(msg)
+            raise TypeError(f"expected an address, got {self.path}")
         return self.path
 
     def start_over(self, plan: Plan | None = None) -> None:
@@ -331,11 +327,10 @@ def _mark_object(url: ObjectUrl) -> str:
     lock = url.with_suffix(f"/{LOCK_FILE}")
     foreign = [each.url for each in list_objects(url, most=_FEW) if each.url != lock]
     if foreign:
-        msg = (
+        raise PlanError(
             f"{url}: expected a new folder or one of dsindex, found {foreign[0]} and no {MARKER_FILE}; choose "
             f"another --work-dir"
         )
-        raise PlanError(msg)
     marker, content = url.with_suffix(f"/{MARKER_FILE}"), new_marker()
     if put_if_absent(marker, content) is not None:
         require_conditions(marker, content)
@@ -444,8 +439,7 @@ def _make(path: str) -> None:
         occupied = os.path.dirname(occupied)
     if not os.path.isdir(occupied):
         remedy = "choose another --work-dir or --output-prefix"
-        msg = f"{occupied}: expected a folder for the work folder, got a file; {remedy}"
-        raise PlanError(msg)
+        raise PlanError(f"{occupied}: expected a folder for the work folder, got a file; {remedy}")
     make_folder(path)
 
 

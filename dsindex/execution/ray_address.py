@@ -52,19 +52,17 @@ def parse_address(text: str, *, source: str) -> Address:
     shown = Location(text) if "://" in text else Location(f"ray://{text}").removeprefix("ray://")
     scheme = text.partition("://")[0] if "://" in text else None
     if scheme in {"http", "https"}:
-        msg = (
+        raise TaskError(
             f"{source}: expected a cluster's own address such as {_host_of(text)}:{CLUSTER_PORT}, got the job server "
             f"{shown}; name the former on a node of the cluster, or run it as a job from anywhere: "
             f"dsindex submit --address {shown} -- …"
         )
-        raise TaskError(msg)
     if scheme == "ray":
-        msg = (
+        raise TaskError(
             f"{source}: expected a cluster's own address such as {_host_of(text)}:{CLUSTER_PORT}, got {shown}: Ray "
             f"Client is not supported; name the former on a node of the cluster, or run it as a job from anywhere: "
             f"dsindex submit --address http://{_host_of(text)}:{JOB_SERVER_PORT} -- …"
         )
-        raise TaskError(msg)
     with contextlib.suppress(ValueError):  # a port that is no number, or an incomplete IPv6 address
         parts = urlsplit(f"//{text}")
         if parts.hostname and scheme is None and parts.netloc == text and "@" not in text and parts.port != 0:

@@ -183,12 +183,11 @@ def _join(named: str, *, ship_code: bool) -> None:
             if joining.done():
                 raise
             job_server = Address(host=address.host, port=JOB_SERVER_PORT)
-            msg = (
+            raise TaskError(
                 f"{address}: Ray did not join that cluster within {JOIN_SECONDS:.0f} s: this machine may not be a node "
                 f"of it, and a driver must run on one; run the command there, or as a job from here: "
                 f"dsindex submit --address http://{job_server} -- …"
-            )
-            raise TaskError(msg) from error
+            ) from error
 
 
 def locate(named: str, source: str) -> tuple[Address, str]:
@@ -211,11 +210,10 @@ def locate(named: str, source: str) -> tuple[Address, str]:
     try:
         found = services.canonicalize_bootstrap_address("auto")
     except ConnectionError as error:
-        msg = (
+        raise TaskError(
             f"{source}: auto: expected a Ray cluster on this machine, found none; start one (ray start --head), "
             f"name another as HOST:{CLUSTER_PORT}, or use --executor local"
-        )
-        raise TaskError(msg) from error
+        ) from error
     return parse_address(found, source="auto"), "auto"
 
 
@@ -280,11 +278,10 @@ def _check_forwarded(named: Address, reached: Address, token: Token | None) -> N
     try:
         check_head(reached, token)
     except TaskError as error:
-        msg = (
+        raise TaskError(
             f"{named}: a head answers there, but not at {reached}, to which Ray connects instead: a forwarded port "
             f"does not make this machine a node of the cluster; run it as a job: dsindex submit -- …"
-        )
-        raise TaskError(msg) from error
+        ) from error
 
 
 def _set_authentication(variables: Mapping[str, str]) -> None:
@@ -304,11 +301,10 @@ def _told(place: str) -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        msg = (
+        raise TaskError(
             "expected a command line and a working folder in UTF-8, which Ray requires, got another name; write "
             "such names in a --config file, as \\udcXX within double quotes, or use --executor local"
-        )
-        raise TaskError(msg) from error
+        ) from error
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = hide_secrets(" ".join(str(error).split()))
         msg = f"{place}: cannot be started or reached ({reason}); check --address, or use --executor local"
@@ -358,11 +354,10 @@ class ClusterSize:
             silent = SILENT_SECONDS if shortage.adds_nodes is None else 0.0
             if time.monotonic() - shortage.since >= (LOST_NODES_SECONDS if self._had_nodes else silent):
                 what = "lost all its nodes with CPUs" if self._had_nodes else "has no node with CPUs"
-                msg = (
+                raise TaskError(
                     f"the Ray cluster at {self._address} {what}: {shortage.reason}; start a node that joins it "
                     f"(ray start --address=HOST:PORT on another machine), and run the same command again"
                 )
-                raise TaskError(msg)
         return True
 
     def look(self) -> None:

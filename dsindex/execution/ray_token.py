@@ -59,11 +59,10 @@ def find_token() -> Token | None:
         return None
     _seen.add(token.value)
     if not _SENDABLE.fullmatch(token.value):
-        msg = (
+        raise TokenError(
             f"{token.place}: expected the cluster's token, got one with a space, a line break or a character outside "
             f"ASCII, which no request can carry; set it to the token that the cluster's head was started with"
         )
-        raise TokenError(msg)
     return token
 
 
@@ -104,11 +103,10 @@ def _announced() -> Token | None:
     try:
         value = _read(path)
     except OSError as error:
-        msg = (
+        raise TokenError(
             f"RAY_AUTH_TOKEN_PATH: {path}: cannot be read ({error.strerror}); set it to the file with the cluster's "
             f"token, or unset it"
-        )
-        raise TokenError(msg) from error
+        ) from error
     if not value:
         msg = f"RAY_AUTH_TOKEN_PATH: {path}: expected the cluster's token, got an empty file; name another, or unset it"
         raise TokenError(msg)
@@ -124,11 +122,10 @@ def _at_home(*, is_required: bool) -> Token | None:
     if value:
         return Token(value=value, place=path)
     if is_required:
-        msg = (
+        raise TokenError(
             f"{path}: expected the cluster's token, got none or an empty one; set RAY_AUTH_TOKEN or "
             f"RAY_AUTH_TOKEN_PATH=FILE, or unset RAY_AUTH_MODE"
         )
-        raise TokenError(msg)
     return None
 
 

@@ -1,4 +1,4 @@
-"""How far a shard has come, told while it is made to whoever runs it; nobody may listen."""
+"""Progress callbacks for running shards; a no-op without a listener."""
 
 from __future__ import annotations
 

@@ -141,21 +141,17 @@ def _read_header(idx_path: str, file_path: str) -> IndexHeader:
             head = file.read(HEADER_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
-        msg = f"{idx_path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{idx_path}: cannot be read ({error.strerror})") from error
     if not head.startswith(MAGIC):
-        msg = f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}"
-        raise FormatError(msg)
+        raise FormatError(f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}")
     if len(head) < HEADER_BYTES:
         msg = f"{idx_path}: expected a header of {HEADER_BYTES} bytes, got {len(head)}; the file is cut off"
         raise FormatError(msg)
     _, version, code, num_sequences, num_boundaries = _HEADER.unpack(head)
     if version != VERSION:
-        msg = f"{idx_path}: expected MMIDIDX version {VERSION}, got {version}"
-        raise FormatError(msg)
+        raise FormatError(f"{idx_path}: expected MMIDIDX version {VERSION}, got {version}")
     if code not in TOKEN_DTYPES:
-        msg = f"{idx_path}: expected a token type code from 1 to 8, got {code}"
-        raise FormatError(msg)
+        raise FormatError(f"{idx_path}: expected a token type code from 1 to 8, got {code}")
     header = IndexHeader(
         dtype=TOKEN_DTYPES[code], num_sequences=num_sequences, num_boundaries=num_boundaries, has_modes=False
     )
@@ -166,11 +162,10 @@ def _read_header(idx_path: str, file_path: str) -> IndexHeader:
     )
     if size_bytes == with_modes.size_bytes:
         return with_modes
-    msg = (
+    raise FormatError(
         f"{idx_path}: expected {header.size_bytes} bytes (or {with_modes.size_bytes} with modes) for {num_sequences} "
         f"sequences and {num_boundaries} document boundaries, got {size_bytes}; the file is damaged or cut off"
     )
-    raise FormatError(msg)
 
 
 def read_index(idx_path: str) -> SequenceIndex:
@@ -251,8 +246,7 @@ def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
     boundaries, num_sequences = index.document_indices, index.header.num_sequences
     if len(boundaries) == 0 or boundaries[0] != 0:
         got = "none" if len(boundaries) == 0 else boundaries[0]
-        msg = f"{idx_path}: expected the first document boundary to be 0, got {got}"
-        raise FormatError(msg)
+        raise FormatError(f"{idx_path}: expected the first document boundary to be 0, got {got}")
     if boundaries[-1] != num_sequences:
         msg = f"{idx_path}: expected the last document boundary to be {num_sequences}, got {boundaries[-1]}"
         raise FormatError(msg)
@@ -287,18 +281,16 @@ def check_pointers(
         lengths = stored_lengths.astype(np.int64)
         if lengths.min() < 0:
             at = int(np.flatnonzero(lengths < 0)[0])
-            msg = f"{idx_path}: expected no length below 0, got {lengths[at]} for sequence {first + at}"
-            raise FormatError(msg)
+            raise FormatError(f"{idx_path}: expected no length below 0, got {lengths[at]} for sequence {first + at}")
         ends = end + np.cumsum(lengths * dtype.itemsize)
         expected = np.concatenate(([end], ends[:-1]))
         wrong = np.flatnonzero(pointers != expected)
         if len(wrong):
             at = int(wrong[0])
-            msg = (
+            raise FormatError(
                 f"{idx_path}: expected sequence {first + at} to begin at byte {expected[at]} of the .bin, "
                 f"got {pointers[at]}"
             )
-            raise FormatError(msg)
         first, end = first + len(lengths), int(ends[-1])
     return end
 
@@ -387,8 +379,7 @@ class IndexBuilder:
             msg = f"expected a mode for each of {len(sequence_lengths)} sequences if and only if the dataset has modes"
             raise ValueError(msg)
         if len(sequence_lengths) and int(sequence_lengths.min()) < 0:
-            msg = f"expected no sequence of less than 0 tokens, got {sequence_lengths.min()}"
-            raise ValueError(msg)
+            raise ValueError(f"expected no sequence of less than 0 tokens, got {sequence_lengths.min()}")
         if len(sequence_lengths) and int(sequence_lengths.max()) > np.iinfo(LENGTH).max:
             msg = f"expected sequences of at most 2**31 - 1 tokens, as MMIDIDX requires, got {sequence_lengths.max()}"
             raise OverflowError(msg)

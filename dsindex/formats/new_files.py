@@ -149,8 +149,7 @@ def refuse_existing(paths: Iterable[str], *, inputs: Iterable[str] = ()) -> None
         if os.path.lexists(path):
             for read in inputs:
                 if is_same_file(path, read):
-                    msg = f"{path}: expected another file than the input {read}; choose another name"
-                    raise OutputError(msg)
+                    raise OutputError(f"{path}: expected another file than the input {read}; choose another name")
             raise OutputError(_taken(path))
 
 

@@ -121,8 +121,7 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
     """
     needed = -(-(vocabulary_size - 1).bit_length() // 8)
     if vocabulary_size < 2 or needed > 4:
-        msg = f"expected a vocabulary of 2 to 2**32 tokens, got {vocabulary_size}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a vocabulary of 2 to 2**32 tokens, got {vocabulary_size}")
     return 4 if needed == 3 else needed
 
 
@@ -156,8 +155,7 @@ class PbinIndexWriter:
         """
         written = self._end - self._header.version.first_offset
         if written != self._header.data_bytes:
-            msg = f"expected documents of {self._header.data_bytes} bytes as in the header, got {written}"
-            raise ValueError(msg)
+            raise ValueError(f"expected documents of {self._header.data_bytes} bytes as in the header, got {written}")
         self._pairs.close()
 
 
@@ -196,11 +194,10 @@ def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHe
         msg = f"{path}: expected a .pbin of version {version.name}, got version {names}; leave out --pbin-era"
         raise FormatError(msg)
     if len(fits) != 1:
-        msg = (
+        raise FormatError(
             f"{path}: expected a .pbin that fits one of the versions {', '.join(PBIN_VERSIONS)}, got one that fits "
             f"{names}; it is cut off or not a .pbin, or else its version must be given with --pbin-era"
         )
-        raise FormatError(msg)
     return fits[0]
 
 
@@ -225,28 +222,25 @@ def read_document_lengths(path: str, header: PbinHeader) -> Iterator[NDArray[np.
         offsets, lengths = pairs[:, 0], pairs[:, 1]
         if int(lengths.max()) > header.data_bytes or np.any(lengths % header.token_bytes):
             wrong = int(np.flatnonzero((lengths > header.data_bytes) | (lengths % header.token_bytes != 0))[0])
-            msg = (
+            raise FormatError(
                 f"{path}: expected document {number + wrong} to be whole tokens within {header.data_bytes} bytes, "
                 f"got {lengths[wrong]} bytes; the index is damaged"
             )
-            raise FormatError(msg)
         ends = end + np.cumsum(lengths)
         expected = ends - lengths
         gaps = np.flatnonzero(offsets != expected)
         if len(gaps):
             wrong = int(gaps[0])
-            msg = (
+            raise FormatError(
                 f"{path}: expected document {number + wrong} at offset {expected[wrong]}, got {offsets[wrong]}; "
                 f"if Modalities joined this file, repair it with `dsindex repair`"
             )
-            raise FormatError(msg)
         end = int(ends[-1])
         number += len(pairs)
         yield lengths // header.token_bytes
     if end - header.version.first_offset != header.data_bytes:
         found = end - header.version.first_offset
-        msg = f"{path}: expected documents of {header.data_bytes} bytes, got {found}; the index is damaged"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected documents of {header.data_bytes} bytes, got {found}; the index is damaged")
 
 
 def open_tokens(path: str, header: PbinHeader) -> Tokens:
@@ -266,8 +260,7 @@ def open_tokens(path: str, header: PbinHeader) -> Tokens:
             path, dtype=header.dtype, mode="r", offset=header.version.header_bytes, shape=(header.num_tokens,)
         )
     except (OSError, ValueError) as error:
-        msg = f"{path}: cannot be mapped ({error}); it changed while being opened"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be mapped ({error}); it changed while being opened") from error
     return np.asarray(mapped)
 
 
@@ -288,8 +281,7 @@ def _plausible_headers(path: str) -> list[PbinHeader]:
                     headers.append(header)
             return headers
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _parse_header(head: bytes, version: PbinVersion) -> PbinHeader | None:
@@ -341,16 +333,14 @@ def join_pbin_files(
         ValueError: If there are no files.
     """
     if not paths:
-        msg = "expected at least one .pbin to merge, got none"
-        raise ValueError(msg)
+        raise ValueError("expected at least one .pbin to merge, got none")
     headers = [read_pbin_header(path) for path in paths]
     for path, header in zip(paths, headers, strict=True):
         if header.token_bytes != headers[0].token_bytes:
-            msg = (
+            raise FormatError(
                 f"{path}: expected tokens of {headers[0].token_bytes} bytes as in {paths[0]}, "
                 f"got {header.token_bytes}; files of different vocabularies cannot be merged"
             )
-            raise FormatError(msg)
     merged = PbinHeader(
         version=version, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
     )
@@ -435,9 +425,8 @@ def _count_joints(path: str, header: PbinHeader) -> int:
         if len(pairs):
             end, shortfall = int(ends[-1]), int(missing[-1])
     if end - header.version.first_offset != header.data_bytes:
-        msg = (
+        raise FormatError(
             f"{path}: expected documents of {header.data_bytes} bytes, got {end - header.version.first_offset}; "
             f"it cannot be repaired, pack the data again"
         )
-        raise FormatError(msg)
     return num_joints

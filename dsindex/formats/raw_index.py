@@ -257,8 +257,7 @@ def plan_ranges(path: str, *, range_bytes: int, drop_faulty_entries: bool) -> li
         with open_unbuffered(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     if size_bytes == 0 and not drop_faulty_entries:
         # Modalities counts an empty file as one faulty line.
         msg = f"{path}: expected at least one line, got {describe_empty(path)}; index it with --drop-faulty-entries"
@@ -322,11 +321,10 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
     outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
     if len(outside):
         offset, length = pairs[outside[0]].tolist()
-        msg = (
+        raise FormatError(
             f"{index_path}: expected lines within the file's {size_bytes} bytes, got entry {outside[0]} at byte "
             f"{offset} with {length} bytes; the file changed since it was indexed, index it again"
         )
-        raise FormatError(msg)
     return pairs
 
 
@@ -358,8 +356,7 @@ def _is_blank(path: str, offset: int) -> bool:
 def _check_target(path: str, target: str) -> None:
     """Refuse a target that cannot be this index before any work is done: `.idx` is also MMIDIDX's suffix."""
     if is_same_file(path, target):
-        msg = f"{target}: expected an index path other than the file itself; choose another --output"
-        raise OutputError(msg)
+        raise OutputError(f"{target}: expected an index path other than the file itself; choose another --output")
     try:
         with open_file(target) as file:
             head = file.read(1)

@@ -80,8 +80,7 @@ class PairListWriter:
             ValueError: If a number is below 0: these are offsets and lengths.
         """
         if pairs.size and int(pairs.min()) < 0:
-            msg = f"expected offsets and lengths of at least 0, got {pairs.min()}"
-            raise ValueError(msg)
+            raise ValueError(f"expected offsets and lengths of at least 0, got {pairs.min()}")
         if len(pairs) and self._num_pairs == 0 and self._only is None:
             # The pickler writes a list of one item without MARK, so the first pair waits for a second.
             self._only, pairs = pairs[:1], pairs[1:]
@@ -183,8 +182,7 @@ def read_pairs(path: str, *, offset: int = 0) -> Iterator[NDArray[np.int64]]:
                 file.seek(offset)
                 yield from _unpickle_pairs(path, file.read(), num_pairs)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 class _OtherLayoutError(Exception):
@@ -340,13 +338,11 @@ def _unpickle_pairs(path: str, data: bytes, begin: int) -> Iterator[NDArray[np.i
         got = "one that is cut off, damaged, or of something else"
         if opcode not in {b"", b"."} and position:
             got = f"{_OPCODE_NAMES.get(opcode, f'the unknown opcode {opcode.hex()}')} at byte {position} of the pickle"
-        msg = f"{expected}, got {got}; it was not unpickled"
-        raise FormatError(msg)
+        raise FormatError(f"{expected}, got {got}; it was not unpickled")
     try:
         value = _Unpickler(io.BufferedReader(io.BytesIO(data))).load()
     except (pickle.UnpicklingError, EOFError) as error:  # a frame or a place in the memo that is not there
-        msg = f"{expected}, got one that is cut off or damaged ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{expected}, got one that is cut off or damaged ({error})") from error
     for first in range(begin, len(value), CHUNK_PAIRS):
         chunk = value[first : first + CHUNK_PAIRS]
         is_pair = [item is not value and min(item) >= 0 and max(item) < 1 << 63 for item in chunk]
@@ -375,5 +371,4 @@ class _Unpickler(pickle.Unpickler):
     """Looks up nothing, which a list of pairs does not ask for either."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        msg = f"it asks for {module_name}.{global_name}"
-        raise pickle.UnpicklingError(msg)
+        raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")

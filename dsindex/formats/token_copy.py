@@ -87,8 +87,7 @@ def _cast_chunks(run: TokenRun, source: Source, wanted: np.dtype[Any]) -> Iterat
         try:
             cast = cast_tokens(tokens.astype(dtype.newbyteorder("="), copy=False), wanted.newbyteorder("="))
         except OverflowError as error:
-            msg = f"{run.path}: {error}; choose a larger token type"
-            raise FormatError(msg) from error
+            raise FormatError(f"{run.path}: {error}; choose a larger token type") from error
         yield np.ascontiguousarray(cast.astype(wanted, copy=False)).view(np.uint8).data
 
 
@@ -191,8 +190,7 @@ def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
             # An empty file cannot be mapped.
             buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
     except (OSError, ValueError) as error:
-        msg = f"{bin_path}: cannot be read ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{bin_path}: cannot be read ({error})") from error
     return np.frombuffer(buffer, dtype=dtype, count=size_bytes // dtype.itemsize), size_bytes
 
 

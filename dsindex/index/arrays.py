@@ -94,11 +94,10 @@ def build_sample_index(
         # A kept partial sample ends with the last token: its row is the last position, x tokens before the end.
         last_offset = int(sequence_lengths[int(document_index[-1]) - begin]) - extra
         if last_offset < 0:
-            msg = (
+            raise LimitError(
                 "the last sequence is empty, so the end of the kept partial sample cannot be stored "
                 "(Megatron also stops there); use another seed, or drop the partial sample"
             )
-            raise LimitError(msg)
         rows[reached + 1 :] = (len(document_index) - 1, last_offset)
     return rows
 
@@ -297,8 +296,7 @@ def build_document_index(
     array([0, 1, 2, 1, 2, 0], dtype=int32)
     """
     if end > np.iinfo(DOCUMENT_DTYPE).max:
-        msg = f"expected sequence ids below 2**31, got {end} sequences"
-        raise LimitError(msg)
+        raise LimitError(f"expected sequence ids below 2**31, got {end} sequences")
     documents = np.empty((num_epochs, end - begin), DOCUMENT_DTYPE)
     if num_epochs:
         documents[0] = np.arange(begin, end, dtype=DOCUMENT_DTYPE)

@@ -65,13 +65,11 @@ def split_bounds(text: str, num_sequences: int) -> list[tuple[int, int]]:
     try:
         shares = [float(share) for share in text.split(separator)]
     except ValueError:
-        msg = f"expected a split such as '969, 30, 1', got {text!r}"
-        raise ValueError(msg) from None
+        raise ValueError(f"expected a split such as '969, 30, 1', got {text!r}") from None
     shares = (shares + [0.0] * len(SPLIT_NAMES))[: len(SPLIT_NAMES)]
     total = sum(shares)
     if not total > 0 or min(shares) < 0:
-        msg = f"expected shares that are not negative and not all 0, got the split {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected shares that are not negative and not all 0, got the split {text!r}")
     ends = [0]
     for share in shares:
         ends.append(ends[-1] + round(share / total * float(num_sequences)))

@@ -49,8 +49,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
     True
     """
     if not words:
-        msg = f"{flag}: expected at least one prefix"
-        raise ValueError(msg)
+        raise ValueError(f"{flag}: expected at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
     if len(words) % 2 == 0:
         parsed = [_number(word) for word in words[::2]]
@@ -62,18 +61,16 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
         if numbers:
             prefixes, weights = prefixes[1::2], tuple(numbers)
     if len(prefixes) > MAX_DATASETS:
-        msg = (
+        raise LimitError(
             f"{flag}: expected at most {MAX_DATASETS} datasets in a blend, got {len(prefixes)}: Megatron's dataset "
             "index is int16; merge some of them"
         )
-        raise LimitError(msg)
     for prefix, weight in zip(prefixes, weights or (), strict=bool(weights)):
         if not 0 < weight < math.inf:
-            msg = (
+            raise LimitError(
                 f"{flag}: expected a positive weight for {prefix}, got {weight:g}, which Megatron refuses; leave the "
                 "dataset out, or change its weight"
             )
-            raise LimitError(msg)
     return Blend(prefixes=tuple(prefixes), weights=weights)
 
 
@@ -108,8 +105,7 @@ def check_draws(
     """
     for dataset in sorted(drawn):
         if drawn[dataset] > lengths[dataset]:
-            msg = (
+            raise LimitError(
                 f"{place}: the blend draws {drawn[dataset]} samples from {prefixes[dataset]}, which has only "
                 f"{lengths[dataset]}; raise --mid-level-dataset-surplus from {surplus:g}, here and in the job"
             )
-            raise LimitError(msg)

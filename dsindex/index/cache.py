@@ -143,8 +143,7 @@ class CacheFiles:
             ValueError: If this kind of cache has no such array.
         """
         if name not in self.arrays:
-            msg = f"expected one of {', '.join(self.arrays)}, got {name!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected one of {', '.join(self.arrays)}, got {name!r}")
         return f"{self.stem}-{name}.npy"
 
     @property
@@ -235,14 +234,11 @@ def read_description(path: str) -> dict[str, Any]:
         with open_file(path) as file:
             identifiers = json.loads(file.read().decode())
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: expected {expected}, got a file that is not JSON ({error})"
-        raise FormatError(msg) from error
+        raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
     if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
-        msg = f"{path}: expected {expected}, got another JSON value"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected {expected}, got another JSON value")
     is_blend = identifiers["class"] == BLENDED_CLASS
     for described in identifiers["datasets"] if is_blend else [identifiers]:
         _check_settings(path, described)
@@ -258,8 +254,7 @@ def _check_settings(path: str, described: Mapping[str, Any]) -> None:
         if type(value) is kind and (least is None or (isinstance(value, int) and value >= least)):
             continue
         wanted = "a text" if kind is str else "an integer" if least is None else f"an integer of at least {least}"
-        msg = f"{path}: expected `{name}` to be {wanted}, got {reprlib.repr(value)}"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected `{name}` to be {wanted}, got {reprlib.repr(value)}")
 
 
 def _describes_cache(identifiers: Mapping[str, Any]) -> bool:

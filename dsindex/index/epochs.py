@@ -81,8 +81,7 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     EpochCounts(tokens_per_epoch=265, num_epochs=3, num_samples=26, separate_final_epoch=True, shuffled_together=17)
     """
     if num_samples is not None and num_samples < 0:
-        msg = f"{place}: expected a number of samples of at least 0, got {num_samples}"
-        raise LimitError(msg)
+        raise LimitError(f"{place}: expected a number of samples of at least 0, got {num_samples}")
     extra = int(rule.extra_token)
     num_epochs = _count_epochs(tokens_per_epoch, num_samples, rule, place)
     sans_final = ((num_epochs - 1) * tokens_per_epoch - extra) // rule.sequence_length
@@ -93,11 +92,10 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
     if num_samples is not None and built < num_samples:
         # Only the float32 arithmetic for a kept partial sample leads here, from 2**24 tokens on.
-        msg = (
+        raise LimitError(
             f"{place}: expected {num_samples} samples, got {built}, as Megatron counts them in float32, and would "
             "stop; drop the last partial sample, or request slightly fewer samples"
         )
-        raise LimitError(msg)
     return EpochCounts(
         tokens_per_epoch=tokens_per_epoch,
         num_epochs=num_epochs,
@@ -114,18 +112,16 @@ def _count_epochs(tokens_per_epoch: int, num_samples: int | None, rule: SampleRu
     if wanted == 0:
         return 1
     if tokens_per_epoch == 0:
-        msg = (
+        raise LimitError(
             f"{place}: {num_samples} samples were requested, but the part has no tokens (Megatron would loop "
             "forever); give the split a larger share, or `none` samples"
         )
-        raise LimitError(msg)
     num_epochs = max(1, -(-wanted // tokens_per_epoch))
     if num_epochs > MAX_EPOCHS:
-        msg = (
+        raise LimitError(
             f"{place}: {num_samples} samples of {rule.sequence_length} tokens take {num_epochs} epochs of "
             f"{tokens_per_epoch} tokens, more than the {MAX_EPOCHS} that Megatron can count; request fewer samples"
         )
-        raise LimitError(msg)
     return num_epochs
 
 
@@ -203,8 +199,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
     try:
         shares = [float(number) for number in numbers]
     except ValueError:
-        msg = f"expected numbers in the split, got {show_value(text)}; {remedy}"
-        raise ValueError(msg) from None
+        raise ValueError(f"expected numbers in the split, got {show_value(text)}; {remedy}") from None
     if not 1 <= len(shares) <= len(SPLIT_NAMES) or not 0 < sum(shares) < math.inf or re.search(r"[-+a-zA-Z]", text):
         msg = f"expected one to three shares, none negative and not all 0, got the split {show_value(text)}; {remedy}"
         raise ValueError(msg)

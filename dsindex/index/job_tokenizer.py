@@ -123,26 +123,20 @@ def tokenizer_identifiers(
 def _check(tokenizer: JobTokenizer, release: str) -> None:
     kind = tokenizer.tokenizer_type
     if kind in VISION_TYPES:
-        msg = f"--tokenizer-type: a {kind} has no identifiers, so such a job has no caches of text"
-        raise ValueError(msg)
+        raise ValueError(f"--tokenizer-type: a {kind} has no identifiers, so such a job has no caches of text")
     if kind not in TOKENIZER_TYPES:
-        msg = f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}"
-        raise ValueError(msg)
+        raise ValueError(f"--tokenizer-type: expected one of {', '.join(TOKENIZER_TYPES)}, got {kind!r}")
     if tokenizer.legacy_tokenizer and release != "0.16":
         msg = f"--legacy-tokenizer: Megatron {release} has no legacy tokenizers, which ended with 0.16; leave it out"
         raise ValueError(msg)
     if kind == "SFTTokenizer" and release == "0.16" and not tokenizer.legacy_tokenizer:
-        msg = "--tokenizer-type: in Megatron 0.16 an SFTTokenizer needs --legacy-tokenizer"
-        raise ValueError(msg)
+        raise ValueError("--tokenizer-type: in Megatron 0.16 an SFTTokenizer needs --legacy-tokenizer")
     if kind in MODEL_TYPES and tokenizer.tokenizer_model is None:
-        msg = f"--tokenizer-type {kind} needs --tokenizer-model, spelled as in the job"
-        raise ValueError(msg)
+        raise ValueError(f"--tokenizer-type {kind} needs --tokenizer-model, spelled as in the job")
     if kind == "NullTokenizer" and not tokenizer.vocab_size:
-        msg = "--tokenizer-type NullTokenizer needs --vocab-size"
-        raise ValueError(msg)
+        raise ValueError("--tokenizer-type NullTokenizer needs --vocab-size")
     if tokenizer.tiktoken_pattern not in {None, *_TIKTOKEN_PATTERNS}:
-        msg = f"--tiktoken-pattern: expected v1 or v2, got {tokenizer.tiktoken_pattern!r}"
-        raise ValueError(msg)
+        raise ValueError(f"--tiktoken-pattern: expected v1 or v2, got {tokenizer.tiktoken_pattern!r}")
 
 
 def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[str, Any]]:
@@ -240,8 +234,7 @@ def _legacy(tokenizer: JobTokenizer) -> dict[str, Any]:
     needed = {"GPT2BPETokenizer": paths, **dict.fromkeys(BERT_TYPES, paths), "TikTokenizer": list(pattern.values())}
     if None in needed.get(kind, []):
         flags = {"GPT2BPETokenizer": "--vocab-file and --merge-file", "TikTokenizer": "--tiktoken-pattern"}
-        msg = f"--legacy-tokenizer: a {kind} needs {flags.get(kind, '--vocab-file')}"
-        raise ValueError(msg)
+        raise ValueError(f"--legacy-tokenizer: a {kind} needs {flags.get(kind, '--vocab-file')}")
     return {"class": name, "tokenizer_path": paths, **{option: str(value) for option, value in options.items()}}
 
 

@@ -110,8 +110,7 @@ def phases_of_training(length: TrainingLength) -> tuple[int, ...]:
 def _check(length: TrainingLength) -> None:
     iterations, samples = length.train_iters, length.train_samples
     if iterations is None and samples is None:
-        msg = "expected either --train-iters or --train-samples"
-        raise ValueError(msg)
+        raise ValueError("expected either --train-iters or --train-samples")
     if iterations is not None and samples is not None and not (length.skip_train and length.release != "0.16"):
         msg = "expected either --train-iters or --train-samples, not both, as Megatron does unless it has --skip-train"
         raise ValueError(msg)
@@ -141,12 +140,11 @@ def _check_ramp(length: TrainingLength, ramp: tuple[int, int, int]) -> None:
     first, increment, samples = ramp
     growth = length.global_batch_size - first
     if min(first, increment, samples, growth) < 1 or growth % increment or growth // increment > _MAX_STEPS:
-        msg = (
+        raise ValueError(
             "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
             f"{length.global_batch_size} by a multiple of the increment, and samples above 0, got {first} {increment} "
             f"{samples}, at which Megatron stops"
         )
-        raise ValueError(msg)
 
 
 def _count_iterations(length: TrainingLength) -> int:
@@ -184,11 +182,10 @@ def parse_schedule(text: str, sequence_length: int | None) -> list[tuple[int, in
         or len(set(thresholds)) < len(thresholds)
         or min((size for _, size in steps), default=0) < 1
     ):
-        msg = (
+        raise ValueError(
             "--step-batch-size-schedule: expected different thresholds, the first one 0, and sizes above 0, got "
             f"{text!r}, at which Megatron stops"
         )
-        raise ValueError(msg)
     return steps
 
 
@@ -197,8 +194,7 @@ def _number(text: str) -> int:
     factor = _SUFFIXES.get(word[-1:], 1)
     digits = word if factor == 1 else word[:-1]
     if not re.fullmatch(r"\d{1,30}(\.\d{1,30})?|\.\d{1,30}", digits):
-        msg = f"--step-batch-size-schedule: expected a number such as 768 or 250B, got {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"--step-batch-size-schedule: expected a number such as 768 or 250B, got {text!r}")
     return int(float(digits) * factor)  # in floating point, as in Megatron
 
 
@@ -367,11 +363,10 @@ def _plan_dataset(
     prefix: str, split: int, num_samples: int | None, settings: CacheSettings, part: PartCounts, path: str
 ) -> GPTCache:
     if part.end > MAX_SEQUENCES:
-        msg = (
+        raise LimitError(
             f"{prefix}: expected at most {MAX_SEQUENCES} sequences in one dataset, got {part.end}: Megatron's document "
             "index is int32; split the dataset and blend the parts"
         )
-        raise LimitError(msg)
     return GPTCache(
         prefix=prefix,
         split=split,
@@ -415,20 +410,18 @@ def _plan_unweighted(
     lengths = [cache.epochs.num_samples for cache in caches]
     for prefix, length in zip(prefixes, lengths, strict=True):
         if length == 0:
-            msg = (
+            raise LimitError(
                 f"{_place(prefix, split)}: expected at least one sample, got none, at which Megatron stops in a blend; "
                 "leave the dataset out, or give the split a larger share"
             )
-            raise LimitError(msg)
     total = sum(lengths)
     if size is None:
         return _blended(caches, split, tuple(lengths), None)
     if size > total:
-        msg = (
+        raise LimitError(
             f"split {SPLIT_NAMES[split]}: {size} samples were requested and the datasets have {total}, each drawn once "
             "in a blend without weights, so the job would run out of data; request at most that many, or use weights"
         )
-        raise LimitError(msg)
     return _blended(caches, split, tuple(normalise(list(lengths))), size)
 
 

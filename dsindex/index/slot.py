@@ -116,11 +116,10 @@ def _try_lock(path: str) -> int | None:
             return None
         except OSError as error:
             if not created:  # without such locks, its owner may be alive
-                msg = (
+                raise OutputError(
                     f"{path}: another process is writing this cache, or was killed while writing it; wait for it, or "
                     "remove this file and run the same command again"
-                )
-                raise OutputError(msg) from error
+                ) from error
         if not _is_still(path, status):
             return None
         refused.pop_all()

@@ -73,11 +73,10 @@ def check_memory(needed_bytes: int, *, place: str, what: str) -> None:
     """
     available = available_memory()
     if available is not None and needed_bytes > available:
-        msg = (
+        raise LimitError(
             f"{place}: {what} takes {show_bytes(needed_bytes)} of memory and {show_bytes(available)} are available; "
             "use a machine with more, request fewer samples, or split the dataset and blend the parts"
         )
-        raise LimitError(msg)
 
 
 class MemoryGate:
@@ -255,8 +254,7 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
         FormatError: If the `.idx` is damaged.
     """
     if not is_stored(f"{task.prefix}.idx"):
-        msg = f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix"
-        raise InputError(msg)
+        raise InputError(f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix")
     index = read_index(f"{task.prefix}.idx")
     has_tokens = is_stored(f"{task.prefix}.bin")
     check_index(f"{task.prefix}.idx", index, bin_size_bytes=stored_size(f"{task.prefix}.bin") if has_tokens else None)

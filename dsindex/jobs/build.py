@@ -418,11 +418,10 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     from dsindex.options.index import IndexConfig
 
     if is_url(config.output_prefix):
-        msg = (
+        raise PlanError(
             f"{config.output_prefix}: expected an output on a disk with the options of indices, got an address; leave "
             f"them out, and run `dsindex index --data-path` afterwards"
         )
-        raise PlanError(msg)
     configs = [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]
     check_index_options(configs[0])
     return configs

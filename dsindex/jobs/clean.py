@@ -121,11 +121,10 @@ def _find_work_folder(place: str) -> str:
     for path in (place, with_suffix(place, ".build"), with_suffix(without_suffix(place, ".pbin"), ".build")):
         if read_folder_id(path) is not None:
             return path
-    msg = (
+    raise InputError(
         f"{place}: expected a work folder of dsindex, here or as {place}.build, found none; name the --output-prefix "
         f"or the --work-dir of the build"
     )
-    raise InputError(msg)
 
 
 def _measure(work_dir: str) -> tuple[int, int]:

@@ -231,19 +231,17 @@ def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
         sequences = np.diff(boundaries[first : first + CHUNK_ITEMS + 1])
         several = np.flatnonzero(sequences > 1)
         if len(several):
-            msg = (
+            raise FormatError(
                 f"{idx_path}: expected documents of one sequence, got {sequences[several[0]]} in document "
                 f"{first + several[0]}; a .pbin has no sequences, join them with --flatten"
             )
-            raise FormatError(msg)
     for first in range(0, index.header.num_sequences, CHUNK_ITEMS):
         empty = np.flatnonzero(index.sequence_lengths[first : first + CHUNK_ITEMS] == 0)
         if len(empty):
-            msg = (
+            raise FormatError(
                 f"{idx_path}: expected sequences with tokens, got none in sequence {first + empty[0]}, which a .pbin "
                 f"cannot distinguish from a document without sequences; accept that with --flatten"
             )
-            raise FormatError(msg)
 
 
 def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> ConvertResult:

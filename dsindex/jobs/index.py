@@ -237,8 +237,7 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
         if size_bytes > free:
             wanted, there = format_room(size_bytes, free)
             remedy = "make room, or choose another --data-cache-path"
-            msg = f"{folder}: the caches need {wanted}, but {there} are free; {remedy}"
-            raise OutputError(msg)
+            raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
 
 
 def _explain(task: IndexTask, release: str | None) -> Finding:
@@ -326,11 +325,10 @@ def _write_sequences(path: str, prefixes: Mapping[str, str]) -> str:
             msg = f"{error}; it was not replaced: move it away, or choose another --per-dataset-sequences-path"
             raise OutputError(msg) from error
         if faults:
-            msg = (
+            raise OutputError(
                 f"{path}: {'; '.join(faults)}; the file was not replaced: move it away, or choose another "
                 "--per-dataset-sequences-path"
             )
-            raise OutputError(msg)
         return f"{path} has the sequences of all datasets already"
     make_folder(os.path.dirname(path) or ".")
     write_whole(path, json.dumps(wanted).encode())

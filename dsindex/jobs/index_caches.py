@@ -71,14 +71,12 @@ def _read_words(path: str) -> tuple[str, ...]:
         with open_file(path) as file:
             words = tuple(file.read().decode().split())
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         msg = f"{path}: expected the words of --data-path in UTF-8, got {error.reason} at byte {error.start}"
         raise InputError(msg) from error
     if not words:
-        msg = f"{path}: expected the words of --data-path, got an empty file"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected the words of --data-path, got an empty file")
     return words
 
 
@@ -94,8 +92,7 @@ def _read_words_per_split(path: str) -> dict[str, tuple[str, ...] | None]:
         if isinstance(value, str):
             value = value.split()
         if value is not None and not (isinstance(value, list) and value and all(map(_is_word, value))):
-            msg = f"{path}: expected paths of {split} as a list or a text, or null, got {content[split]!r}"
-            raise InputError(msg)
+            raise InputError(f"{path}: expected paths of {split} as a list or a text, or null, got {content[split]!r}")
         words[split] = None if value is None else tuple(map(str, value))
     return words
 
@@ -141,8 +138,7 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
         try:
             matrix = split_matrix(parse_split(split))
         except ValueError as error:
-            msg = f"--split: {error}"
-            raise InputError(msg) from error
+            raise InputError(f"--split: {error}") from error
     return CacheSettings(
         sequence_length=config.seq_length or int(like["sequence_length"]),
         seed=config.seed if config.seed is not None else int(like.get("random_seed", 1234)),
@@ -188,12 +184,11 @@ def _job_identifiers(config: IndexConfig, described: Any) -> Any:  # noqa: ANN40
             raise InputError(str(error)) from error
     written_by = possible_releases(described)
     if written_by and release not in written_by:
-        msg = (
+        raise InputError(
             f"{config.like}: expected a description that Megatron {release} wrote (--megatron-release), got one of "
             f"{name_releases(written_by)}, whose tokenizer has other identifiers; give the job's --tokenizer-type and "
             "its other flags of the tokenizer as well"
         )
-        raise InputError(msg)
     return described
 
 
@@ -236,8 +231,7 @@ def find_index_caches(
     def count_part(prefix: str, split: int) -> PartCounts:
         part = counts[prefix][split]
         if part is None:
-            msg = f"{prefix}: split {SPLIT_NAMES[split]} was not counted"
-            raise KeyError(msg)
+            raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
         return part
 
     plans = [
@@ -286,11 +280,10 @@ def _sizes_of_phases(
         tokens = sum(part.tokens for part in parts if part is not None)
         return [(samples_for_epochs(config.epochs, tokens, rule=settings.rule(0)), None, None)]
     if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        msg = (
+        raise LimitError(
             "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
             "samples; leave the weights out, or give valid a path of its own"
         )
-        raise LimitError(msg)
     return _sizes_of_training(config, settings)
 
 
@@ -315,11 +308,10 @@ def job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
     replaced = parse_replacements(given)
     if len(replaced) < len(given):
         if replaced or len(given) != len(prefixes):
-            msg = (
+            raise InputError(
                 f"--dataset-path-as: expected a path for each of the {len(prefixes)} prefixes ({' '.join(prefixes)}), "
                 f"or HERE=THERE, got {' '.join(given)}"
             )
-            raise InputError(msg)
         return dict(zip(prefixes, given, strict=True)).__getitem__
 
     return lambda prefix: job_path(prefix, replaced)
@@ -339,11 +331,10 @@ def _name_tasks(
         base = os.path.basename(cache.prefix)
         name = f"{number}-{base}" if repeated[base] > 1 else base
         if config.data_cache_path is None and is_url(cache.prefix):
-            msg = (
+            raise InputError(
                 f"{cache.prefix}: expected --data-cache-path with a dataset in an object store, got none; name a "
                 f"folder for the caches, which the job is told, too"
             )
-            raise InputError(msg)
         folder = config.data_cache_path or default_folder(cache.prefix, class_name=settings.class_name)
         files, text = _named(folder, cache.description, name if plain else None)
         paths, place = map(files.array, GPT_ARRAYS), (cache.prefix, cache.split)

@@ -365,11 +365,10 @@ def join_job(
         loaded["max_length"] = config.seq_length
     instruction = check_config(loaded, source=source, folder=folder)
     if config.seq_length is not None and (instruction.max_length or 0) > config.seq_length:
-        msg = (
+        raise UsageError(
             f"expected max_length to be at most --seq-length {config.seq_length}, got {instruction.max_length}: "
             f"a conversation must fit into a block"
         )
-        raise UsageError(msg)
     return config, instruction
 
 

@@ -204,8 +204,7 @@ def _input_file(path: str) -> InputFile:
     try:
         status = input_status(path)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); check --input"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     return InputFile(path=path, absolute_path=absolute(path), size_bytes=status.size_bytes, version=status.version)
 
 

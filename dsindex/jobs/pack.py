@@ -101,12 +101,11 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
         raise TokenizerError(f"{tokenizer.name}: {error}; choose another tokenizer") from error
     token, largest = max(loaded.get_vocab(with_added_tokens=True).items(), key=lambda item: (item[1], item[0]))
     if largest >= 1 << 8 * token_bytes:
-        msg = (
+        raise TokenizerError(
             f"{tokenizer.name}: expected ids that fit {token_bytes} bytes, the size of a token in Modalities for a "
             f"vocabulary of {vocabulary_size} entries without added tokens, got {largest} for {token!r}; "
             f"`dsindex build` and then `dsindex convert` make a .pbin with larger tokens"
         )
-        raise TokenizerError(msg)
     return token_bytes
 
 

@@ -316,8 +316,7 @@ class _Repair:
         last_key = describe_last_key(self._prefix)
         if last_key is not None:
             reasons[last_key] = None
-        msg = f"{self._prefix}: cannot be repaired with certainty:"
-        raise FormatError(msg, *(f"  {why}" for why in reasons))
+        raise FormatError(f"{self._prefix}: cannot be repaired with certainty:", *(f"  {why}" for why in reasons))
 
     def _by_shards(self) -> RepairReport:
         work_dir = self._config.work_dir or find_work_folder(self._prefix)
@@ -340,8 +339,7 @@ class _Repair:
         path = f"{self._prefix}.bin"
         got = os.path.getsize(path) if os.path.isfile(path) else 0
         if got != size_bytes:
-            msg = f"{path}: expected {size_bytes} bytes, got {got}; leave out --index-only"
-            raise FormatError(msg)
+            raise FormatError(f"{path}: expected {size_bytes} bytes, got {got}; leave out --index-only")
         if "bin" in self._digests:
             require_digest(path, self._digests["bin"])
 
@@ -436,12 +434,10 @@ def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
     """
     if prefix.endswith(".pbin"):
         if not config.output.endswith(".pbin"):
-            msg = f"expected a .pbin as --output for {prefix}, got {config.output}"
-            raise UsageError(msg)
+            raise UsageError(f"expected a .pbin as --output for {prefix}, got {config.output}")
         return config
     if config.output.endswith(".pbin"):
-        msg = f"expected a prefix as --output for the prefix {prefix}, got {config.output}"
-        raise UsageError(msg)
+        raise UsageError(f"expected a prefix as --output for the prefix {prefix}, got {config.output}")
     return config.model_copy(update={"output": as_prefix(config.output)})
 
 

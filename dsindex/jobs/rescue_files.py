@@ -238,8 +238,7 @@ def _read_claims(path: str, head: bytes, size_bytes: int, dtype: np.dtype[Any] |
         msg = f"{path}: expected the remains of an MMIDIDX index, got a file without its first {HEADER_BYTES} bytes"
         raise FormatError(msg)
     if dtype is None and head[17] not in TOKEN_DTYPES:
-        msg = f"{path}: expected a token type code from 1 to 8, got {head[17]}; name the type with --dtype"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected a token type code from 1 to 8, got {head[17]}; name the type with --dtype")
     num_sequences, num_boundaries = (int.from_bytes(head[at : at + 8], "little") for at in (18, 26))
     with_modes = IndexHeader(
         dtype=TOKEN_DTYPES[head[17]] if dtype is None else dtype,
@@ -330,11 +329,10 @@ def repair_by_index(found: SurvivingIndex, target: RepairOutputs, *, one_sequenc
     if num_documents == 0:
         raise FormatError(f"{found.prefix}.idx: expected at least one complete document in the remains, got none")
     if target.index_only and end != found.bin_bytes:
-        msg = (
+        raise FormatError(
             f"{found.prefix}.bin: expected {end} bytes for the documents that are left, got {found.bin_bytes}; "
             f"leave out --index-only, so that a .bin of that size is written as well"
         )
-        raise FormatError(msg)
     restored = IndexHeader(
         dtype=header.dtype, num_sequences=num_sequences, num_boundaries=num_documents + 1, has_modes=header.has_modes
     )

@@ -106,7 +106,6 @@ def _make_private(folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = os.stat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        msg = f"{folder}: belongs to another user or can be written by others"
-        raise PermissionError(msg)
+        raise PermissionError(f"{folder}: belongs to another user or can be written by others")
     if not os.access(folder, os.W_OK):
         raise PermissionError(folder)

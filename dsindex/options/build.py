@@ -118,8 +118,7 @@ class BuildConfig(TextConfig):
     @classmethod
     def _is_not_empty(cls, where: str | None) -> str | None:
         if where is not None and not where.strip():
-            msg = "expected a jq condition such as '.score > 0.5', got an empty one"
-            raise ValueError(msg)
+            raise ValueError("expected a jq condition such as '.score > 0.5', got an empty one")
         return where
 
     @field_validator("tokenizer_type", mode="before")
@@ -145,8 +144,7 @@ class BuildConfig(TextConfig):
             msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
             raise ValueError(msg)
         if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
-            msg = f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}"
-            raise ValueError(msg)
+            raise ValueError(f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}")
         return self
 
     def tokenizer_options(self) -> TokenizerOptions:
@@ -158,8 +156,7 @@ class BuildConfig(TextConfig):
     def _is_seed(cls, value: object) -> object:
         is_seed = type(value) is int or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value))
         if value is not None and not is_seed:
-            msg = f"expected a seed that is an integer of at least 0, got {show_value(value)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a seed that is an integer of at least 0, got {show_value(value)}")
         return value
 
     @field_validator("sample", mode="before")
@@ -175,16 +172,14 @@ class BuildConfig(TextConfig):
     @model_validator(mode="after")
     def _eod_is_appended(self) -> Self:
         if self.empty_documents == "eod" and not self.append_eod:
-            msg = "expected --empty-documents eod with --append-eod, without which no document gets an EOD"
-            raise ValueError(msg)
+            raise ValueError("expected --empty-documents eod with --append-eod, without which no document gets an EOD")
         return self
 
     @field_validator("json_keys")
     @classmethod
     def _keys_differ(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(keys)) != len(keys):
-            msg = f"expected each key once, got {' '.join(keys)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected each key once, got {' '.join(keys)}")
         return keys
 
     @model_validator(mode="after")
@@ -193,8 +188,7 @@ class BuildConfig(TextConfig):
         if self.token_ids is not None:
             other = "--json-keys" if "json_keys" in self.model_fields_set else "--join" if self.join is not None else ""
             if other:
-                msg = f"expected either --token-ids or {other}, got both"
-                raise ValueError(msg)
+                raise ValueError(f"expected either --token-ids or {other}, got both")
             if is_program(self.token_ids):
                 msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
                 raise ValueError(msg)
@@ -208,16 +202,14 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
     for key in keys:
         name = output_name(key)
         if name is None:
-            msg = (
+            raise ValueError(
                 f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
                 f"name its output, as in NAME={key}"
             )
-            raise ValueError(msg)
         check_text(name)
         if not name or "/" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""
-            msg = f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}"
-            raise ValueError(msg)
+            raise ValueError(f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}")
         if name in names:
             msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
             raise ValueError(msg)
@@ -234,8 +226,7 @@ def parse_share(value: object) -> float:
     match = re.fullmatch(r"([0-9]{1,25}(?:\.[0-9]{1,400})?(?:e-[0-9]{1,3})?)(%?)", text)
     share = Fraction(0) if match is None else Fraction(match[1]) / (100 if match[2] else 1)
     if share > 1 or float(share) == 0 or isinstance(value, bool):
-        msg = f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}")
     return float(share)
 
 

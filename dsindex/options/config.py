@@ -63,11 +63,9 @@ class Options(BaseModel):
             if isinstance(each, str):
                 check_text(each)
                 if not each and info.field_name not in MAY_BE_EMPTY:
-                    msg = "expected a value, got an empty text"
-                    raise ValueError(msg)
+                    raise ValueError("expected a value, got an empty text")
             elif isinstance(each, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-                msg = f"expected another value than true or false, got {show_value(value)}"
-                raise ValueError(msg)
+                raise ValueError(f"expected another value than true or false, got {show_value(value)}")
         return value
 
     @field_validator("*", mode="after")
@@ -236,8 +234,7 @@ class RecordsConfig(WorkConfig):
         if not given and not lists:
             raise PydanticCustomError("missing", "expected at least one input")
         if (*given, *lists).count("-") > 1:
-            msg = "expected standard input (-) once, since it can be read only once; leave one out"
-            raise ValueError(msg)
+            raise ValueError("expected standard input (-) once, since it can be read only once; leave one out")
         access = access_of(info)
         try:
             return tuple(parse_url(path, access) if is_url(path) else path for path in given)
@@ -250,11 +247,9 @@ class RecordsConfig(WorkConfig):
         if value is None:
             return None
         if not re.fullmatch(r"[0-9]{1,18}|[0-9]{1,18}(\.[0-9]{1,25})?%", str(value)):
-            msg = f"expected a number such as 100 or a share such as 0.1%, got {show_value(value)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a number such as 100 or a share such as 0.1%, got {show_value(value)}")
         if str(value).endswith("%") and float(str(value)[:-1]) > 100:
-            msg = f"expected a share of at most 100%, got {value!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a share of at most 100%, got {value!r}")
         return str(value)
 
 
@@ -308,8 +303,7 @@ def check_text(text: str) -> None:
     except UnicodeEncodeError:
         is_text = False
     if not is_text:
-        msg = f"expected a text that can be typed and can name a file, got {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a text that can be typed and can name a file, got {text!r}")
 
 
 def validated(merged: dict[str, Any], kind: type[Config]) -> Config:

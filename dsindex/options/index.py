@@ -127,8 +127,7 @@ def _fraction(value: object) -> object:
 
 def _known_flags(value: object) -> object:
     if isinstance(value, dict) and (unknown := sorted(value.keys() - set(TOKENIZER_NAMES), key=str)):
-        msg = f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown[0]!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown[0]!r}")
     return value
 
 
@@ -137,8 +136,7 @@ def _iterations(value: object) -> object:
     if isinstance(value, str):
         words = value.split(",")
         if not all(re.fullmatch(r"\s*\d{1,18}\s*", word) for word in words):
-            msg = f"expected iterations such as 1000,5000, got {show_value(value)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected iterations such as 1000,5000, got {show_value(value)}")
         return tuple(sorted(int(word) for word in words))
     return (value,) if isinstance(value, int) else value
 

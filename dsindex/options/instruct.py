@@ -23,8 +23,7 @@ def parse_shares(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not re.fullmatch(r"\s*[\d.]+\s*,\s*[\d.]+\s*,\s*[\d.]+\s*", value):
-        msg = f"expected the shares of train, valid and test such as 98,1,1, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected the shares of train, valid and test such as 98,1,1, got {value!r}")
     return tuple(float(share) for share in value.split(","))
 
 
@@ -72,8 +71,7 @@ class InstructConfig(RecordsConfig):
     @classmethod
     def _has_shares(cls, split: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
         if split is not None and not (min(split) >= 0 and 0 < sum(split) < float("inf")):
-            msg = f"expected three shares of at least 0 with a sum above 0, got {list(split)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected three shares of at least 0 with a sum above 0, got {list(split)}")
         return split
 
     @field_validator("export")
@@ -84,14 +82,12 @@ class InstructConfig(RecordsConfig):
     @model_validator(mode="after")
     def _can_be_exported(self) -> Self:
         if self.export and is_url(self.output_prefix):
-            msg = (
+            raise ValueError(
                 f"--export makes folders beside the output, expected an output on a disk, got {self.output_prefix}; "
                 f"leave out --export, or write to a disk"
             )
-            raise ValueError(msg)
         if "bridge" in self.export and self.seq_length is None:
-            msg = "--export bridge needs --seq-length, the places of a pack"
-            raise ValueError(msg)
+            raise ValueError("--export bridge needs --seq-length, the places of a pack")
         if "sft" in self.export and self.no_provenance:
             msg = "--export sft needs the provenance, which tells what became of each line; leave out --no-provenance"
             raise ValueError(msg)

@@ -109,8 +109,7 @@ def describe_pretrain_flags(names: Iterable[str]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     for name in names:
         if name in REFUSED_OF_JOBS:
-            msg = f"--{name}: {REFUSED_OF_JOBS[name]}"
-            raise ValueError(msg)
+            raise ValueError(f"--{name}: {REFUSED_OF_JOBS[name]}")
         reasons.setdefault(_REASONS.get(name, _REASON), []).append(f"--{name}")
     if len(reasons.get(_REASON, ())) > 1:
         reasons[_REASON_OF_SEVERAL] = reasons.pop(_REASON)
@@ -125,11 +124,9 @@ def is_flag_value(word: str) -> bool:
 def _check_values(name: str, values: Sequence[str]) -> None:
     """Refuse other numbers of values than Megatron has, so that no word is lost."""
     if name in WITH_VALUE and len(values) != 1:
-        msg = f"--{name}: expected one value, as in pretrain_gpt.py, got {' '.join(values) or 'none'}"
-        raise ValueError(msg)
+        raise ValueError(f"--{name}: expected one value, as in pretrain_gpt.py, got {' '.join(values) or 'none'}")
     if name in WITHOUT_VALUE and values:
-        msg = f"--{name}: expected no value, as in pretrain_gpt.py, got {' '.join(values)}"
-        raise ValueError(msg)
+        raise ValueError(f"--{name}: expected no value, as in pretrain_gpt.py, got {' '.join(values)}")
 
 
 WITHOUT_EFFECT: dict[str, tuple[dict[str, Any], str]] = {
@@ -198,8 +195,7 @@ def take_megatron_flags(merged: dict[str, Any]) -> str | None:
     """
     for name, (_, reason) in REFUSED.items():
         if merged.pop(name, None):
-            msg = f"{_flag(name)}: {reason}"
-            raise ValueError(msg)
+            raise ValueError(f"{_flag(name)}: {reason}")
     if merged.get("dataset_impl") not in {None, ONLY_IMPLEMENTATION}:
         msg = f"--dataset-impl: expected {ONLY_IMPLEMENTATION}, the only format, got {merged['dataset_impl']!r}"
         raise ValueError(msg)

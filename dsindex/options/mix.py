@@ -86,16 +86,13 @@ def read_source(word: str) -> tuple[str, Amount]:
         ValueError: If there is no dataset, or what follows the equals sign is no amount.
     """
     if is_url(word):
-        msg = f"{Location(word)}: {ONLY_INPUTS}"
-        raise ValueError(msg)
+        raise ValueError(f"{Location(word)}: {ONLY_INPUTS}")
     prefix, equals, text = word.rpartition("=")
     if not (prefix if equals else word):
-        msg = f"expected a dataset as PREFIX or PREFIX=AMOUNT, got {word!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a dataset as PREFIX or PREFIX=AMOUNT, got {word!r}")
     if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
         return as_prefix(word), REST
     try:
         return as_prefix(prefix), parse_amount(text)
     except ValueError as error:
-        msg = f"{prefix}: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"{prefix}: {error}") from error

@@ -55,8 +55,7 @@ def parse_tokens(text: str) -> int:
     found = _TOKENS.fullmatch(text.strip())
     tokens = 0 if found is None else int(Fraction(found[1]) * _UNITS[found[2].lower()])
     if tokens <= 0:
-        msg = f"expected a positive number of tokens such as 300B, 1.5T or 2000000, got {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a positive number of tokens such as 300B, 1.5T or 2000000, got {text!r}")
     return tokens
 
 
@@ -78,12 +77,10 @@ def parse_amount(text: str) -> Amount:
     if found is None:
         bare = re.fullmatch(_NUMBER, word, flags=re.ASCII) is not None
         hint = f": write {word}%, {word}epochs or {word}tokens" if bare else ""
-        msg = f"expected {EXAMPLES}, got {text!r}{hint}"
-        raise ValueError(msg)
+        raise ValueError(f"expected {EXAMPLES}, got {text!r}{hint}")
     number, unit = Fraction(found[1]), found[2].lower()
     if number == 0:
-        msg = f"expected more than nothing, got {text!r}; leave the dataset out"
-        raise ValueError(msg)
+        raise ValueError(f"expected more than nothing, got {text!r}; leave the dataset out")
     if unit == "%":
         if number > 100:
             msg = f"expected a share of at most 100%, got {text!r}; more than one pass over a dataset is 2epochs"
@@ -128,8 +125,7 @@ def divide(
     shared = sum((amount.value for amount in amounts if amount.kind is Kind.SHARE), Fraction(0))
     fixed = sum(map(_fixed_tokens, amounts, available), Fraction(0))
     if shared > 1 + TOLERANCE:
-        msg = f"expected shares of at most 100% together, got {show_percent(shared)}; make them smaller"
-        raise InputError(msg)
+        raise InputError(f"expected shares of at most 100% together, got {show_percent(shared)}; make them smaller")
     if budget is None:
         budget = _follow_budget(amounts, available, shared, fixed)
     remaining = budget - fixed - shared * budget
@@ -162,11 +158,10 @@ def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: 
     if fixed:
         return max(1, int(fixed / (1 - shared)))
     if shared < 1 - TOLERANCE:
-        msg = (
+        raise InputError(
             f"expected shares of 100% together, got {show_percent(shared)}; raise them, or write one dataset without "
             "an amount to take the rest"
         )
-        raise InputError(msg)
     return max(1, int(min(num / amount.value for amount, num in zip(amounts, available, strict=True))))
 
 
@@ -174,20 +169,18 @@ def _check_remaining(remaining: Fraction, budget: int, takers: Sequence[str]) ->
     """Refuse amounts that exceed the budget, leave nothing for the rest, or something that nobody takes."""
     taken = budget - remaining
     if remaining < -TOLERANCE * budget:
-        msg = (
+        raise InputError(
             f"expected amounts of at most {budget:,} tokens together, got {int(taken):,}; raise the budget, or make "
             "them smaller"
         )
-        raise InputError(msg)
     if takers and remaining <= 0:
         msg = f"{takers[0]}: nothing remains for it, since the others take all {budget:,} tokens; make them smaller"
         raise InputError(msg)
     if not takers and remaining > TOLERANCE * budget:
-        msg = (
+        raise InputError(
             f"expected amounts of {budget:,} tokens together, got {int(taken):,} ({show_percent(taken / budget)}); "
             "leave the budget out if it follows from them, or write one dataset without an amount to take the rest"
         )
-        raise InputError(msg)
 
 
 def show_percent(share: Fraction | float) -> str:

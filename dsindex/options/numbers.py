@@ -37,8 +37,7 @@ def parse_size(value: object) -> object:
         return value
     match = _SIZE.fullmatch(value)
     if match is None or match[2].upper() not in _UNITS:
-        msg = f"expected a size such as 4096, 64MiB or 1.5GB, got {show_value(value)}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a size such as 4096, 64MiB or 1.5GB, got {show_value(value)}")
     whole, _, decimals = match[1].partition(".")
     return int(whole + decimals) * _UNITS[match[2].upper()] // 10 ** len(decimals)
 
@@ -50,13 +49,11 @@ def parse_integer(word: str, *, least: int = -MAX_NUMBER, most: int = MAX_NUMBER
         ArgumentTypeError: If it is none, or is out of range.
     """
     if not re.fullmatch(r"[+-]?[0-9]+", word.strip(), flags=re.ASCII):
-        msg = f"expected an integer, got {show_value(word)}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"expected an integer, got {show_value(word)}")
     number = int(word) if len(word) < 100 else most + 1
     if not least <= number <= most:
         wanted = f"at least {least}" if number < least else f"at most {most}"
-        msg = f"expected {wanted}, got {show_value(word)}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"expected {wanted}, got {show_value(word)}")
     return number
 
 
@@ -73,6 +70,5 @@ def check_number(value: object) -> object:
     """
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int) and abs(number) > MAX_NUMBER:
-            msg = f"expected integers of at most {MAX_NUMBER}, got {show_value(value)}"
-            raise ValueError(msg)
+            raise ValueError(f"expected integers of at most {MAX_NUMBER}, got {show_value(value)}")
     return value

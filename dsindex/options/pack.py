@@ -75,8 +75,7 @@ class PackConfig(TextConfig):
     @classmethod
     def _names_a_pbin_file(cls, output: str) -> str:
         if not output.endswith(PBIN_SUFFIX) or not os.path.basename(output).removesuffix(PBIN_SUFFIX):
-            msg = f"expected the name of a {PBIN_SUFFIX} file, got {output!r}"
-            raise ValueError(msg)
+            raise ValueError(f"expected the name of a {PBIN_SUFFIX} file, got {output!r}")
         return output
 
 
@@ -194,11 +193,10 @@ def _check_special_tokens(path: str, config: _TokenizerConfig) -> None:
     for name, value in config.special_tokens.items():
         for token in [value] if isinstance(value, str) else value:
             if token not in known:
-                msg = (
+                raise InputError(
                     f"{path}: tokenizer.config.special_tokens.{name}: expected a special token of the tokenizer, got "
                     f"{token!r}; add it to the tokenizer, save the tokenizer, and name the new folder"
                 )
-                raise InputError(msg)
 
 
 def _check_index(path: str, settings: _Settings) -> None:
@@ -224,9 +222,8 @@ def _check_index(path: str, settings: _Settings) -> None:
     else:
         if end - 1 <= size_bytes <= end:  # with or without a newline at the end
             return
-    msg = (
+    raise InputError(
         f"{path}: settings.index_path: expected an index of every line of {settings.src_path}, got one that leaves out "
         f"the line at byte {end} ({index_path}); dsindex packs every line: remove lines from the file, or leave "
         f"the index out and set bad records aside with --on-bad-record quarantine"
     )
-    raise InputError(msg)

@@ -87,8 +87,7 @@ def read_command_file(words: Sequence[str]) -> Command:
     """
     number = next((n for n, word in enumerate(words) if not _ASSIGNED.match(word)), None)
     if number is None:
-        msg = f"--from-command: expected a script, got only {' '.join(words)}"
-        raise InputError(msg)
+        raise InputError(f"--from-command: expected a script, got only {' '.join(words)}")
     path, arguments = words[number], words[number + 1 :]
     environment = given_variables(words)
     try:
@@ -96,14 +95,11 @@ def read_command_file(words: Sequence[str]) -> Command:
             content = file.read(MAX_SCRIPT_BYTES + 1)
         text = content.decode()
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        msg = f"{path}: expected a shell script, got bytes that are not UTF-8 at {error.start}"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: expected a shell script, got bytes that are not UTF-8 at {error.start}") from error
     if len(content) > MAX_SCRIPT_BYTES:
-        msg = f"{path}: expected a shell script of at most {MAX_SCRIPT_BYTES} bytes"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected a shell script of at most {MAX_SCRIPT_BYTES} bytes")
     try:
         return _only_command(path, text, arguments, environment)
     except ValueError as error:
@@ -125,8 +121,7 @@ def _only_command(path: str, text: str, arguments: Sequence[str], environment: d
     if len(distinct) != 1:
         lines = ", ".join(str(command.line) for command in distinct.values())
         got = f"several, in lines {lines}" if distinct else "none"
-        msg = f"{path}: expected one command that runs pretrain_gpt.py, got {got}; paste it after --"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected one command that runs pretrain_gpt.py, got {got}; paste it after --")
     return next(iter(distinct.values()))
 
 
@@ -206,11 +201,9 @@ def _check_job(script: str, flags: Sequence[tuple[str, list[Word]]], place: str)
         raise InputError(msg)
     for flag, values in flags:
         if flag in REFUSED_OF_JOBS and flag.replace("-", "_") not in NAMES:
-            msg = f"{place}: --{flag}: {REFUSED_OF_JOBS[flag]}"
-            raise InputError(msg)
+            raise InputError(f"{place}: --{flag}: {REFUSED_OF_JOBS[flag]}")
         if flag == "dataloader-type" and [word.text for word in values] == ["external"]:
-            msg = f"{place}: {_OTHER_LOADER}"
-            raise InputError(msg)
+            raise InputError(f"{place}: {_OTHER_LOADER}")
 
 
 def _known(name: str, values: Sequence[Word], place: str) -> str:
@@ -225,11 +218,10 @@ def _known(name: str, values: Sequence[Word], place: str) -> str:
 def _check_known(name: str, values: Sequence[Word], place: str) -> None:
     unknown = [text for word in values for text in word.unknown]
     if unknown:
-        msg = (
+        raise InputError(
             f"{place}: --{name}: {', '.join(dict.fromkeys(unknown))} is not known without running the script; add "
             f"NAME=VALUE or its arguments to --from-command, or give --{name} yourself"
         )
-        raise InputError(msg)
 
 
 def _take_flag(command: JobCommand, name: str, values: list[Word], place: str) -> None:

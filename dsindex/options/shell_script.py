@@ -117,13 +117,11 @@ def find_commands(
         root = parser.parse(source).root_node
         for node in _walk(root) if root.has_error else ():
             if node.is_error or node.is_missing:
-                msg = f"line {first_line + node.start_point[0]} has what is never closed or is out of place"
-                raise ValueError(msg)
+                raise ValueError(f"line {first_line + node.start_point[0]} has what is never closed or is out of place")
         reader = _Reader(source, values, first_line)
         reader.run(root)
     except RecursionError as error:
-        msg = "its blocks are nested too deeply"
-        raise ValueError(msg) from error
+        raise ValueError("its blocks are nested too deeply") from error
     return reader.commands
 
 
@@ -307,8 +305,7 @@ class _Reader:
     def _check(self, node: Node, end: int) -> None:
         if not _AFTER.match(self._source, end):
             line = self._first_line + node.end_point[0]
-            msg = f"line {line} has a word that is not understood, near {_text(node)[-40:]!r}"
-            raise ValueError(msg)
+            raise ValueError(f"line {line} has a word that is not understood, near {_text(node)[-40:]!r}")
 
     def _expand(self, node: Node, place: str) -> None:
         """Add what a node expands to to the fields, the first of it to the last of them."""
@@ -352,8 +349,7 @@ class _Reader:
                 self._fields[-1] += part
             self._expanded += len(self._fields[-1]) + 64
             if self._expanded > MAX_EXPANDED:
-                msg = f"its variables grow to more than {MAX_EXPANDED} characters"
-                raise ValueError(msg)
+                raise ValueError(f"its variables grow to more than {MAX_EXPANDED} characters")
 
     def _expand_variable(self, node: Node, text: str, place: str) -> None:
         found = _VARIABLE.fullmatch(text)

@@ -229,13 +229,11 @@ def _require_store(asked: str, answer: Any) -> None:  # noqa: ANN401 - botocore'
     """
     content, headers = answer.content.lstrip()[:20].lower(), answer.headers
     if answer.status_code < 300 and content and (not content.startswith(b"<") or content.startswith(_PAGES)):
-        msg = "another server"
-        raise _ForeignAnswerError(msg)
+        raise _ForeignAnswerError("another server")
     there = urlsplit(headers.get("Location") or "").hostname
     is_redirect = 300 <= answer.status_code < 400 and "x-amz-bucket-region" not in headers
     if is_redirect and there not in {None, urlsplit(asked).hostname}:
-        msg = "a redirect to another one"
-        raise _ForeignAnswerError(msg)
+        raise _ForeignAnswerError("a redirect to another one")
 
 
 class _Bounded:
@@ -260,8 +258,7 @@ class _Bounded:
                 num_bytes += len(chunk)
                 if num_bytes > MOST_ANSWER_BYTES:
                     self._raw.close()
-                    msg = f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB"
-                    raise _ForeignAnswerError(msg)
+                    raise _ForeignAnswerError(f"an answer of more than {MOST_ANSWER_BYTES >> 20} MiB")
                 yield chunk
         except exceptions.ReadTimeoutError as error:  # as botocore tells them
             raise ReadTimeoutError(endpoint_url="", error=error) from error
@@ -327,8 +324,7 @@ def list_pages(folder: ObjectUrl, *, describe: Describe, recursive: bool = True)
         count_requests(lists=1)
         answer = client.list_objects_v2(Bucket=folder.bucket, Prefix=prefix, **more, **begin)
         if not all(entry.get("Key", prefix).startswith(prefix) for entry in answer.get("Contents", ())):
-            msg = "objects of another folder"
-            raise _ForeignAnswerError(msg)
+            raise _ForeignAnswerError("objects of another folder")
         return answer
 
     markers = {"ContinuationToken": "NextContinuationToken"}
@@ -340,11 +336,9 @@ def _request_page(request: Callable[[dict[str, Any]], Any], begin: dict[str, Any
     answer = request(begin)
     for entry in answer.get(entries, ()):
         if entry.get("Size", 0) < 0:
-            msg = "an object of less than 0 bytes"
-            raise _ForeignAnswerError(msg)
+            raise _ForeignAnswerError("an object of less than 0 bytes")
     if "IsTruncated" not in answer or not all(_FIELDS[entries] <= entry.keys() for entry in answer.get(entries, ())):
-        msg = "another server"
-        raise _ForeignAnswerError(msg)
+        raise _ForeignAnswerError("another server")
     return answer
 
 

@@ -37,14 +37,11 @@ def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
         with open_file(path) as file:
             content = json.load(file)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: expected {what}, got a file that is not JSON ({error})"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: expected {what}, got a file that is not JSON ({error})") from error
     if not isinstance(content, dict):
-        msg = f"{path}: expected {what}, got another JSON value"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected {what}, got another JSON value")
     return content
 
 
@@ -65,14 +62,12 @@ def read_yaml(path: str) -> dict[str, Any]:
         InputError: If it cannot be read, or as for `parse_yaml`.
     """
     if is_url(path):
-        msg = f"{path.partition('?')[0]}: {ONLY_INPUTS}"
-        raise InputError(msg)
+        raise InputError(f"{path.partition('?')[0]}: {ONLY_INPUTS}")
     try:
         with open_configuration(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return parse_yaml(content, source=path)
 
 
@@ -100,8 +95,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         finally:
             loader.dispose()
     except _RefusedError as error:
-        msg = f"{source}, line {error.mark.line + 1}: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"{source}, line {error.mark.line + 1}: {error}") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}"
@@ -112,8 +106,7 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         msg = f"{source}: expected YAML, got a value that cannot be read ({str(error).splitlines()[0]})"
         raise InputError(msg) from error
     if not isinstance(loaded, dict):
-        msg = f"{source}: expected a mapping of options to values, got {name_kind(loaded)}"
-        raise InputError(msg)
+        raise InputError(f"{source}: expected a mapping of options to values, got {name_kind(loaded)}")
     return loaded
 
 
@@ -127,8 +120,7 @@ def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name in options:
-            msg = f"{source}: expected each option once, got {name} in two spellings; leave one out"
-            raise InputError(msg)
+            raise InputError(f"{source}: expected each option once, got {name} in two spellings; leave one out")
         options[name] = value
     return options
 
@@ -167,8 +159,7 @@ class _Loader(yaml.SafeLoader):
             self._num_nodes += 1
             self._unfolded[id(node)] = self._num_nodes - before
         if self._num_nodes > MAX_NODES:
-            message = f"expected at most {MAX_NODES:,} values with all aliases unfolded, got more"
-            raise _RefusedError(mark, message)
+            raise _RefusedError(mark, f"expected at most {MAX_NODES:,} values with all aliases unfolded, got more")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401 - text or None; the stubs err
@@ -179,8 +170,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             if first := seen.get((key.tag, key.value)):
                 again = f"{show_value(key.value)} again, as on line {first.line + 1}"
-                message = f"expected each key once, got {again}; leave one out"
-                raise _RefusedError(key.start_mark, message)
+                raise _RefusedError(key.start_mark, f"expected each key once, got {again}; leave one out")
             seen[key.tag, key.value] = key.start_mark
         return node
 

@@ -169,14 +169,11 @@ class Token:
             msg = "the credentials of this node cannot be read"
             raise CredentialsError(msg, "check the files that GOOGLE_… variables name") from error
         except exceptions.DefaultCredentialsError as error:
-            msg = "this node has no credentials"
-            raise CredentialsError(msg, _REMEDY) from error
+            raise CredentialsError("this node has no credentials", _REMEDY) from error
         except exceptions.GoogleAuthError as error:
             if isinstance(error, exceptions.TransportError) or error.retryable:
-                msg = "the server of tokens cannot be reached"
-                raise ConnectionError(msg) from error
-            msg = "Google refuses the credentials of this node"
-            raise CredentialsError(msg, _REMEDY) from error
+                raise ConnectionError("the server of tokens cannot be reached") from error
+            raise CredentialsError("Google refuses the credentials of this node", _REMEDY) from error
         return expiry
 
     def _unlock(self) -> None:

@@ -78,8 +78,7 @@ class RangeSource:
         try:
             read_into(self._descriptor, buffer, offset)
         except EOFError as error:
-            msg = f"{self._path}: {error}; it changed during the copy"
-            raise InputError(msg) from error
+            raise InputError(f"{self._path}: {error}; it changed during the copy") from error
         except OSError as error:
             refused = _unreadable(self._path, error)
             refused.transient = True

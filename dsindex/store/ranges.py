@@ -123,8 +123,7 @@ class ObjectRanges:
 
     def __init__(self, url: ObjectUrl) -> None:
         if url.identity is None:
-            msg = f"expected an object that was looked at, got {url}"
-            raise ValueError(msg)
+            raise ValueError(f"expected an object that was looked at, got {url}")
         self._url = url
         self.size_bytes = url.identity.size_bytes
         self._begins: list[int] = []
@@ -323,8 +322,7 @@ def local_copy(url: ObjectUrl) -> str:
         url, _ = head_object(url)
     identity = url.identity
     if identity is None:
-        msg = f"expected an object that was looked at, got {url}"
-        raise ValueError(msg)
+        raise ValueError(f"expected an object that was looked at, got {url}")
     folder = _folder(url)
     path = os.path.join(folder, _name_of(url, identity))
     try:
@@ -335,11 +333,10 @@ def local_copy(url: ObjectUrl) -> str:
                     _remove_others(folder, path)
         os.utime(path)
     except OSError as error:
-        msg = (
+        raise InputError(
             f"{url}: cannot be kept in {folder} ({error.strerror}); make room there, or set XDG_CACHE_HOME to a folder "
             f"that has more"
-        )
-        raise InputError(msg) from error
+        ) from error
     return path
 
 
@@ -456,8 +453,7 @@ def _cap_bytes() -> float:
     except ValueError:
         cap = -1.0
     if not cap >= 0:
-        msg = f"{CAP_VARIABLE}: expected a number of GB such as 50, got {given!r}"
-        raise InputError(msg)
+        raise InputError(f"{CAP_VARIABLE}: expected a number of GB such as 50, got {given!r}")
     return cap * 1e9
 
 
@@ -510,8 +506,7 @@ class ObjectArray:
         room = max(0, self.size_bytes - offset) // dtype.itemsize
         self._count = room if count is None else count
         if self._count > room:
-            msg = f"{url}: expected {count} items of {dtype} from byte {offset} on, got {room}"
-            raise ValueError(msg)
+            raise ValueError(f"{url}: expected {count} items of {dtype} from byte {offset} on, got {room}")
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -553,8 +548,7 @@ class ObjectArray:
         """
         ids = np.where(numbers < 0, numbers + self._count, numbers)
         if len(ids) and not 0 <= ids.min() <= ids.max() < self._count:
-            msg = f"expected numbers below {self._count}, got {ids.max()}"
-            raise IndexError(msg)
+            raise IndexError(f"expected numbers below {self._count}, got {ids.max()}")
         known, places = np.unique(ids, return_inverse=True)
         found = [np.empty(0, self.dtype)]
         for begin in range(0, len(known), _TAKEN_TOGETHER):
@@ -582,8 +576,7 @@ class ObjectArray:
 
     def _bytes(self, begin: int, end: int) -> tuple[int, int]:
         if not 0 <= begin <= end <= self._count:
-            msg = f"{self.url}: expected items within {self._count}, got {begin} to {end}"
-            raise IndexError(msg)
+            raise IndexError(f"{self.url}: expected items within {self._count}, got {begin} to {end}")
         return self._offset + begin * self.dtype.itemsize, self._offset + end * self.dtype.itemsize
 
     def _array(self, content: bytearray) -> NDArray[Any]:

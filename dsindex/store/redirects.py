@@ -101,14 +101,11 @@ def find_redirect(url: ObjectUrl) -> str:
             found: str = answer.geturl()
     except urllib.error.HTTPError as error:
         error.close()
-        msg = f"status code: {error.code}"
-        raise OSError(msg) from None
+        raise OSError(f"status code: {error.code}") from None
     except (urllib.error.URLError, ValueError) as error:
-        msg = "kind: Connect"
-        raise OSError(msg) from error
+        raise OSError("kind: Connect") from error
     if url.scheme == "https" and not found.startswith("https:"):
-        msg = f"redirect to {_NOBODY}, without encryption"
-        raise OSError(msg)
+        raise OSError(f"redirect to {_NOBODY}, without encryption")
     return found
 
 

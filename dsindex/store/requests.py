@@ -35,10 +35,10 @@ MOST_REQUESTS = 64
 
 
 class Gate:
-    """Lets requests to one store pass, as many at once as it bears.
+    """AIMD concurrency limiter of one store.
 
-    A refusal halves the limit, but those of requests that were in flight when it was halved last do not, since they say
-    nothing new. As many successes as the limit raise it by one.
+    A throttled request halves the limit, unless it was in flight when the limit was last halved. As many successes as
+    the limit raise it by one.
     """
 
     def __init__(self, most: int = MOST_REQUESTS) -> None:

@@ -330,8 +330,7 @@ def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
             while count := file.readinto(buffer):
                 digester.update(buffer[:count])
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return digester.hexdigest()
 
 
@@ -452,8 +451,7 @@ def read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
     while len(buffer):
         count = os.preadv(descriptor, [buffer], offset)
         if count == 0:
-            msg = f"ends at byte {offset}, {len(buffer)} bytes too early"
-            raise EOFError(msg)
+            raise EOFError(f"ends at byte {offset}, {len(buffer)} bytes too early")
         buffer, offset = buffer[count:], offset + count
 
 
@@ -476,8 +474,7 @@ def require_path(path: str) -> None:
         OutputError: If it is one of these.
     """
     if is_url(path):
-        msg = f"{path.partition('?')[0]}: {ONLY_PATHS}"
-        raise OutputError(msg)
+        raise OutputError(f"{path.partition('?')[0]}: {ONLY_PATHS}")
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
     if any(_SYSTEM_FOLDER.match(os.path.realpath(place)) for place in (path, folder)):
         msg = f"{path}: expected a place on a disk, got one in a folder of devices or of the system; choose another"

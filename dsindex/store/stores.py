@@ -273,8 +273,7 @@ def read_range(
     """
     identity = url.identity
     if identity is None:
-        msg = f"expected an object that was looked at, got {url}"
-        raise ValueError(msg)
+        raise ValueError(f"expected an object that was looked at, got {url}")
     is_own = identity.version.startswith(OWN_VERSION)
     try:
         content, meta = get_range(url, begin, end, if_match=identity.version, into=into, is_given_up=is_given_up)
@@ -364,8 +363,7 @@ def _pages_by_obstore(url: ObjectUrl, recursive: bool) -> Iterator[list[Any]]:
         for page in obstore.list(store, url.key.strip("/"), chunk_size=_PAGE_ENTRIES):
             count_requests(lists=1)
             if page[0]["path"] in seen:
-                msg = f"{url}: expected a listing that ends, got one that comes to the same page again"
-                raise StoreError(msg)
+                raise StoreError(f"{url}: expected a listing that ends, got one that comes to the same page again")
             seen.update(entry["path"] for entry in page)
             found.extend(page)
             num_pages += 1
@@ -475,11 +473,10 @@ def _identity(url: ObjectUrl, meta: Any) -> ObjectIdentity:  # noqa: ANN401 - ob
     if version is None and modified is not None and modified.timestamp() > 0:
         version = f"modified {modified.isoformat()}"
     if version is None:
-        msg = (
+        raise InputError(
             f"{url}: expected a server that says when a file changes, by ETag or Last-Modified, got one that does not; "
             f"download the file"
         )
-        raise InputError(msg)
     return ObjectIdentity(size_bytes=int(meta["size"]), version=version)
 
 

@@ -168,11 +168,9 @@ def _parse_web_url(shown: Location, access: Access) -> ObjectUrl:
     try:
         parts = urlsplit(shown.raw)
     except ValueError as error:  # an incomplete IPv6 address
-        msg = f"{shown}: expected the address of a file on a web server, got none; check it"
-        raise InputError(msg) from error
+        raise InputError(f"{shown}: expected the address of a file on a web server, got none; check it") from error
     if not shown.raw.startswith(shown):
-        msg = f"{shown}: expected an address without user and password; use a signed URL"
-        raise InputError(msg)
+        raise InputError(f"{shown}: expected an address without user and password; use a signed URL")
     if not parts.netloc or parts.path in ("", "/"):
         msg = f"{parts.scheme}://{parts.netloc}: expected the address of a file on a web server, got none; check it"
         raise InputError(msg)
@@ -187,11 +185,10 @@ def _find_in_hub(name: str) -> str:
     """
     match = _HUB.fullmatch(name)
     if match is None or _MAGIC.search(name) or name.endswith("/"):
-        msg = (
+        raise InputError(
             f"{Location(f'hf://{name}')}: expected hf://datasets/ORGANISATION/NAME/FILE or …/NAME@REVISION/FILE, the "
             f"address of one file; name each file, as the hub has no listing for patterns and folders here"
         )
-        raise InputError(msg)
     server = os.environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB_SERVER
     return f"{server}/datasets/{match[1]}/resolve/{match[2] or 'main'}/{match[3]}"
 
@@ -253,11 +250,10 @@ def refuse_cache_url(path: str) -> str:
         ValueError: If it is an address, since nothing reads caches there.
     """
     if is_url(path):
-        msg = (
+        raise ValueError(
             "expected a folder, got an address: a training job maps index caches into memory, so they must be on a "
             "disk; choose a folder that its nodes share"
         )
-        raise ValueError(msg)
     return path
 
 
@@ -285,11 +281,10 @@ def parse_output_url(url: str, access: Access) -> ObjectUrl:
     """
     parsed = parse_url(url, access)
     if parsed.scheme not in OUTPUT_SCHEMES:
-        msg = (
+        raise InputError(
             f"{parsed}: expected a path or an address of s3:// or gs://, the only object stores that are written to, "
             f"got {parsed.scheme}://; other stores are for inputs"
         )
-        raise InputError(msg)
     key = parsed.key.rstrip("/")
     if not key or parsed.has_magic or key != parsed.key:
         expected = f"{parsed.scheme}://BUCKET/KEY"
@@ -324,11 +319,10 @@ def pickled_address(path: str) -> str:
         TypeError: If it is a signed address, as a pickle would store the signature.
     """
     if isinstance(path, ObjectUrl) and path.query:
-        msg = (
+        raise TypeError(
             f"{path}: expected an address without a signature to pickle, got a signed one, which would be stored; "
             f"use credentials of the environment, or open it in each process"
         )
-        raise TypeError(msg)
     return path
 
 
@@ -339,8 +333,7 @@ def check_endpoint(url: str) -> str:
         ValueError: If it is none, or holds more than that.
     """
     if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
-        msg = "expected an address such as https://storage.example.com, without user, password and query"
-        raise ValueError(msg)
+        raise ValueError("expected an address such as https://storage.example.com, without user, password and query")
     return url
 
 

@@ -247,8 +247,7 @@ def remove_objects(urls: Iterable[ObjectUrl]) -> None:
             url, code = first.with_key(refused.get("Key", first.key)), refused.get("Code", "")
             if code in _ABSENT:
                 continue  # as some stores say
-            msg = f"{url}: cannot be removed ({code}); check what this node's credentials may remove"
-            raise StoreWriteError(msg)
+            raise StoreWriteError(f"{url}: cannot be removed ({code}); check what this node's credentials may remove")
 
 
 def list_objects(folder: ObjectUrl, *, most: int | None = None) -> list[ListedObject]:

@@ -53,12 +53,11 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> N
     for text, got, expected in zip(texts.to_pylist(), *pairs, strict=False):  # of no texts, there is an empty piece
         if not np.array_equal(got, expected):
             library = tokenizer.library
-            msg = (
+            raise TokenizerError(
                 f"{tokenizer.name}: expected the same tokens from gigatoken and {library}, but they differ on "
                 f"{_difference(text, got.tolist(), expected.tolist(), library)}; "
                 f"use --engine {'tokenizers' if library == 'tokenizers' else 'reference'}"
             )
-            raise TokenizerError(msg)
 
 
 def choose_audit(

@@ -331,7 +331,7 @@ def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
 
 
 def _vocabulary_texts(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens of a SentencePiece model or of ranks as texts, as far as they are any."""
+    """Return the tokens of a SentencePiece model or of ranks that decode to text."""
     if tokenizer.library == "sentencepiece":
         return [piece.replace(SPACE_MARK, " ") for piece in read_sentencepiece(tokenizer.model).pieces]
     return [token.decode(errors="ignore") for token in read_definition(tokenizer.model).ranks]

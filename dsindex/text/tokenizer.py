@@ -132,11 +132,10 @@ def load_tokenizer(path: str, *, eod_token: str | None = None, options: Tokenize
         return tokenizer
     eod_id = _token_id(tokenizer, eod)
     if eod_id is None:
-        msg = (
+        raise TokenizerError(
             f"{file}: expected the EOD token {eod!r} in the vocabulary, but it is missing; "
             f"{_suggestion(tokenizer, eod)}choose another with --eod-token"
         )
-        raise TokenizerError(msg)
     return replace(tokenizer, eod_id=eod_id, eod_token=eod)
 
 

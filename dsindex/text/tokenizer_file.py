@@ -340,11 +340,10 @@ def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> FileKi
 
 def _check_options_apply(file: str, kind: FileKind, options: TokenizerOptions) -> None:
     if kind != "ranks in JSON" and options.tokenizer_special_tokens != MEGATRON_SPECIAL_TOKENS:
-        msg = (
+        raise TokenizerError(
             f"{file}: expected no --tokenizer-special-tokens, which only ranks in JSON take, got a {kind} file; leave "
             f"the option out"
         )
-        raise TokenizerError(msg)
     if kind != "tiktoken" and options.tiktoken_encoding is not None:
         msg = f"{file}: expected a tiktoken file for --tiktoken-encoding, got a {kind} file; leave the option out"
         raise TokenizerError(msg)
@@ -409,11 +408,10 @@ def _family(file: str, content: bytes, options: TokenizerOptions) -> str:
         return family
     num_ranks = content.count(b"\n") + (not content.endswith(b"\n"))
     near = f"a file of {num_ranks} ranks is usually {SIZES[num_ranks]}" if num_ranks in SIZES else "choose one"
-    msg = (
+    raise TokenizerError(
         f"{file}: expected --tiktoken-encoding, since a tiktoken file holds neither pattern nor special tokens, got "
         f"{'none' if family is None else repr(family)}; {near} (known: {', '.join(FAMILIES)})"
     )
-    raise TokenizerError(msg)
 
 
 def find_fault(document: dict[str, Any]) -> str | None:

@@ -313,11 +313,10 @@ def _instruction_prefixes(first: str, second: str) -> tuple[str, str] | None:
     found = _is_instruction(first), _is_instruction(second)
     if found[0] != found[1]:
         given, other = (first, second) if found[0] else (second, first)
-        msg = (
+        raise InputError(
             f"{other}: expected the prefix of instruction data to compare with {given}, got something else; to compare "
             f"tokens alone, give {given}{TEXT_SUFFIX}"
         )
-        raise InputError(msg)
     return (first, second) if found[0] else None
 
 
@@ -333,8 +332,7 @@ def _open(path: str) -> Dataset:
         raise InputError(msg)
     dataset = IndexedDataset(path)
     if dataset.dtype.kind not in "iu":
-        msg = f"{path}: expected integer tokens, got {dataset.dtype}"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected integer tokens, got {dataset.dtype}")
     return dataset
 
 

@@ -74,7 +74,7 @@ def first_unequal(one: Tokens, other: Tokens, *, on_progress: Callable[[int], No
 SPLITS = ["train", "valid", "test"]
 """In the order in which they are compared."""
 SHAPES: dict[str, tuple[int | None, ...]] = {"sample_index": (None, 2)}
-"""Of indices that are no lists."""
+"""Shapes of the 2-D indices."""
 
 
 Key: TypeAlias = "tuple[int | None, str]"

@@ -70,8 +70,7 @@ class CacheView:
         if self.dataset is None:
             return []
         if not 0 <= number < len(self.dataset):
-            msg = f"expected a sample from 0 to {len(self.dataset) - 1}, got {number}"
-            raise IndexError(msg)
+            raise IndexError(f"expected a sample from 0 to {len(self.dataset) - 1}, got {number}")
         datasets = {each.prefix: each for each in _datasets_of(self.dataset)}
         origins: dict[str, Origin] = {}
         excerpts = []
@@ -239,14 +238,12 @@ def look_at_lines(
     """
     lines = open_dataset(index_path)
     if not isinstance(lines, RawLines):
-        msg = f"{index_path}: expected a raw index, got another kind of dataset"
-        raise FormatError(msg)
+        raise FormatError(f"{index_path}: expected a raw index, got another kind of dataset")
     facts["files"] = size_of([lines.path, index_path])
     facts["lines"] = len(lines)
     for number in range(min(FIRST_LINES, len(lines))) if line is None else [line]:
         if not 0 <= number < len(lines):
-            msg = f"{index_path}: expected a line from 0 to {len(lines) - 1}, got {number}"
-            raise IndexError(msg)
+            raise IndexError(f"{index_path}: expected a line from 0 to {len(lines) - 1}, got {number}")
         text = lines[number].decode(errors="replace")
         shown = len(text) if line is not None and cut is None else min(len(text), cut or LINE_CHARACTERS)
         more = f" … {len(text) - shown:,} more characters" if shown < len(text) else ""
@@ -518,8 +515,7 @@ def _find(
     limit: int,
 ) -> None:
     if store.tokens.dtype.kind not in "iu":
-        msg = f"{seen.path}: expected integer tokens to find a text in, got {store.tokens.dtype}"
-        raise InputError(msg)
+        raise InputError(f"{seen.path}: expected integer tokens to find a text in, got {store.tokens.dtype}")
     tokenizer = origin.tokenizer
     if tokenizer is None:
         msg = f"{seen.path}: --find needs the dataset's tokenizer; give it with --tokenizer-model"
@@ -527,8 +523,7 @@ def _find(
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        msg = f"--find: expected a text in UTF-8, got {text!r}"
-        raise InputError(msg) from error
+        raise InputError(f"--find: expected a text in UTF-8, got {text!r}") from error
     bare = text.removeprefix(" ")
     forms = [bare, f" {bare}"]
     tokens, counts = reference_of(tokenizer).encode(forms, add_special_tokens=False)
@@ -537,8 +532,7 @@ def _find(
     if first and second[-len(first) :] == first:  # whatever has the second form has the first one
         patterns = [first]
     if not bare or not patterns:
-        msg = f"--find: expected a text that has tokens, got {text!r}"
-        raise InputError(msg)
+        raise InputError(f"--find: expected a text that has tokens, got {text!r}")
     matches = find_ids(store, patterns, limit=limit, threads=available_cpus())
     for match in matches:
         ids = patterns[match.pattern]

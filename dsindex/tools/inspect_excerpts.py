@@ -175,8 +175,7 @@ def find_ids(
         ValueError: If a pattern is empty.
     """
     if not all(patterns):
-        msg = "expected token ids to look for, got none"
-        raise ValueError(msg)
+        raise ValueError("expected token ids to look for, got none")
     matches: list[Match] = []
     step = max(limit, LOOKED_UP)
     for tokens, numbers in _search(store.tokens, patterns, threads=threads, range_tokens=range_tokens):
@@ -323,8 +322,7 @@ class Excerpts:
         """
         store = self._store
         if not isinstance(store, IndexedStore):
-            msg = f"{store.paths[0]}: a .pbin has no sequences"
-            raise IndexError(msg)
+            raise IndexError(f"{store.paths[0]}: a .pbin has no sequences")
         begin, end = store.sequence_span(number)
         document = store.document_of(number)
         return self._excerpt(f"sequence {number:,} of document {document:,}", document, begin, end)

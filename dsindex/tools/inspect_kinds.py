@@ -59,8 +59,7 @@ def tell_kind(path: str) -> Subject:
         return _in_store(path)
     refused = what_is_no_file(path)
     if refused is not None or "\0" in path:
-        msg = f"{path}: expected a dataset, got {refused or 'a name with a NUL character'}"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected a dataset, got {refused or 'a name with a NUL character'}")
     if os.path.isdir(path):
         folder = _folder(path)
         if folder is not None:
@@ -89,11 +88,10 @@ def _in_store(url: str) -> Subject:
         return Subject(kind="instruction data", path=prefix)
     if is_stored(f"{prefix}{PBIN_SUFFIX}"):
         return Subject(kind="pbin", path=f"{prefix}{PBIN_SUFFIX}")
-    msg = (
+    raise InputError(
         f"{url}: there is no dataset: expected the prefix of a .bin and .idx, or a .pbin, found none; index caches, "
         f"raw indices and folders are looked at on this machine only"
     )
-    raise InputError(msg)
 
 
 def _folder(path: str) -> Subject | None:
@@ -155,11 +153,10 @@ def _nameless(path: str, head: bytes) -> Subject:
     try:
         read_pbin_header(path)
     except FormatError as error:
-        msg = (
+        raise FormatError(
             f"{path}: expected a dataset of .bin and .idx, a .pbin, a raw index, an index cache, instruction data, a "
             f"work folder or a manifest, got a file that begins with {head[:8]!r}"
-        )
-        raise FormatError(msg) from error
+        ) from error
     return Subject(kind="pbin", path=path)
 
 
@@ -174,11 +171,10 @@ def _of_file_beside(path: str, prefix: str) -> Subject:
 def _lines(path: str) -> Subject:
     index = raw_index_path(path)
     if not os.path.isfile(index):
-        msg = (
+        raise InputError(
             f"{path}: expected a dataset, got text without the raw index {index}; build a dataset from it "
             f"(dsindex build), or index its lines (dsindex raw-index)"
         )
-        raise InputError(msg)
     return Subject(kind="raw index", path=index)
 
 
@@ -367,5 +363,4 @@ def size_of(paths: Sequence[str]) -> dict[str, int]:
 def _require(path: str, number: int, total: int, what: str) -> None:
     if not 0 <= number < total:
         have = f"from 0 to {total - 1}" if total else "in it, but it has none"
-        msg = f"{path}: expected a {what} {have}, got {number}"
-        raise IndexError(msg)
+        raise IndexError(f"{path}: expected a {what} {have}, got {number}")

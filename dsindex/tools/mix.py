@@ -185,8 +185,7 @@ def run_mix(config: MixConfig) -> MixResult:
     prefixes, amounts, weights = _read_sources(config)
     matrix = WHOLE_IN_TRAIN if settings.matrix is None else settings.matrix
     if matrix[0] is None:
-        msg = f"--split: expected a share for train, got {split!r}; a mixture is of the train split"
-        raise InputError(msg)
+        raise InputError(f"--split: expected a share for train, got {split!r}; a mixture is of the train split")
     counts = _count(prefixes, matrix)
     budget = _tokens_asked(config)
     has_length = budget is not None
@@ -254,8 +253,7 @@ def _settings(config: MixConfig, split: str | None) -> CacheSettings:
     try:
         matrix = None if split is None else split_matrix(parse_split(split))
     except ValueError as error:
-        msg = f"--split: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"--split: {error}") from error
     return CacheSettings(sequence_length=config.seq_length, split=split, matrix=matrix)
 
 
@@ -276,8 +274,7 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], tuple[Amount, ...
             if weights is None:
                 _check_no_weights(prefixes)
             elif not math.isfinite(sum(blend.weights or ())):
-                msg = "--data-path: expected weights with a finite sum; make them smaller"
-                raise ValueError(msg)
+                raise ValueError("--data-path: expected weights with a finite sum; make them smaller")
         else:
             pairs = [read_source(word) for word in config.source]
             prefixes, amounts = tuple(prefix for prefix, _ in pairs), tuple(amount for _, amount in pairs)
@@ -286,11 +283,10 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], tuple[Amount, ...
     files: set[str] = set()
     for prefix in prefixes:
         if _real(prefix) in files:
-            msg = (
+            raise InputError(
                 f"{prefix}: expected every dataset once, got it twice; Megatron would draw the same samples for both, "
                 "so add the amounts up"
             )
-            raise InputError(msg)
         files.add(_real(prefix))
     return prefixes, amounts, weights
 
@@ -336,8 +332,7 @@ def _tokens_asked(config: MixConfig) -> int | None:
     least = config.seq_length * (config.global_batch_size or 1)
     if tokens is not None and tokens < least:
         what = "one sample" if config.global_batch_size is None else "one iteration"
-        msg = f"expected a run of at least {what}, {least:,} tokens, got {tokens:,}; make it longer"
-        raise InputError(msg)
+        raise InputError(f"expected a run of at least {what}, {least:,} tokens, got {tokens:,}; make it longer")
     return tokens
 
 
@@ -370,8 +365,7 @@ def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str
         ]
     text = json.dumps(words, indent=2, ensure_ascii=False) + "\n"
     if os.path.lexists(path) and not (os.path.isfile(path) and _read(path) == text.encode()):
-        msg = f"{path}: exists already with other content; remove it, or choose another path"
-        raise OutputError(msg)
+        raise OutputError(f"{path}: exists already with other content; remove it, or choose another path")
     make_folder(os.path.dirname(path) or ".")
     with atomic_writer(path) as file:
         file.write(text.encode())

@@ -84,8 +84,7 @@ def check_drawn(folder: str, intended: IntendedBlend, *, matrix: SplitMatrix | N
         FormatError: If a description of a blend is damaged.
     """
     if not os.path.isdir(folder):
-        msg = f"{folder}: expected a folder with index caches, found none; check --data-cache-path"
-        raise InputError(msg)
+        raise InputError(f"{folder}: expected a folder with index caches, found none; check --data-cache-path")
     others: list[str] = []
     found: list[DrawnBlend] = []
     pattern = f"*-{BLENDED_CLASS}-{intended.split}-description.txt"
@@ -100,11 +99,10 @@ def check_drawn(folder: str, intended: IntendedBlend, *, matrix: SplitMatrix | N
             found.append(_compare(path, described, order, parts, intended, matrix))
     if not found and intended.split == "train":
         got = f"blends of other datasets only ({others[0]})" if others else "none"
-        msg = (
+        raise InputError(
             f"{folder}: expected the train split of a blend of {', '.join(intended.prefixes)}, got {got}; check "
             "--data-cache-path, or build it with dsindex index"
         )
-        raise InputError(msg)
     return found
 
 
@@ -141,8 +139,7 @@ def _compare(
     drawn = [drawn[number] for number in order]
     length = parts[0]["sequence_length"]
     if type(length) is not int or length < 1:
-        msg = f"{path}: expected a sequence length, got {length!r}; build the cache again"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected a sequence length, got {length!r}; build the cache again")
     findings = _find_other_data(os.path.dirname(path), parts, intended, matrix)
     findings += _find_differences(drawn, length, intended)
     return DrawnBlend(
@@ -268,21 +265,17 @@ def count_source(prefix: str, matrix: SplitMatrix) -> SourceCounts:
     if not os.path.isfile(idx):
         near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(prefix)}_*.idx"))]
         hint = f"did you mean {', '.join(near[:4])}?" if near else "use a path without .bin and .idx"
-        msg = f"{idx}: no such file; {hint}"
-        raise InputError(msg)
+        raise InputError(f"{idx}: no such file; {hint}")
     header = read_header(idx)
     stem = prefix.removesuffix(MASK_SUFFIX)
     if stem != prefix and os.path.isfile(f"{stem}{TEXT_SUFFIX}.idx"):
-        msg = f"{idx}: expected tokens, got the loss mask of instruction data; use {stem}{TEXT_SUFFIX}"
-        raise InputError(msg)
+        raise InputError(f"{idx}: expected tokens, got the loss mask of instruction data; use {stem}{TEXT_SUFFIX}")
     if header.dtype.kind not in "iu":
-        msg = f"{idx}: expected a dataset of tokens, which are integers, got {header.dtype}; leave it out"
-        raise InputError(msg)
+        raise InputError(f"{idx}: expected a dataset of tokens, which are integers, got {header.dtype}; leave it out")
     train, *others = count_parts(PartTask(prefix=prefix, parts=matrix))
     if train is None or train.tokens <= 0:
         where = "" if matrix == WHOLE_IN_TRAIN else f" in the train split of its {header.num_sequences:,} sequences"
-        msg = f"{idx}: expected tokens to draw, got a dataset without any{where}; leave it out"
-        raise InputError(msg)
+        raise InputError(f"{idx}: expected tokens to draw, got a dataset without any{where}; leave it out")
     stem = prefix.removesuffix(TEXT_SUFFIX)
     return SourceCounts(
         prefix=prefix,
@@ -410,11 +403,10 @@ def mix(
         shares = [Fraction(1)]
         size = num_samples if num_samples is not None else caches[0].epochs.num_samples
     if size == 0:
-        msg = (
+        raise LimitError(
             f"expected at least one sample of {settings.sequence_length + 1:,} tokens, got none; the datasets or the "
             "budget are too small for --seq-length"
         )
-        raise LimitError(msg)
     drawn = apportion(shares, size)
     all_tokens = sum(source.part.tokens for source in counts)
     return Mixture(

@@ -529,8 +529,7 @@ def _check_output(path: str) -> None:
     """
     require_path(path)
     if not os.path.basename(path) or os.path.isdir(path):
-        msg = f"{path}: expected the name of a file to write, got a folder; add a name such as report.html"
-        raise OutputError(msg)
+        raise OutputError(f"{path}: expected the name of a file to write, got a folder; add a name such as report.html")
     if not os.path.lexists(path):
         return
     if os.path.isfile(path) and not os.path.islink(path) and _read_if_page(path):
@@ -554,8 +553,7 @@ def _refuse_twice(opened: Sequence[OpenedDataset]) -> None:
     for each in opened:
         file = each.files[-1] if is_url(each.files[-1]) else os.path.realpath(each.files[-1])
         if file in known:
-            msg = f"{each.name}: expected every dataset once, got it twice; leave one out"
-            raise InputError(msg)
+            raise InputError(f"{each.name}: expected every dataset once, got it twice; leave one out")
         known.add(file)
 
 

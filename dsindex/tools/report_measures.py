@@ -330,8 +330,7 @@ class RecordedSources:
     def __init__(self, path: str, *, num_documents: int, num_inputs: int) -> None:
         rows = count_rows(path)
         if rows != num_documents:
-            msg = f"{path}: expected {num_documents:,} rows, got {rows:,}; it belongs to another dataset"
-            raise FormatError(msg)
+            raise FormatError(f"{path}: expected {num_documents:,} rows, got {rows:,}; it belongs to another dataset")
         self.num_sources = num_inputs
         self._path = path
         self._rows = rows
@@ -497,8 +496,7 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> DrawnCaches:
         InputError: If there is no folder, or no cache of these datasets.
     """
     if not os.path.isdir(folder):
-        msg = f"{folder}: expected a folder with index caches, found none; check --cache"
-        raise InputError(msg)
+        raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
     splits: list[DrawnSplit] = []
     blends: list[BlendOfSplit] = []
     findings: list[str] = []
@@ -521,8 +519,7 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> DrawnCaches:
             findings.append(str(error))
     if not (splits or blends or findings):
         got = "caches of other datasets only" if others else "none"
-        msg = f"{folder}: expected index caches of the datasets, got {got}; check --cache"
-        raise InputError(msg)
+        raise InputError(f"{folder}: expected index caches of the datasets, got {got}; check --cache")
     order = {name: place for place, name in enumerate(SPLIT_NAMES)}
     splits.sort(key=lambda each: (each.prefix, order.get(each.split, len(order)), each.sequence_length))
     blends.sort(key=lambda each: (order.get(each.split, len(order)), each.prefixes))
@@ -559,8 +556,7 @@ def _part(path: str, split: str, matrix: object) -> tuple[float, float] | None:
         begin, end = map(float, part)
         if 0 <= begin <= end <= 1 + ROUNDING:
             return begin, min(end, 1.0)
-    msg = f"{path}: expected the part of {split} as two shares, got {part!r}; build the cache again"
-    raise FormatError(msg)
+    raise FormatError(f"{path}: expected the part of {split} as two shares, got {part!r}; build the cache again")
 
 
 def _read_blend(path: str, described: Mapping[str, Any]) -> BlendOfSplit:
@@ -575,8 +571,7 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> BlendOfSplit:
     for begin in range(0, len(index), CHUNK_ITEMS):
         chunk = index[begin : begin + CHUNK_ITEMS]
         if chunk.min() < 0 or chunk.max() >= len(parts):
-            msg = f"{name}: expected datasets below {len(parts)}, got {chunk.max()}; build the cache again"
-            raise FormatError(msg)
+            raise FormatError(f"{name}: expected datasets below {len(parts)}, got {chunk.max()}; build the cache again")
         drawn += np.bincount(chunk, minlength=len(parts))
     return BlendOfSplit(
         split=str(described["split"]),
@@ -590,8 +585,7 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> BlendOfSplit:
 def _length(path: str, described: Mapping[str, Any]) -> int:
     length = described.get("sequence_length")
     if type(length) is not int or length < 1:
-        msg = f"{path}: expected a sequence length, got {length!r}; build the cache again"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected a sequence length, got {length!r}; build the cache again")
     return length
 
 

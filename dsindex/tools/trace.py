@@ -117,11 +117,10 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
     """
     found = open_dataset(path, split=split, prefix=prefixes, check=False)
     if not isinstance(found, Samples):
-        msg = (
+        raise InputError(
             f"{path}: expected the folder of an index cache or one of its descriptions, got a dataset without samples; "
             f"`dsindex index` builds a cache"
         )
-        raise InputError(msg)
     return found
 
 
@@ -143,8 +142,7 @@ def trace_forward(
     wanted = list(numbers)
     for number in wanted:
         if not 0 <= number < len(samples):
-            msg = f"expected a sample from 0 to {len(samples) - 1}, got {number}"
-            raise InputError(msg)
+            raise InputError(f"expected a sample from 0 to {len(samples) - 1}, got {number}")
     for own in samples.datasets if isinstance(samples, BlendedDataset) else [samples]:
         tokens, lengths, *_ = own.dataset.token_columns()
         mapped = [tokens] if isinstance(tokens, np.ndarray) else []
@@ -212,12 +210,10 @@ def trace_document(
     chosen = known[0] if prefix is None else prefix
     own = [number for number, data in enumerate(datasets) if os.path.abspath(data.prefix) == os.path.abspath(chosen)]
     if not own:
-        msg = f"{chosen}: expected a dataset of the index cache, which has {_few(known)}"
-        raise InputError(msg)
+        raise InputError(f"{chosen}: expected a dataset of the index cache, which has {_few(known)}")
     count = datasets[own[0]].num_documents
     if not 0 <= document < count:
-        msg = f"{chosen}: expected a document from 0 to {count - 1}, got {document}"
-        raise InputError(msg)
+        raise InputError(f"{chosen}: expected a document from 0 to {count - 1}, got {document}")
     data = datasets[own[0]]
     [origin], notes = find_document_origins(data.prefix, count, [document])
     _check_input(texts, data.prefix, origin)
@@ -253,14 +249,12 @@ def trace_line(
     if not has_file:
         if not inputs and notes:
             raise InputError(next(iter(notes)))
-        msg = f"{path}: expected an input of the index cache's datasets, which are {_few(list(inputs))}"
-        raise InputError(msg)
+        raise InputError(f"{path}: expected an input of the index cache's datasets, which are {_few(list(inputs))}")
     if not found:
-        msg = (
+        raise InputError(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
             f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
         )
-        raise InputError(msg)
     return BackwardReport(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
 
 

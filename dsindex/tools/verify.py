@@ -65,8 +65,7 @@ def parse_share(value: object) -> object:
     try:
         return float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
-        msg = f"expected a share such as 1% or 0.01, got {value!r}"
-        raise ValueError(msg) from None
+        raise ValueError(f"expected a share such as 1% or 0.01, got {value!r}") from None
 
 
 class VerifyConfig(SourceConfig):

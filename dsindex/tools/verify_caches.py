@@ -59,8 +59,7 @@ def find_caches(folder: str, prefix: str) -> list[CacheTask]:
         InputError: If there is no such folder.
     """
     if not os.path.isdir(folder):
-        msg = f"{folder}: expected a folder with index caches, found none; check --cache"
-        raise InputError(msg)
+        raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
     tasks = []
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*-description.txt"))):
         try:
@@ -128,8 +127,7 @@ def _files_of(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
         ending = cache_files("", identifiers, name="").description
         files = cache_files(folder, identifiers, name=name.removesuffix(ending))
     except (KeyError, TypeError) as error:
-        msg = f"{description}: expected the description of a cache, got one without {error}"
-        raise FormatError(msg) from error
+        raise FormatError(f"{description}: expected the description of a cache, got one without {error}") from error
     if files.description != os.path.join(folder, name):
         msg = f"{description}: expected the name that matches its content, {os.path.basename(files.description)!r}"
         raise FormatError(msg)
@@ -183,8 +181,7 @@ def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) 
         msg = f"{description}: expected a split_matrix with the part of {identifiers['index_split']!r}, got {matrix!r}"
         raise FormatError(msg) from error
     if not 0 <= bounds[0] <= bounds[1] <= num_sequences:
-        msg = f"{description}: expected a part between 0 and 1, got {begin} to {end}"
-        raise FormatError(msg)
+        raise FormatError(f"{description}: expected a part between 0 and 1, got {begin} to {end}")
     return bounds
 
 

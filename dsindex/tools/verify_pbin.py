@@ -416,8 +416,7 @@ def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
         UsageError: If there are such options.
     """
     if "sample" in config.model_fields_set and not config.against_source:
-        msg = "--sample needs --against-source: it is the share of documents to compare with the source"
-        raise UsageError(msg)
+        raise UsageError("--sample needs --against-source: it is the share of documents to compare with the source")
     exports = [prefix for prefix in prefixes if os.path.isdir(prefix) and export_folder_of(prefix) is not None]
     if exports and (config.cache is not None or config.against_source):
         msg = f"--cache and --against-source are for datasets, not for the export {exports[0]}; leave one of them out"

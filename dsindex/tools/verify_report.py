@@ -185,11 +185,10 @@ def load_recorded(prefix: str, recorded: RecordedTokenizer, manifest: Manifest, 
     if found is not None:
         return found
     if not others:
-        msg = (
+        raise TokenizerError(
             f"expected the tokenizer {named.name!r} (sha256 {named.sha256[:16]}…) that the dataset was made with, "
             f"found none by that name; give its path with --tokenizer-model"
         )
-        raise TokenizerError(msg)
     other = next((each for each in others if each.sha256 is not None), others[0])
     raise TokenizerError(other.error) if other.sha256 is None else _another(named, other.place, other.sha256)
 
@@ -225,11 +224,10 @@ def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
     options = content.options
     if options.jq_pattern is None or options.pbin_era is None:
         missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
-        msg = (
+        raise FormatError(
             f"{manifest_path(prefix)}: expected a valid content.options.{missing}, got a damaged manifest (Field "
             f"required); restore the file, or pack again with --fresh"
         )
-        raise FormatError(msg)
     return PbinOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)
 
 
@@ -363,8 +361,7 @@ def refuse_irregular(path: str) -> None:
         FormatError: If it exists and is not a regular file.
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        msg = f"{path}: expected a regular file, got something else; move it away"
-        raise FormatError(msg)
+        raise FormatError(f"{path}: expected a regular file, got something else; move it away")
 
 
 def check_counts(given: str, content: Content, counts: IndexCounts) -> Check:

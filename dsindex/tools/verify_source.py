@@ -313,8 +313,7 @@ def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocu
     if settings.pbin is None:
         return IndexedDocuments(settings.dataset)
     if run is None:
-        msg = "expected the documents of a .pbin with the piece, got none"
-        raise ValueError(msg)
+        raise ValueError("expected the documents of a .pbin with the piece, got none")
     return PbinDocuments(settings.dataset, settings.pbin, run)
 
 
@@ -472,11 +471,10 @@ def open_recorded_source(
     selection = _recorded_text(prefix, manifest, pbin)
     if manifest is None or content is None or recorded is None or selection is None:
         maker = "a build" if pbin is None else "`dsindex pack`"
-        msg = (
+        raise InputError(
             f"{prefix}: expected the manifest of {maker}, which names inputs and tokenizer, got none; without it the "
             f"dataset cannot be compared with its source (for a merged one, compare the datasets it was made of)"
         )
-        raise InputError(msg)
     options = content.options
     tokenizer = load_recorded(prefix, recorded, manifest, given=config.tokenizer_model)
     provenance = f"{prefix}.{PROVENANCE_SUFFIX}"
@@ -543,12 +541,11 @@ def _recorded_text(prefix: str, manifest: Manifest | None, pbin: PbinHeader | No
         return None
     content = manifest.content
     if content.options.instruction is not None:
-        msg = (
+        raise InputError(
             f"{prefix}: expected a dataset of texts, got one of `dsindex instruct`, which cannot be compared record by "
             f"record; run the same `dsindex instruct` with another --output-prefix and compare the digests in both "
             f"manifests"
         )
-        raise InputError(msg)
     if pbin is None:
         return _recorded_selection(content, manifest.run.plan)
     return open_pattern(read_pbin_options(prefix, content).jq_pattern)
@@ -690,11 +687,10 @@ class TracedTexts:
         if tokenizer is None or not tokens:
             return None
         if max(tokens) >= tokenizer.vocabulary_size:
-            msg = (
+            raise TokenizerError(
                 f"{prefix}: expected tokens below {tokenizer.vocabulary_size}, the size of {tokenizer.name}, got "
                 f"{max(tokens)}; give the tokenizer that the dataset was made with, by --tokenizer-model"
             )
-            raise TokenizerError(msg)
         return decode(tokenizer, tokens)
 
     def check_input(self, prefix: str, number: int) -> str | None:

@@ -121,8 +121,7 @@ def _fill(file: Readable, chunk: memoryview[int], begin: int) -> None:
     while done < len(chunk):
         count = file.read_into(chunk[done:], begin + done)
         if not count:
-            msg = f"expected {len(chunk)} bytes at offset {begin}, got {done}"
-            raise EOFError(msg)
+            raise EOFError(f"expected {len(chunk)} bytes at offset {begin}, got {done}")
         done += count
 
 

@@ -25,8 +25,8 @@ SHORT = {"build": 12, "fresh": 7, "grown": 6, "merge": 5, "pack": 9}
 LONG = {"build": 80, "fresh": 50, "grown": 40, "merge": 30, "pack": 40}
 """Points per scenario, 39 and 240, besides those of the renames."""
 RENAMES = {"grown": ("_document.", 10), "pack": (r"/packed\.(?!progress)", 4)}
-"""A pattern of the published files' names, and how many files there are: of two keys .bin, provenance, quarantine, .idx
-and manifest; provenance, quarantine, .pbin and manifest. The progress file, which the clock rewrites, is none of them."""
+"""Pattern of the published files and their number: .bin, provenance, quarantine, .idx and manifest of two keys;
+provenance, quarantine, .pbin and manifest. The progress file is rewritten by the clock and does not count."""
 
 ALL_END = ("--empty-documents", "eod")
 

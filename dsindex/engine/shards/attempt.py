@@ -76,11 +76,10 @@ class HeldFile:
         """
         url = folder.with_suffix(f"/{self._name}")
         if self.writer.size_bytes > MOST_OBJECT_BYTES:
-            msg = (
+            raise OutputError(
                 f"{url}: expected a shard of at most {MOST_OBJECT_BYTES >> 30} GiB, which is what a store takes in one "
                 f"request, got {self.writer.size_bytes:,} bytes; use a smaller --shard-size"
             )
-            raise OutputError(msg)
         content = self._content.whole()
         put_object(url, content)
         if self._content.is_held:
@@ -271,11 +270,10 @@ def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
         TokenizerError: Naming the largest.
     """
     if tokens.size and int(tokens.max()) >= vocabulary_size:
-        msg = (
+        raise TokenizerError(
             f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
             f"the tokenizer is damaged"
         )
-        raise TokenizerError(msg)
 
 
 SHARDS_PER_FOLDER = 10_000
@@ -313,8 +311,7 @@ class Attempt:
     def __enter__(self) -> Attempt:
         folder_id = read_folder_id(self._work_dir)
         if folder_id is None:  # a late attempt must not bring back what the driver removed
-            msg = f"{self._work_dir}: expected the work folder, found nothing; run the same command again"
-            raise OutputError(msg)
+            raise OutputError(f"{self._work_dir}: expected the work folder, found nothing; run the same command again")
         self._stem = f"{self._stem}.{new_file_id(folder_id)}"
         if self._in_store:
             self._place = _temporary_folder()
@@ -395,11 +392,10 @@ def _temporary_folder() -> str:
     try:
         return tempfile.gettempdir()
     except FileNotFoundError as error:
-        msg = (
+        raise OutputError(
             f"{os.uname().nodename}: expected a temporary folder that can be written, got none ({error.strerror}); set "
             f"TMPDIR on this node, and run the same command again: it continues"
-        )
-        raise OutputError(msg) from error
+        ) from error
 
 
 class SyncedFile:

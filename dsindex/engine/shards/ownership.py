@@ -60,11 +60,10 @@ def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
                 return known
             foreign = sorted(set(os.listdir(folder)) - beside - {MARKER_FILE})
             if foreign:
-                msg = (
+                raise PlanError(
                     f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
                     f"{MARKER_FILE}; choose another --work-dir"
                 )
-                raise PlanError(msg)
             return _write_marker(folder)
     except OSError as error:
         raise output_error(path, error) from error

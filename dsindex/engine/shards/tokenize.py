@@ -387,11 +387,10 @@ def check_unchanged(task: ShardTask) -> None:
         msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
     if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
-        msg = (
+        raise InputError(
             f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as planned, "
             f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
         )
-        raise InputError(msg)
 
 
 def require_unpacked(task: ShardTask) -> None:
@@ -427,8 +426,7 @@ def fingerprint_input(path: str) -> str:
                 offset = last * sample // (FINGERPRINT_SAMPLES - 1)
                 digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
     return digest.hexdigest()
 
 
