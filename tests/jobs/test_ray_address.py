@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -17,7 +17,7 @@ from dsindex.errors import TaskError
 from dsindex.execution import ray_cluster
 from dsindex.execution.choice import cluster_address, wants_ray
 from dsindex.execution.ray_address import JOB_VARIABLE, Address, parse_address, try_port
-from dsindex.execution.ray_cluster import check_head, wants_token
+from dsindex.execution.ray_cluster import check_head, connect, restore_variables, wants_token
 from dsindex.execution.ray_token import VARIABLES, Token, TokenError
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.merge import MergeConfig
@@ -278,3 +278,41 @@ def test_forwarded_port_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(TaskError, match="a forwarded port does not make this machine"),
     ):
         ray_cluster.connect(str(address), None, ship_code=False)
+
+
+# Starting a private cluster.
+
+LATE = "The current node timed out during startup. This could happen because some of the raylet failed to startup."
+
+
+def start_with(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> list[dict[str, Any]]:
+    """Start a private cluster with a Ray that fails so often; return what each attempt was given."""
+    given: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        given.append(options)
+        if len(given) <= len(failures):
+            raise failures[len(given) - 1]
+
+    monkeypatch.setattr(ray_cluster.ray, "init", init)
+    restore_variables(connect(None, 1, ship_code=False))
+    return given
+
+
+@pytest.mark.parametrize(
+    ("tmpdir", "expected"), [("/tmp", None), ("/scratch/" + 80 * "x", "/tmp/ray"), ("/" + 29 * "x", None)]
+)
+def test_sockets_go_to_a_short_folder(tmpdir: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", tmpdir)
+    [options] = start_with(monkeypatch)
+    assert options.get("_temp_dir") == expected
+    assert (options["address"], options["num_cpus"]) == ("local", 1)
+
+
+def test_start_is_tried_again_once_where_ray_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(start_with(monkeypatch, Exception(LATE))) == 2
+    with pytest.raises(TaskError, match=r"did not start within Ray's own limit of 30 s, twice; .* --executor local"):
+        start_with(monkeypatch, Exception(LATE), Exception(LATE))
+    with pytest.raises(KeyError):
+        start_with(monkeypatch, KeyError("another"))
