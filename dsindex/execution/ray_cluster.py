@@ -109,12 +109,13 @@ def connect(address: str | None, workers: int | None, *, ship_code: bool) -> dic
 
 
 def restore_variables(before: Mapping[str, str | None]) -> None:
-    """Restore environment variables."""
+    """Restore environment variables, and what Ray read from them: it would still look for a private cluster's token."""
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    _set_authentication({})
 
 
 def _start(workers: int | None) -> None:

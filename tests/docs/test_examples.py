@@ -20,7 +20,7 @@ PAGES_TO_RUN = [page for page, examples in EXAMPLES.items() if any(example.is_ru
 ALL_EXAMPLES = [example for examples in EXAMPLES.values() for example in examples]
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("page", PAGES_TO_RUN, ids=lambda page: page.stem)
 def test_examples_of_a_page_run(page: Path, demo_output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(demo_output, tmp_path / "demo-output")

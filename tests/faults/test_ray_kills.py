@@ -185,6 +185,7 @@ def test_killed_driver_continues(
         assert not committed & set(again.tokenized)
 
 
+@pytest.mark.exhaustive
 def test_removed_node_takes_nothing_with_it(
     corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path,
     cluster: Any, node: Any,
@@ -209,6 +210,7 @@ def late_node(cluster: Any, is_long: bool) -> Iterator[Any]:
     cluster.remove_node(added, allow_graceful=False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("thawed", ["while the build runs", "after its end"])
 def test_frozen_node_is_done_without_and_its_late_commits_are_harmless(
     thawed: str, corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path,

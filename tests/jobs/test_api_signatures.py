@@ -81,6 +81,7 @@ dsindex.merge(built, output_prefix="o", executor="dask")
 """
 
 
+@pytest.mark.exhaustive
 def test_type_checker_refuses_wrong_calls(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "calls.py").write_text(CALLS)

@@ -290,6 +290,7 @@ def ray_executor(ray_instance: None) -> RayExecutor:  # noqa: ARG001
     return RayExecutor(address=None, workers=2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> None:
     call = Call(name="pid", place="", function=os.getpid, arguments=())

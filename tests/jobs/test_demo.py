@@ -15,6 +15,7 @@ from tests.benchmarks.__main__ import main as run_benchmarks
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,7 @@ def test_missing_and_wrong_token_are_told_apart(monkeypatch: pytest.MonkeyPatch)
         JobServer()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(
     reach: str, cluster: LocalCluster, tmp_path: Path

@@ -75,6 +75,7 @@ def test_record_that_a_template_never_finishes_stops_the_job(
     check_that_it_stops(tmp_path, capsys, shard_size, executor)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.usefixtures("stopping", "ray_instance")
 def test_record_that_a_template_never_finishes_stops_the_job_on_ray(
