@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.datasets import GPTDataset
 from dsindex.datasets.provenance import read_source
-from dsindex.engine.shards.ownership import open_folder, remove_named
 from dsindex.errors import OutputError
-from dsindex.store.storage import make_folder, output_error
+from dsindex.store.ownership import remove_named
+from dsindex.store.storage import make_folder, open_folder, output_error
 from dsindex.text.tokenizer import decode, load_tokenizer
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.engine.assemble import assemble
-from dsindex.engine.lock import hold_lock, hold_object_lock, is_object_lock
 from dsindex.engine.manifest import Manifest, describe_run
 from dsindex.engine.outputs import (
     find_finished,
@@ -27,7 +26,6 @@ from dsindex.engine.outputs import (
 )
 from dsindex.engine.partial_files import partial_path
 from dsindex.engine.publishing import Dataset, publish, withdraw
-from dsindex.engine.shards.ownership import MARKER_FILE
 from dsindex.engine.start import Work, start_and_examine, wait_for_nodes
 from dsindex.engine.work_folder import may_be_removed, own_work_folder, read_unfinished, remove_finished_folder
 from dsindex.errors import PlanError
@@ -39,7 +37,8 @@ from dsindex.execution.progress.displays import displays_of_job
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
 from dsindex.json_text import decode_json, encode_json
 from dsindex.options.config import work_folder_path
-from dsindex.store.storage import make_folder
+from dsindex.store.lock import hold_lock, is_lock
+from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.urls import ObjectUrl, absolute, joined, with_suffix
 
 if TYPE_CHECKING:
@@ -198,9 +197,6 @@ def hold_output(prefix: str) -> AbstractContextManager[None]:
         OutputError: If it cannot be written.
     """
     path, what = with_suffix(absolute(prefix), f".{LOCK_SUFFIX}"), f"the output {prefix}"
-    if isinstance(path, ObjectUrl):
-        return hold_object_lock(path, what=what)
-    make_folder(os.path.dirname(path))
     return hold_lock(path, what=what)
 
 
@@ -220,7 +216,7 @@ def _tidy_up(job: Job) -> None:
         conclude(progress)
     for output in job.outputs:
         path = _lock_path(output)
-        if is_object_lock(path) if isinstance(path, ObjectUrl) else os.path.exists(path):
+        if is_lock(path):
             with contextlib.suppress(PlanError), hold_output(output.prefix):
                 pass  # a dead owner's lock is taken over and removed
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from dsindex.engine.shards.ownership import MARKER_FILE
 from dsindex.errors import InputError
 from dsindex.json_text import decode_json
+from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.storage import open_file
 from dsindex.store.stores import Say, ignore, list_folder
 from dsindex.store.urls import ObjectUrl, is_url, parse_url

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.engine.input_folders import expand_pattern, find_folder_files
-from dsindex.engine.spool import open_piped
 from dsindex.errors import InputError
+from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
 from dsindex.store.stores import Say, ignore
 from dsindex.store.urls import NO_ACCESS, ONLY_INPUTS, ObjectUrl, absolute, is_url, parse_url

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from dsindex.engine.input_folders import names_object
 from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
 from dsindex.engine.shards.tokenize import ShardTask
-from dsindex.engine.spool import find_spooled
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
-from dsindex.store.fetching import fetch_later
+from dsindex.store.fetching import fetch_all
 from dsindex.store.reading import input_status, open_readable
+from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
-from dsindex.store.urls import ObjectUrl, absolute, is_url
+from dsindex.store.urls import absolute, is_url
 from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
 from dsindex.text.forms import JSON_LINES, InputForm
 from dsindex.text.sampling import multiply_shares
@@ -90,26 +90,15 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
         InputError: If one cannot be an input, naming it.
     """
     paths = list(paths)
-    if not any(is_url(found.path) for found in paths):
-        return list(map(_look_at_found, paths))
-    looks = [fetch_later(partial(_look_at_found, found)) for found in paths]  # in threads that no signal waits for
-    try:
-        return [look.result() for look in looks]
-    finally:
-        for look in looks:
-            look.cancel()
+    return fetch_all(_look_at_found, paths, places=[found.path for found in paths])
 
 
 def _look_at_found(found: FoundPath) -> InputFile:
     with found.errors_placed():
-        if found.is_standard_input and isinstance(found.absolute_path, ObjectUrl):
-            return _look_at_spooled(found.absolute_path)
-        if found.is_standard_input:
-            return replace(_look_at(found.absolute_path), path=found.path)
-        return _look_at(found.path)
+        return _look_at_spooled(found.absolute_path) if found.is_standard_input else _look_at(found.path)
 
 
-def _look_at_spooled(path: ObjectUrl) -> InputFile:
+def _look_at_spooled(path: str) -> InputFile:
     stored = find_spooled(path)
     if stored is None:
         msg = f"{path}: expected the standard input that was stored there, got another object; pipe it again"
@@ -120,7 +109,7 @@ def _look_at_spooled(path: ObjectUrl) -> InputFile:
 
 
 def _look_at(path: str) -> InputFile:
-    kind = None if is_url(path) else what_is_no_file(path)
+    kind = what_is_no_file(path)
     if kind is not None:
         remedy = (
             "give it as --input -, which stores it first"
@@ -133,10 +122,7 @@ def _look_at(path: str) -> InputFile:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     if status.size_bytes == 0:
-        what = "an empty object" if is_url(path) else describe_empty(path)
-        raise InputError(f"{path}: expected at least one record, got {what}; leave it out of --input")
-    if not is_url(path) and not os.access(path, os.R_OK):
-        raise InputError(f"{path}: cannot be read (Permission denied); check --input")
+        raise InputError(f"{path}: expected at least one record, got {describe_empty(path)}; leave it out of --input")
     return InputFile(
         path=status.path,
         absolute_path=absolute(status.path),

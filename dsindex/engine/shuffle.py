@@ -17,7 +17,6 @@ import xxhash
 from dsindex.datasets.provenance import ShardProvenance
 from dsindex.engine.merge import Part
 from dsindex.engine.publishing import shard_part, shard_provenance, stored_path
-from dsindex.engine.shards.ownership import read_folder_id, remove_owned_files
 from dsindex.engine.shards.shuffle import (
     DocumentSource,
     GatherSettings,
@@ -36,6 +35,7 @@ from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_calls
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import encode_json
+from dsindex.store.ownership import read_folder_id, remove_owned_files
 from dsindex.store.requests import note_requests
 from dsindex.store.urls import is_url
 

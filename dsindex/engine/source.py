@@ -22,15 +22,15 @@ from dsindex.engine.inputs import (
     repeat_inputs,
 )
 from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
-from dsindex.engine.shards.tokenize import fingerprint_input
-from dsindex.engine.spool import spool_path
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.errors import InputError, PlanError
 from dsindex.execution.choice import wants_ray
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
+from dsindex.store.reading import fingerprint_input
 from dsindex.store.requests import StoreError
+from dsindex.store.spool import spool_path
 from dsindex.store.stores import ignore
 from dsindex.text.compressed import detect_file, require_whole
 from dsindex.text.folder_notes import describe_folder

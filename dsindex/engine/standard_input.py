@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
-from dsindex.engine.spool import find_spooled, open_piped, spool_path, write_object_spool, write_spool
 from dsindex.engine.work_folder import discard_unused_folder, hold_work_folder, read_unfinished
 from dsindex.errors import DsindexError, InputError, PlanError, RecordError
-from dsindex.store.urls import ObjectUrl
+from dsindex.store.spool import find_spooled, open_piped, spool_path, write_spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -61,11 +59,7 @@ def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], Non
 
     with open_piped() as stream, hold_work_folder(work_dir) as folder_id:
         say("reading standard input to its end, into the work folder")
-        path = spool_path(work_dir)
-        if isinstance(path, ObjectUrl):
-            write_object_spool(path, stream, accept=accept)
-        else:
-            write_spool(work_dir, folder_id, stream, accept=accept)
+        write_spool(work_dir, folder_id, stream, accept=accept)
 
 
 @contextlib.contextmanager
@@ -85,8 +79,8 @@ def piped_input_named(work_dir: str, inputs: Collection[str]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(work_dir, ObjectUrl) and "-" not in inputs:
-            raise  # no request that nobody needs
+        if "-" not in inputs:
+            raise
         discard_unused_folder(work_dir)
         path = spool_path(work_dir)
         is_stored = _is_stored(path)
@@ -107,19 +101,11 @@ def _stored_bytes(work_dir: str) -> int | None:
     history = read_unfinished(work_dir)
     path = spool_path(work_dir)
     recorded = None if history.finished and history.keep else _recorded(history, path)
-    if isinstance(path, ObjectUrl):
-        spooled = None if recorded is None else find_spooled(path)
-        return spooled.size_bytes if spooled and (spooled.size_bytes, spooled.version) == recorded else None
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size if (status.st_size, str(status.st_mtime_ns)) == recorded else None
+    spooled = None if recorded is None else find_spooled(path)
+    return spooled.size_bytes if spooled and (spooled.size_bytes, spooled.version) == recorded else None
 
 
 def _is_stored(path: str) -> bool:
-    if not isinstance(path, ObjectUrl):
-        return os.path.exists(path)
     with contextlib.suppress(DsindexError):
         return find_spooled(path) is not None
     return False

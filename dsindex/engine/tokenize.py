@@ -21,7 +21,6 @@ from dsindex.engine.ledger import stored_files
 from dsindex.engine.merge import MergeRange
 from dsindex.engine.publishing import shard_quarantine
 from dsindex.engine.shards.attempt import shard_folder
-from dsindex.engine.shards.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
 from dsindex.engine.shards.tokenize import UnpackedText, first_entry, tokenize_shard
 from dsindex.engine.source import require_same_inputs
 from dsindex.engine.start import WORKER_MEMORY_BYTES
@@ -29,6 +28,7 @@ from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, R
 from dsindex.execution.calls import Call, as_exception
 from dsindex.execution.dispatch import Dispatch, run_calls
 from dsindex.execution.local import available_cpus
+from dsindex.store.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
 from dsindex.store.requests import note_requests
 from dsindex.store.storage import digest_file, make_folder, output_error, remove_if_present
 from dsindex.store.urls import ObjectUrl, joined, pin_object

@@ -1,55 +1,44 @@
 """A job's work folder: its marker, lock, plan and ledger, and the rules by which a job is resumed or refused.
 
-dsindex-work-folder.json   the marker (dsindex.engine.shards.ownership); a folder without it must be empty
+dsindex-work-folder.json   the marker (dsindex.store.ownership); a folder without it must be empty
 owner.json                 the lock of the driver that works here
 plan.json                  the job's plan, for people; the ledger has it too, with a checksum
-ledger.jsonl               finished work
+ledger.jsonl               finished work; in an object store ledger/00000001.jsonl and so on
 progress.json              current progress
-inputs/stdin               standard input, if the job reads it
-shards/                    files of attempts
+inputs/stdin               standard input, if the job reads it (dsindex.store.spool)
+shards/                    files of attempts, each under a name that is used once
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.identity import describe_changes, is_plan
-from dsindex.engine.ledger import (
-    LEDGER_FILE,
-    LEDGER_FOLDER,
-    MOST_LINE_BYTES,
-    History,
-    Ledger,
-    has_journal,
-    ledger_path,
-    read_history,
-    segment_urls,
-)
-from dsindex.engine.lock import hold_lock, hold_object_lock, is_lock, is_object_lock, require_conditions
+from dsindex.engine.ledger import History, Ledger, read_history
 from dsindex.engine.partial_files import remove_partials
 from dsindex.engine.publishing import give_up_uploads
-from dsindex.engine.shards.ownership import (
+from dsindex.errors import DsindexError, PlanError
+from dsindex.execution.progress.progress_file import PROGRESS_FILE, PROGRESS_TEMPORARY
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.journal import MOST_LINE_BYTES, has_journal, ledger_path, remove_journal
+from dsindex.store.lock import hold_lock, is_lock
+from dsindex.store.ownership import (
+    LOCK_FILE,
     MARKER_FILE,
-    SHARDS_FOLDER,
-    is_owned_name,
     mark_folder,
-    new_marker,
+    names_in,
     read_folder_id,
+    read_named,
     refuse_linked_shards,
+    remove_empty,
     remove_named,
     remove_owned_shards,
 )
-from dsindex.engine.spool import INPUTS_FOLDER, remove_object_spool, remove_spool, spool_names, spool_path
-from dsindex.errors import DsindexError, OutputError, PlanError
-from dsindex.execution.progress.progress_file import PROGRESS_FILE, PROGRESS_TEMPORARY
-from dsindex.json_text import decode_json, encode_json
-from dsindex.store.storage import make_folder, read_own, replace_file
-from dsindex.store.urls import NO_ACCESS, ObjectUrl, parse_url
-from dsindex.store.writing import list_objects, put_if_absent, put_object, remove_objects
+from dsindex.store.spool import INPUTS_FOLDER, remove_spool, spool_path
+from dsindex.store.storage import replace_file
+from dsindex.store.urls import NO_ACCESS, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,19 +47,18 @@ if TYPE_CHECKING:
     from dsindex.engine.identity import Plan
     from dsindex.store.urls import Access
 
-
-# A work folder that a driver owns, on a disk or in an object store, and the rules by which its work is continued.
-
 PLAN_FILE = "plan.json"
-LOCK_FILE = "owner.json"
+PLAN_TEMPORARY = "plan.json.tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkFolder(ABC):
+class WorkFolder:
     """A work folder that this driver owns."""
 
     path: str
     """Its path or its address."""
+    access: Access = NO_ACCESS
+    """How the store of the outputs is reached, if they are objects."""
     folder_id: str
     history: History
     """The ledger's history of earlier runs."""
@@ -79,19 +67,27 @@ class WorkFolder(ABC):
     was_damaged: bool
     """Whether the ledger has work but its plan.json cannot be read."""
 
-    @abstractmethod
     def start_over(self, plan: Plan | None = None) -> None:
-        """Remove what earlier runs wrote, here and for their outputs, except marker and lock."""
+        """Remove what earlier runs wrote, here and beside their outputs, except marker and lock.
 
-    @abstractmethod
-    def write_plan(self, plan: bytes) -> None:
-        """Write plan.json."""
+        The ledger is removed last, since what was written outside of the folder follows from its plans.
 
-    def _remove_unpublished(self, access: Access) -> None:
-        """Remove what the folder's runs began outside of it, unless it is a copy of another folder."""
+        Args:
+            plan: The plan that begins now; standard input that was stored for it stays.
+        """
         if self.history.belongs_to(self.path):
             remove_partials(self.history.partials)
-            give_up_uploads(self.history, access)
+            give_up_uploads(self.history, self.access)
+        remove_owned_shards(self.path, self.folder_id)
+        stored = spool_path(self.path)
+        if plan is None or all(file.absolute_path != stored for file in plan.inputs):
+            remove_spool(self.path, self.folder_id)
+        remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY))
+        remove_journal(self.path)
+
+    def write_plan(self, plan: bytes) -> None:
+        """Write plan.json."""
+        replace_file(joined(self.path, PLAN_FILE), plan, temporary=joined(self.path, PLAN_TEMPORARY))
 
     @contextlib.contextmanager
     def open_ledger(self, plan: Plan, *, fresh: bool, outputs: Sequence[str] = ()) -> Iterator[Ledger]:
@@ -181,215 +177,10 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
         )
 
 
-# A job's work folder in an object store: the same names as on a disk, and the same rules.
-#
-# dsindex-work-folder.json   the marker; without it nothing may be below the folder's name
-# owner.json                 the lock of the driver that works here
-# plan.json                  the job's plan, for people
-# ledger/00000001.jsonl      finished work, in segments
-# progress.json              current progress
-# inputs/stdin               standard input, if the job reads it (dsindex.engine.spool)
-# shards/                    objects of attempts, each under a name that is used once
-
-PROGRESS_OBJECT = "progress.json"
-_FEW = 10
-
-
-class ObjectFolder(WorkFolder):
-    """A work folder in an object store."""
-
-    __slots__ = ()
-
-    @property
-    def url(self) -> ObjectUrl:
-        """Its address."""
-        if not isinstance(self.path, ObjectUrl):
-            raise TypeError(f"expected an address, got {self.path}")
-        return self.path
-
-    def start_over(self, plan: Plan | None = None) -> None:
-        """Remove what earlier runs wrote here and began to upload, except marker and lock.
-
-        The ledger is removed last, from its end, since it names what is uploaded.
-
-        Args:
-            plan: The plan that begins now; standard input that was stored for it stays.
-        """
-        url = self.url
-        stored = spool_path(url)
-        former = () if self.history.plan is None else [entry[0] for entry in self.history.plan["inputs"]]
-        if stored in former and (plan is None or all(file.absolute_path != stored for file in plan.inputs)):
-            remove_object_spool(parse_url(stored))
-        self._remove_unpublished(url.access)
-        shards = list_objects(url.with_suffix(f"/{SHARDS_FOLDER}"))
-        remove_objects(each.url for each in shards if is_owned_name(os.path.basename(each.url), self.folder_id))
-        remove_objects([url.with_suffix(f"/{name}") for name in (PROGRESS_OBJECT, PLAN_FILE)])
-        remove_objects(reversed(segment_urls(url.with_suffix(f"/{LEDGER_FOLDER}"))))
-
-    def write_plan(self, plan: bytes) -> None:
-        """Write plan.json."""
-        put_object(self.url.with_suffix(f"/{PLAN_FILE}"), plan)
-
-
 @contextlib.contextmanager
-def own_object_folder(url: ObjectUrl, plan: Plan, *, fresh: bool, keep: bool) -> Iterator[WorkFolder]:
-    """Own a work folder while the block runs, and remove it when the block succeeds, unless it is to be kept.
-
-    Raises:
-        PlanError: If there are objects and no marker, another driver works there, or it has work of another plan.
-        OutputError: If the store refuses.
-    """
-    folder_id = _mark_object(url)
-    with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
-        try:
-            folder = _look_at_object(url, folder_id, keep=keep)
-            refuse_other_work(folder, plan, fresh=fresh)
-            yield folder
-        except BaseException:
-            with contextlib.suppress(DsindexError):
-                _remove_unused_objects(url)
-            raise
-        if not keep:
-            _look_at_object(url, folder_id).start_over()
-            _remove_unused_objects(url)
-
-
-@contextlib.contextmanager
-def hold_object_folder(url: ObjectUrl) -> Iterator[str]:
-    """Hold a work folder while the block stores something in it before the job's plan is known; yield its id.
-
-    If the block fails, a new folder is removed.
-
-    Raises:
-        PlanError: If there are objects and no marker, or another driver works there.
-        OutputError: If the store refuses.
-    """
-    folder_id = _mark_object(url)
-    with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
-        try:
-            yield folder_id
-        except BaseException:
-            with contextlib.suppress(DsindexError):
-                _remove_unused_objects(url)
-            raise
-
-
-def discard_unused_object_folder(url: ObjectUrl) -> None:
-    """Remove a work folder in which no job has begun to work, unless a driver works there."""
-    with contextlib.suppress(DsindexError):
-        if read_folder_id(url) is not None:
-            with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
-                _remove_unused_objects(url)
-
-
-def read_object_history(url: ObjectUrl) -> History:
-    """Return the history of a work folder's ledger without changing it; it is empty if the folder has no marker."""
-    return read_history(ledger_path(url)) if read_folder_id(url) is not None else History()
-
-
-def remove_finished_object_folder(url: ObjectUrl, plan: Plan) -> None:
-    """Remove the work folder of a run that published everything and was killed before it removed the folder."""
-    folder_id = read_folder_id(url)
-    lock = url.with_suffix(f"/{LOCK_FILE}")
-    if folder_id is None:
-        if is_object_lock(lock):
-            with contextlib.suppress(PlanError), hold_object_lock(lock, what=f"the work folder {url}"):
-                pass  # a dead owner's lock is taken over and removed
-        return
-    if may_be_removed(read_history(ledger_path(url)), plan):
-        with contextlib.suppress(PlanError):
-            discard_object_folder(url)
-
-
-def discard_object_folder(url: ObjectUrl) -> None:
-    """Remove a work folder with all that its job's runs wrote and began, except finished outputs.
-
-    Raises:
-        PlanError: If a driver that may be alive works there.
-        OutputError: If the store refuses.
-    """
-    with hold_object_lock(url.with_suffix(f"/{LOCK_FILE}"), what=f"the work folder {url}"):
-        folder_id = read_folder_id(url)
-        if folder_id is not None:
-            _look_at_object(url, folder_id).start_over()
-            _remove_unused_objects(url)
-
-
-def _mark_object(url: ObjectUrl) -> str:
-    """Mark a new folder as a work folder and return its id; it may have a killed driver's lock.
-
-    Raises:
-        PlanError: If there are objects below its name, and no marker.
-    """
-    known = read_folder_id(url)
-    if known is not None:
-        return known
-    lock = url.with_suffix(f"/{LOCK_FILE}")
-    foreign = [each.url for each in list_objects(url, most=_FEW) if each.url != lock]
-    if foreign:
-        raise PlanError(
-            f"{url}: expected a new folder or one of dsindex, found {foreign[0]} and no {MARKER_FILE}; choose "
-            f"another --work-dir"
-        )
-    marker, content = url.with_suffix(f"/{MARKER_FILE}"), new_marker()
-    if put_if_absent(marker, content) is not None:
-        require_conditions(marker, content)
-    known = read_folder_id(url)
-    if known is None:
-        msg = f"{url}: expected the {MARKER_FILE} that was written just now, found none; run the same command again"
-        raise PlanError(msg)
-    return known
-
-
-def _look_at_object(url: ObjectUrl, folder_id: str, *, keep: bool = False) -> ObjectFolder:
-    history = read_history(ledger_path(url))
-    return ObjectFolder(path=url, folder_id=folder_id, history=history, keep=keep, was_damaged=False)
-
-
-def _remove_unused_objects(url: ObjectUrl) -> None:
-    """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
-    marker, lock = url.with_suffix(f"/{MARKER_FILE}"), url.with_suffix(f"/{LOCK_FILE}")
-    stored = parse_url(spool_path(url))
-    found = {each.url for each in list_objects(url, most=_FEW)}
-    if found <= {marker, lock, *spool_names(stored)}:
-        if not found <= {marker, lock}:
-            remove_object_spool(stored)
-        remove_objects([marker])
-
-
-PLAN_TEMPORARY = "plan.json.tmp"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalFolder(WorkFolder):
-    """A work folder on a disk."""
-
-    access: Access = NO_ACCESS
-    """How the store of the outputs is reached, if they are objects."""
-
-    def start_over(self, plan: Plan | None = None) -> None:
-        """Remove the files of earlier runs, here and beside their outputs, except marker and lock.
-
-        The ledger is removed last, since the names of the other files follow from its plans.
-
-        Args:
-            plan: The plan that begins now; standard input that was stored for it stays.
-        """
-        self._remove_unpublished(self.access)
-        remove_owned_shards(self.path, self.folder_id)
-        stored = spool_path(self.path)
-        if plan is None or all(file.absolute_path != stored for file in plan.inputs):
-            remove_spool(self.path, self.folder_id)
-        remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY, LEDGER_FILE))
-
-    def write_plan(self, plan: bytes) -> None:
-        """Write plan.json."""
-        replace_file(os.path.join(self.path, PLAN_FILE), plan, temporary=os.path.join(self.path, PLAN_TEMPORARY))
-
-
 def own_work_folder(
     path: str, plan: Plan, *, fresh: bool, keep: bool, access: Access = NO_ACCESS
-) -> AbstractContextManager[WorkFolder]:
+) -> Iterator[WorkFolder]:
     """Own a work folder while the block runs, and remove it when the block succeeds, unless it is to be kept.
 
     Only the block itself changes the folder's work; a new folder in which no work began is removed.
@@ -406,82 +197,44 @@ def own_work_folder(
             plan, naming what differs.
         OutputError: If it cannot be created.
     """
-    if isinstance(path, ObjectUrl):
-        return own_object_folder(path, plan, fresh=fresh, keep=keep)
-    return _own_local_folder(path, plan, fresh=fresh, keep=keep, access=access)
+    with hold_work_folder(path) as folder_id:
+        refuse_linked_shards(path)
+        folder = _look_at(path, folder_id, keep=keep, access=access)
+        refuse_other_work(folder, plan, fresh=fresh)
+        yield folder
+        if not keep:
+            _remove_all(path, folder_id, access)
 
 
 @contextlib.contextmanager
-def _own_local_folder(path: str, plan: Plan, *, fresh: bool, keep: bool, access: Access) -> Iterator[WorkFolder]:
-    _make(path)
-    _mark(path)
-    refuse_linked_shards(path)
-    try:
-        with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
-            try:
-                folder = _look_at(path, keep=keep, access=access)
-                refuse_other_work(folder, plan, fresh=fresh)
-                yield folder
-            except BaseException:
-                _remove_if_unused(path)
-                raise
-            if not keep:
-                _remove_all(path, access)
-    finally:
-        with contextlib.suppress(OSError):
-            os.rmdir(path)  # succeeds only if it is empty
-
-
-def _make(path: str) -> None:
-    """Create the folder, unless a file is in its way."""
-    occupied = path
-    while not os.path.lexists(occupied):
-        occupied = os.path.dirname(occupied)
-    if not os.path.isdir(occupied):
-        remedy = "choose another --work-dir or --output-prefix"
-        raise PlanError(f"{occupied}: expected a folder for the work folder, got a file; {remedy}")
-    make_folder(path)
-
-
-def hold_work_folder(path: str) -> AbstractContextManager[str]:
-    """Hold a work folder while the block stores something in it before the job's plan is known; yield its id.
-
-    If the block fails, a new folder is removed.
+def hold_work_folder(path: str) -> Iterator[str]:
+    """Hold a work folder while the block runs; yield its id. If the block fails, a folder without work is removed.
 
     Raises:
         PlanError: If the folder has no marker and is not empty, or another driver works there.
         OutputError: If it cannot be created.
     """
-    return hold_object_folder(path) if isinstance(path, ObjectUrl) else _hold_local_folder(path)
-
-
-@contextlib.contextmanager
-def _hold_local_folder(path: str) -> Iterator[str]:
-    _make(path)
-    folder_id = _mark(path)
+    folder_id = mark_folder(path)
     try:
-        with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
+        with _hold(path):
             try:
                 yield folder_id
             except BaseException:
-                _remove_if_unused(path)
+                with contextlib.suppress(DsindexError):
+                    _remove_if_unused(path, folder_id)
                 raise
     finally:
-        with contextlib.suppress(OSError):
-            os.rmdir(path)  # succeeds only if it is empty
+        remove_empty(path)
 
 
 def discard_unused_folder(path: str) -> None:
     """Remove a work folder in which no job has begun to work, unless a driver works there."""
-    if isinstance(path, ObjectUrl):
-        discard_unused_object_folder(path)
-        return
-    if read_folder_id(path) is None:
-        return
-    with contextlib.suppress(PlanError, OutputError), hold_lock(os.path.join(path, LOCK_FILE), what=path):
-        _remove_if_unused(path)
-    with contextlib.suppress(OSError):
-        os.rmdir(path)  # succeeds only if it is empty
+    with contextlib.suppress(DsindexError):
+        folder_id = read_folder_id(path)
+        if folder_id is not None:
+            with _hold(path):
+                _remove_if_unused(path, folder_id)
+            remove_empty(path)
 
 
 def remove_finished_folder(path: str, plan: Plan, access: Access = NO_ACCESS) -> None:
@@ -490,22 +243,15 @@ def remove_finished_folder(path: str, plan: Plan, access: Access = NO_ACCESS) ->
     A folder stays as it is if it was to be kept, belongs to another job, has no marker, or a driver works there. An
     empty folder is removed, as a kill just before the final `rmdir` leaves one.
     """
-    if isinstance(path, ObjectUrl):
-        remove_finished_object_folder(path, plan)
-        return
-    lock = os.path.join(path, LOCK_FILE)
     if read_folder_id(path) is not None:
-        history = read_history(ledger_path(path))
-        if not may_be_removed(history, plan):
-            return
-    elif not is_lock(lock):  # a lock without a marker: killed after the marker was removed
-        lock = ""
-    if lock:
-        with contextlib.suppress(PlanError), hold_lock(lock, what=f"the work folder {path}"):
-            if read_folder_id(path) is not None:
-                _remove_all(path, access)
-    with contextlib.suppress(OSError):
-        os.rmdir(path)  # succeeds only if it is empty
+        if may_be_removed(read_history(ledger_path(path)), plan):
+            with contextlib.suppress(PlanError):
+                discard_work_folder(path, access)
+        return
+    if is_lock(joined(path, LOCK_FILE)):  # killed after the marker was removed
+        with contextlib.suppress(PlanError), _hold(path):
+            pass  # a dead owner's lock is taken over and removed
+    remove_empty(path)
 
 
 def discard_work_folder(path: str, access: Access = NO_ACCESS) -> None:
@@ -515,63 +261,59 @@ def discard_work_folder(path: str, access: Access = NO_ACCESS) -> None:
         PlanError: If a driver that may be alive works there.
         OutputError: If a store refuses.
     """
-    if isinstance(path, ObjectUrl):
-        discard_object_folder(path)
-        return
-    with hold_lock(os.path.join(path, LOCK_FILE), what=f"the work folder {path}"):
-        if read_folder_id(path) is not None:
-            _remove_all(path, access)
-    with contextlib.suppress(OSError):
-        os.rmdir(path)  # succeeds only if it is empty
+    with _hold(path):
+        folder_id = read_folder_id(path)
+        if folder_id is not None:
+            _remove_all(path, folder_id, access)
+    remove_empty(path)
 
 
 def read_unfinished(path: str) -> History:
     """Return the history of a work folder's ledger without changing it; it is empty if the folder has no marker."""
-    if isinstance(path, ObjectUrl):
-        return read_object_history(path)
     return read_history(ledger_path(path)) if read_folder_id(path) is not None else History()
 
 
 def read_plan(path: str) -> dict[str, Any] | None:
-    """Return the plan in a work folder's plan.json on a disk; None if it is missing or cannot be read."""
+    """Return the plan in a work folder's plan.json; None if it is missing or cannot be read."""
+    content = read_named(path, PLAN_FILE, most_bytes=MOST_LINE_BYTES)
     try:
-        stored = decode_json(read_own(os.path.join(path, PLAN_FILE), most_bytes=MOST_LINE_BYTES))
-    except (OSError, ValueError):
+        stored = None if content is None else decode_json(content)
+    except ValueError:
         return None
     return stored if is_plan(stored) else None
 
 
-def _mark(path: str) -> str:
-    """Mark a new or empty folder as a work folder and return its id; it may have a killed driver's lock."""
-    lock = os.path.join(path, LOCK_FILE)
-    return mark_folder(path, beside=frozenset({LOCK_FILE} if is_lock(lock) else ()))
+def _hold(path: str) -> AbstractContextManager[None]:
+    return hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}")
 
 
-def _look_at(path: str, *, keep: bool = False, access: Access = NO_ACCESS) -> LocalFolder:
+def _look_at(path: str, folder_id: str, *, keep: bool = False, access: Access = NO_ACCESS) -> WorkFolder:
     history = read_history(ledger_path(path))
-    return LocalFolder(
+    return WorkFolder(
         path=path,
         access=access,
-        folder_id=_mark(path),
+        folder_id=folder_id,
         history=history,
         keep=keep,
         was_damaged=history.has_work and read_plan(path) is None,
     )
 
 
-def _remove_if_unused(path: str) -> None:
+def _remove_if_unused(path: str, folder_id: str) -> None:
     """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
-    with contextlib.suppress(OSError):
-        if set(os.listdir(path)) <= {MARKER_FILE, LOCK_FILE, INPUTS_FOLDER}:
-            remove_spool(path, _mark(path))
-        if set(os.listdir(path)) == {MARKER_FILE, LOCK_FILE}:
+    names = names_in(path)
+    if names <= {MARKER_FILE, LOCK_FILE, INPUTS_FOLDER}:
+        if INPUTS_FOLDER in names:
+            remove_spool(path, folder_id)
+            names = names_in(path)
+        if names <= {MARKER_FILE, LOCK_FILE}:
             remove_named(path, (MARKER_FILE,))
 
 
-def _remove_all(path: str, access: Access) -> None:
+def _remove_all(path: str, folder_id: str, access: Access) -> None:
     """Remove the files of jobs in their work folder, except the held lock; with files of others, the marker stays too.
 
     Partial files beside the outputs are removed first and the ledger, from whose plans their names follow, last.
     """
-    _look_at(path, access=access).start_over()
-    _remove_if_unused(path)
+    _look_at(path, folder_id, access=access).start_over()
+    _remove_if_unused(path, folder_id)

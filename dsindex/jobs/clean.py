@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.engine.frame import LOCK_SUFFIX, hold_output
-from dsindex.engine.ledger import ledger_path, read_committed_shards, read_history
-from dsindex.engine.lock import is_lock, is_object_lock, refuse_live_object_owner, refuse_live_owner
+from dsindex.engine.ledger import read_committed_shards, read_history
 from dsindex.engine.partial_files import find_partials
-from dsindex.engine.shards.ownership import read_folder_id
-from dsindex.engine.spool import open_spool_uploads, spool_path
-from dsindex.engine.work_folder import LOCK_FILE, discard_work_folder
+from dsindex.engine.work_folder import discard_work_folder
 from dsindex.errors import InputError
+from dsindex.store.journal import ledger_path
+from dsindex.store.lock import is_lock, refuse_live_owner
+from dsindex.store.ownership import LOCK_FILE, read_folder_id
+from dsindex.store.spool import open_spool_uploads, spool_path
 from dsindex.store.uploads import list_uploads
 from dsindex.store.urls import Access, ObjectUrl, absolute, is_url, parse_output_url, with_suffix, without_suffix
 from dsindex.store.writing import list_objects
@@ -64,14 +65,14 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
         OutputError: If a store refuses.
     """
     work_dir = _find_work_folder(parse_output_url(place, access) if is_url(place) else absolute(place))
-    _refuse_live_owner(with_suffix(work_dir, f"/{LOCK_FILE}"), what=f"the work folder {work_dir}")
+    refuse_live_owner(with_suffix(work_dir, f"/{LOCK_FILE}"), what=f"the work folder {work_dir}")
     history = read_history(ledger_path(work_dir))
     is_own = history.belongs_to(work_dir)
     locks = []
     for output in _outputs_of(history, access) if is_own else ():
         lock = with_suffix(output, f".{LOCK_SUFFIX}")
-        _refuse_live_owner(lock, what=f"the output {output}")
-        if is_object_lock(lock) if isinstance(lock, ObjectUrl) else is_lock(lock):
+        refuse_live_owner(lock, what=f"the output {output}")
+        if is_lock(lock):
             locks.append(lock)
     num_files, num_bytes = _measure(work_dir)
     settings = {} if history.plan is None else history.plan["settings"]
@@ -110,13 +111,6 @@ def _outputs_of(history: History, access: Access) -> list[str]:
     return [output for output in outputs if is_url(output) or os.path.isdir(os.path.dirname(output))]
 
 
-def _refuse_live_owner(lock: str, *, what: str) -> None:
-    if isinstance(lock, ObjectUrl):
-        refuse_live_object_owner(lock, what=what)
-    else:
-        refuse_live_owner(lock, what=what)
-
-
 def _find_work_folder(place: str) -> str:
     for path in (place, with_suffix(place, ".build"), with_suffix(without_suffix(place, ".pbin"), ".build")):
         if read_folder_id(path) is not None:
@@ -142,7 +136,7 @@ def _measure(work_dir: str) -> tuple[int, int]:
 def _spool_uploads(work_dir: str) -> tuple[str, ...]:
     """Return the address of standard input once for each upload of it that was cut off."""
     path = spool_path(work_dir)
-    return tuple(str(path) for _ in open_spool_uploads(path)) if isinstance(path, ObjectUrl) else ()
+    return tuple(str(path) for _ in open_spool_uploads(path))
 
 
 def _open_uploads(history: History, access: Access) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ from dsindex.engine.export_folder import (
     require_own,
 )
 from dsindex.engine.identity import Plan
-from dsindex.engine.lock import hold_lock
 from dsindex.engine.manifest import describe_run, read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.start import require_room, size_of_files
@@ -36,6 +35,7 @@ from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
 from dsindex.jobs.exports import bridge, hugging_face
 from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines, write_messages
+from dsindex.store.lock import hold_lock
 from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
 from dsindex.store.urls import absolute, is_url
 

@@ -26,7 +26,6 @@ from dsindex.engine.shards.tokenize import (
     KeyResult,
     ShardResult,
     check_unchanged,
-    fingerprint_input,
     quarantine_line,
     require_unpacked,
     shard_attempt,
@@ -39,6 +38,7 @@ from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.store.reading import fingerprint_input
 from dsindex.store.requests import request_counts
 from dsindex.store.urls import absolute, is_url, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE

@@ -25,7 +25,7 @@ from dsindex.engine.inputs import (
     count_shards,
     plan_shards,
 )
-from dsindex.engine.ledger import ledger_path, read_committed_shards, task_key
+from dsindex.engine.ledger import read_committed_shards, task_key
 from dsindex.engine.manifest import Manifest, read_manifest
 from dsindex.engine.merge import Part, open_part
 from dsindex.engine.nodes import require_shared
@@ -49,6 +49,7 @@ from dsindex.jobs.rescue_files import (
 from dsindex.json_text import encode_json
 from dsindex.options.config import LocalPath, UsageError
 from dsindex.options.declare import option
+from dsindex.store.journal import ledger_path
 from dsindex.store.storage import digest_file
 from dsindex.store.urls import as_prefix
 from dsindex.tools.verify_files import describe_last_key, verify_index

@@ -9,10 +9,15 @@ import os
 import queue
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+Answer = TypeVar("Answer")
 
 MOST_THREADS = 64
 """Maximum requests in flight per process."""
@@ -67,3 +72,15 @@ os.register_at_fork(after_in_child=_start_anew)
 def fetch_later(function: Callable[[], Any]) -> Future[Any]:
     """Submit a function to the pool."""
     return _fetchers.submit(function)
+
+
+def fetch_all(function: Callable[[Any], Answer], items: Iterable[Any], *, places: Iterable[str]) -> list[Answer]:
+    """Call a function for each item: at once if any of the places is an object, in turn if all are files."""
+    if not any(map(is_url, places)):
+        return list(map(function, items))
+    answers = [fetch_later(partial(function, item)) for item in items]
+    try:
+        return [answer.result() for answer in answers]
+    finally:
+        for answer in answers:
+            answer.cancel()

@@ -7,6 +7,7 @@ large. A handful of ranges is held at a time, whatever the size of the object.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
@@ -15,11 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import xxhash
+
+from dsindex.errors import InputError
 from dsindex.store.fetching import fetch_later
 from dsindex.store.requests import result_of
 from dsindex.store.storage import open_file, open_unbuffered
 from dsindex.store.stores import HEAD_BYTES, head_object, read_range
-from dsindex.store.urls import is_url, parse_url
+from dsindex.store.urls import OWN_VERSION, is_url, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,6 +173,8 @@ def input_status(path: str) -> InputStatus:
         if url.identity is not None:
             return InputStatus(path=url, size_bytes=url.identity.size_bytes, version=url.identity.version)
     status = os.stat(path)
+    if not os.access(path, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return InputStatus(path=path, size_bytes=status.st_size, version=str(status.st_mtime_ns))
 
 
@@ -192,6 +198,37 @@ def is_stored(path: str) -> bool:
     except MissingObjectError:
         return False
     return True
+
+
+FINGERPRINT_SAMPLES = 16
+FINGERPRINT_SAMPLE_BYTES = 16 << 10
+
+
+def fingerprint_input(path: str) -> str:
+    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
+
+    Returns:
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object of somebody else its version, such
+        as its ETag, which costs no request where the object was looked at.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    if is_url(path):
+        version = input_status(path).version
+        if version != OWN_VERSION:
+            return version.removeprefix(OWN_VERSION)
+    try:
+        with open_readable(path) as file:
+            size_bytes = file.size_bytes
+            digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
+            last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
+            for sample in range(FINGERPRINT_SAMPLES):
+                offset = last * sample // (FINGERPRINT_SAMPLES - 1)
+                digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
+    return digest.hexdigest()
 
 
 def stored_size(path: str) -> int:

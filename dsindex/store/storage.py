@@ -23,7 +23,7 @@ import xxhash
 
 from dsindex.errors import InputError, OutputError
 from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url
-from dsindex.store.writing import remove_objects
+from dsindex.store.writing import new_tag, put_object, remove_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,6 +54,8 @@ def what_is_no_file(path: str) -> str | None:
     >>> what_is_no_file("-"), what_is_no_file("/dev/null")
     ('standard input', 'a device')
     """
+    if is_url(path):
+        return None
     absolute = os.path.abspath(path)
     if _STANDARD_INPUT.fullmatch(absolute) or (path == "-" and not os.path.exists(path)):
         return STANDARD_INPUT_KIND
@@ -72,6 +74,8 @@ def what_is_no_file(path: str) -> str | None:
 
 def describe_empty(path: str) -> str:
     """Return what a path is whose size is 0: an empty file, or one that the kernel makes up as it is read."""
+    if is_url(path):
+        return "an empty object"
     try:
         with open_unbuffered(path) as file:
             is_empty = not file.read(1)
@@ -142,6 +146,21 @@ def open_own(path: str, *, most_bytes: int, folder: int | None = None) -> Buffer
     except BaseException:
         os.close(descriptor)
         raise
+
+
+@contextlib.contextmanager
+def open_folder(path: str, *, inside: int | None = None) -> Iterator[int]:
+    """Open a folder for operations relative to it; a symbolic link inside another folder is not followed.
+
+    Raises:
+        OSError: If there is no such folder.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if inside is None else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def read_own(path: str, *, most_bytes: int, folder: int | None = None) -> bytes:
@@ -374,11 +393,14 @@ def write_whole(path: str, data: Bytes) -> None:
 
 
 def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
-    """Write a small file atomically through a temporary path that the caller knows and can remove after a crash.
+    """Write a small file atomically, through a temporary path that the caller can remove after a crash, or an object.
 
     Raises:
-        OutputError: If the folder or the disk refuses.
+        OutputError: If the folder, the disk or the store refuses.
     """
+    if isinstance(path, ObjectUrl):
+        put_object(path, data, tag=new_tag())
+        return
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
         with open(descriptor, "wb") as file:

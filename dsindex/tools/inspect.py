@@ -21,9 +21,7 @@ from dsindex.datasets.instruction import packing_prefix
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, open_dataset
 from dsindex.datasets.raw import RawLines
 from dsindex.engine.export_folder import ExportedSplit, read_export_manifest
-from dsindex.engine.ledger import ledger_path, read_history
-from dsindex.engine.lock import owner_is_gone
-from dsindex.engine.work_folder import LOCK_FILE
+from dsindex.engine.ledger import read_history
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
@@ -31,6 +29,9 @@ from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, read_description, source_changes
 from dsindex.index.slot import read_record
 from dsindex.json_text import decode_json
+from dsindex.store.journal import ledger_path
+from dsindex.store.lock import owner_is_gone
+from dsindex.store.ownership import LOCK_FILE
 from dsindex.store.storage import read_own
 from dsindex.text.references import reference_of
 from dsindex.tools.inspect_excerpts import BEFORE, FIRST_TOKENS, Excerpt, Excerpts, find_ids, pieces_of

@@ -19,16 +19,15 @@ from dsindex.engine.inputs import detect_form, find_parts
 from dsindex.engine.manifest import read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
-from dsindex.engine.shards.tokenize import fingerprint_input
-from dsindex.engine.spool import spooled_path
 from dsindex.errors import BadRecordError, InputError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.options.config import EngineName, ExecutorConfig
 from dsindex.options.declare import option
 from dsindex.options.pack import PBIN_SUFFIX
-from dsindex.store.reading import input_status, is_stored, is_there
+from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.store.requests import MissingObjectError, StoreError
+from dsindex.store.spool import spooled_path
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.record_blocks import TextColumn

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.ledger import stored_files
-from dsindex.engine.shards.ownership import mark_folder
 from dsindex.engine.shards.tokenize import ShardSettings, tokenize_shard
 from dsindex.engine.source import open_source
 from dsindex.execution.calls import Call
@@ -26,6 +25,7 @@ from dsindex.execution.local import ThreadExecutor
 from dsindex.execution.ray_executor import RayExecutor
 from dsindex.kernels.loader import load_kernels
 from dsindex.options.build import BuildConfig
+from dsindex.store.ownership import mark_folder
 from tests.benchmarks.processes import RunError
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.identity import Plan, describe_changes
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.ledger import Ledger, read_committed_shards
-from dsindex.engine.lock import hold_lock
 from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest
 from dsindex.engine.merge import open_part, write_merged_index
 from dsindex.engine.work_folder import read_plan
@@ -35,6 +34,7 @@ from dsindex.jobs.index import run_index
 from dsindex.jobs.repair import RepairConfig, find_shards, run_repair
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexConfig
+from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
 from dsindex.tools.verify import VerifyConfig, run_verify
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache

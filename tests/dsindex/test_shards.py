@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.engine.shards.attempt import lay_out_documents
-from dsindex.engine.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.engine.shards.tokenize import ShardSettings, ShardTask, tokenize_shard
 from dsindex.errors import BadRecordError, TokenizerError
+from dsindex.store.ownership import MARKER_FILE, mark_folder
 from dsindex.text import audit
 from dsindex.text.encoders import TokenBatch
 from dsindex.text.engines import choose_engine

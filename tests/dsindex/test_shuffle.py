@@ -12,7 +12,6 @@ from dsindex.datasets.provenance import PLACED_PROVENANCE, ShardProvenance, prov
 from dsindex.engine.merge import Part, open_part
 from dsindex.engine.shards import shuffle
 from dsindex.engine.shards.attempt import Attempt
-from dsindex.engine.shards.ownership import is_owned_name, mark_folder, remove_owned_files
 from dsindex.engine.shards.shuffle import (
     DocumentSource,
     GatherSettings,
@@ -31,6 +30,7 @@ from dsindex.engine.shards.shuffle import (
 )
 from dsindex.errors import InputError
 from dsindex.formats.mmididx import read_index
+from dsindex.store.ownership import is_owned_name, mark_folder, remove_owned_files
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,11 @@ from dsindex.engine.inputs import find_inputs, plan_shards
 from dsindex.engine.manifest import Content
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target, shard_part
-from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask, fingerprint_input, shard_attempt
+from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask, shard_attempt
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.options.config import WorkConfig, work_folder_path
+from dsindex.store.reading import fingerprint_input
 
 if TYPE_CHECKING:
     from pathlib import Path

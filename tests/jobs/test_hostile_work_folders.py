@@ -14,9 +14,10 @@ import xxhash
 from dsindex.cli.main import main
 from dsindex.engine.frame import hold_output
 from dsindex.engine.identity import id_of_plan
-from dsindex.engine.ledger import FileJournal, Ledger, read_history
+from dsindex.engine.ledger import Ledger, read_history
 from dsindex.errors import FormatError, OutputError
 from dsindex.json_text import decode_json, encode_json
+from dsindex.store.journal import FileJournal
 from dsindex.store.storage import require_path
 from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.engine.shards.tokenize import FINGERPRINT_SAMPLE_BYTES, FINGERPRINT_SAMPLES
+from dsindex.store.reading import FINGERPRINT_SAMPLE_BYTES, FINGERPRINT_SAMPLES
 from tests.support.golden import OWN, ROOT
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dsindex.cli.main import main
 from dsindex.engine.input_folders import FolderFile, data_stem, find_split, require_all_parts
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import find_inputs
-from dsindex.engine.shards.ownership import MARKER_FILE
 from dsindex.engine.source import describe_repeated, find_repeated
 from dsindex.errors import InputError
+from dsindex.store.ownership import MARKER_FILE
 from tests.support.golden import OWN
 from tests.support.published import published
 

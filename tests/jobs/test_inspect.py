@@ -13,8 +13,8 @@ import pytest
 
 from dsindex.cli.inspect import describe_inspection
 from dsindex.cli.main import main
-from dsindex.engine.lock import hold_lock
 from dsindex.jobs.build import run_build
+from dsindex.store.lock import hold_lock
 from dsindex.tools.inspect import InspectOptions, run_inspect
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import dsindex.engine.lock
-from dsindex.engine.lock import LEASE_SECONDS, hold_lock
+import dsindex.store.lock
 from dsindex.errors import OutputError, PlanError
+from dsindex.store.lock import LEASE_SECONDS, hold_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HOLD = """\
 import sys, time
-from dsindex.engine.lock import hold_lock
+from dsindex.store.lock import hold_lock
 with hold_lock(sys.argv[1], what="out/x"):
     print("held", flush=True)
     time.sleep(600)
@@ -136,7 +136,7 @@ def test_lease_of_a_time_in_the_future_begins_now(tmp_path: Path, monkeypatch: p
         hold(path).__enter__()
     now = time.time()
     assert path.stat().st_mtime == pytest.approx(now, abs=30)
-    monkeypatch.setattr(dsindex.engine.lock, "_now_there", lambda _folder: now + LEASE_SECONDS + 30)
+    monkeypatch.setattr(dsindex.store.lock, "_now_there", lambda _folder: now + LEASE_SECONDS + 30)
     with hold(path):
         assert json.loads(path.read_bytes())["token"] != "other"
 
@@ -144,15 +144,15 @@ def test_lease_of_a_time_in_the_future_begins_now(tmp_path: Path, monkeypatch: p
 def test_lease_is_measured_by_the_clock_that_stamps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "owner.json"
     other_owner(path, host="elsewhere", boot="another")
-    monkeypatch.setattr("dsindex.engine.lock.time.time", lambda: 4e9)  # this host's clock is wrong
+    monkeypatch.setattr("dsindex.store.lock.time.time", lambda: 4e9)  # this host's clock is wrong
     with pytest.raises(PlanError, match="on elsewhere"):
         hold(path).__enter__()
     assert os.listdir(tmp_path) == ["owner.json"]
     written = path.stat().st_mtime
-    monkeypatch.setattr(dsindex.engine.lock, "_now_there", lambda _folder: written + LEASE_SECONDS - 1)
+    monkeypatch.setattr(dsindex.store.lock, "_now_there", lambda _folder: written + LEASE_SECONDS - 1)
     with pytest.raises(PlanError, match="lapses in 1 s"):
         hold(path).__enter__()
-    monkeypatch.setattr(dsindex.engine.lock, "_now_there", lambda _folder: written + LEASE_SECONDS)
+    monkeypatch.setattr(dsindex.store.lock, "_now_there", lambda _folder: written + LEASE_SECONDS)
     with hold(path):
         assert json.loads(path.read_bytes())["token"] != "other"
 
@@ -160,7 +160,7 @@ def test_lease_is_measured_by_the_clock_that_stamps_the_file(tmp_path: Path, mon
 def test_process_that_proc_hides_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "owner.json"
     other_owner(path, pid=1)
-    monkeypatch.setattr(dsindex.engine.lock, "_start_time", lambda pid: None if pid == 1 else "5")
+    monkeypatch.setattr(dsindex.store.lock, "_start_time", lambda pid: None if pid == 1 else "5")
     with pytest.raises(PlanError, match=r"process 1 on .*lapses"):
         hold(path).__enter__()
 
@@ -192,7 +192,7 @@ def test_owner_in_another_container_is_not_taken_for_dead(tmp_path: Path, own_pr
 
 
 def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dsindex.engine.lock, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(dsindex.store.lock, "HEARTBEAT_SECONDS", 0.01)
     path = tmp_path / "owner.json"
     with hold(path):
         os.utime(path, (1, 1))
@@ -269,7 +269,7 @@ def test_lock_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = tmp_path / "owner.json"
-    monkeypatch.setattr("dsindex.engine.lock.os.write", full)
+    monkeypatch.setattr("dsindex.store.lock.os.write", full)
     with pytest.raises(OutputError, match=r"owner.json: cannot be written \(No space"):
         hold(path).__enter__()
     assert os.listdir(tmp_path) == []

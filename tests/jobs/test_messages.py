@@ -265,7 +265,7 @@ def test_too_little_room_is_said_before_work_starts(
 
 
 def test_second_driver_on_a_work_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dsindex.engine.lock import hold_lock
+    from dsindex.store.lock import hold_lock
 
     os.makedirs(tmp_path / "out" / "x.build")
     with hold_lock(str(tmp_path / "out" / "x.build" / "owner.json"), what="out/x"):

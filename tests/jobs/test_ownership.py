@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.engine.shards.ownership import MARKER_FILE
+from dsindex.store.ownership import MARKER_FILE
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, require_fit
-from dsindex.engine.shards.ownership import new_file_id, read_folder_id
 from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.clients import Blocks
 from dsindex.store.fetching import fetch_later
+from dsindex.store.ownership import new_file_id, read_folder_id
 from dsindex.store.requests import result_of
 from dsindex.store.storage import BUFFER_BYTES, DigestingWriter, append_all, make_folder, output_error
 from dsindex.store.urls import ObjectUrl

@@ -29,7 +29,7 @@ from dsindex.engine.shards.attempt import (
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.execution.shard_progress import report
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import input_status, open_readable
+from dsindex.store.reading import fingerprint_input, open_readable
 from dsindex.store.requests import (
     RequestCounts,
     request_counts,
@@ -39,7 +39,7 @@ from dsindex.store.storage import (
     StoredFile,
     open_file,
 )
-from dsindex.store.urls import OWN_VERSION, is_url
+from dsindex.store.urls import is_url
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.record_blocks import TextColumn
 
@@ -367,10 +367,7 @@ class KeyWriter:
         )
 
 
-# Whether the input of a shard is still the one of the plan, and its fingerprint.
-
-FINGERPRINT_SAMPLES = 16
-FINGERPRINT_SAMPLE_BYTES = 16 << 10
+# Whether the input of a shard is still the one of the plan.
 
 
 def check_unchanged(task: ShardTask) -> None:
@@ -401,33 +398,6 @@ def require_unpacked(task: ShardTask) -> None:
     """
     if task.unpacked is not None and task.unpacked.error is not None:
         raise InputError(task.unpacked.error)
-
-
-def fingerprint_input(path: str) -> str:
-    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
-
-    Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time. For an object of somebody else its version, such
-        as its ETag, which costs no request where the object was looked at.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
-    if is_url(path):
-        version = input_status(path).version
-        if version != OWN_VERSION:
-            return version.removeprefix(OWN_VERSION)
-    try:
-        with open_readable(path) as file:
-            size_bytes = file.size_bytes
-            digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
-            last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
-            for sample in range(FINGERPRINT_SAMPLES):
-                offset = last * sample // (FINGERPRINT_SAMPLES - 1)
-                digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
-    return digest.hexdigest()
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:

@@ -13,7 +13,6 @@ import pytest
 
 from dsindex.datasets.provenance import PROVENANCE
 from dsindex.engine.merge import open_part
-from dsindex.engine.shards.ownership import MARKER_FILE, mark_folder
 from dsindex.engine.shards.tokenize import ShardResult, ShardTask
 from dsindex.errors import BadRecordError, OutputError, RecordProblem, TokenizerError
 from dsindex.formats.mmididx import check_index, read_index
@@ -32,6 +31,7 @@ from dsindex.jobs.instruct_shards import (
     text_key,
     write_packing,
 )
+from dsindex.store.ownership import MARKER_FILE, mark_folder
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC

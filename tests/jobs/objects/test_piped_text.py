@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.engine import spool as object_spool
 from dsindex.jobs import build as build_job
+from dsindex.store import spool as object_spool
 from dsindex.store import uploads
 from tests.faults.object_kills import objects
 from tests.support.golden import OWN

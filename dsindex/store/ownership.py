@@ -20,14 +20,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
-from dsindex.store.storage import output_error, read_own
+from dsindex.store.lock import is_lock, require_conditions
+from dsindex.store.storage import make_folder, open_folder, output_error, read_own
 from dsindex.store.urls import ObjectUrl
-from dsindex.store.writing import read_object, remove_objects
+from dsindex.store.writing import list_objects, put_if_absent, read_object, remove_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 MARKER_FILE = "dsindex-work-folder.json"
+LOCK_FILE = "owner.json"
 MARKER_FORMAT = "dsindex work folder 1"
 SHARDS_FOLDER = "shards"
 OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "order", "head", "index", "text", "tmp"})
@@ -35,30 +37,36 @@ OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "order", "head",
 
 _ID = re.compile(r"[0-9a-f]{16}")
 _LARGEST_MARKER_BYTES = 4096
+_FEW = 10
 _REMOVED_AT_ONCE = 8
 """Files removed in parallel, since large files and files on a server each take time."""
 
 
-def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
+def mark_folder(path: str) -> str:
     """Mark a new or empty folder as a work folder, or recognise one that is marked already.
 
     Args:
-        path: The folder, which must exist.
-        beside: Names allowed in a folder without a marker: files that a driver creates before or after it.
+        path: The folder, which is created if it is missing; in one without a marker there may be a killed driver's
+            lock.
 
     Returns:
         The id of the folder.
 
     Raises:
-        PlanError: If the folder holds other files and no marker.
+        PlanError: If the folder holds other files and no marker, or a file has its name.
         OutputError: If it cannot be read or written.
     """
+    if isinstance(path, ObjectUrl):
+        return _mark_address(path)
+    _make(path)
     try:
         with open_folder(path) as folder:
             known = _read_marker(folder)
             if known is not None:
                 return known
-            foreign = sorted(set(os.listdir(folder)) - beside - {MARKER_FILE})
+            foreign = sorted(set(os.listdir(folder)) - {MARKER_FILE})
+            if foreign == [LOCK_FILE] and is_lock(os.path.join(path, LOCK_FILE)):
+                foreign = []
             if foreign:
                 raise PlanError(
                     f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
@@ -69,20 +77,83 @@ def mark_folder(path: str, *, beside: frozenset[str] = frozenset()) -> str:
         raise output_error(path, error) from error
 
 
+def _make(path: str) -> None:
+    """Create a folder, unless a file is in its way."""
+    occupied = os.path.abspath(path)
+    while not os.path.lexists(occupied):
+        occupied = os.path.dirname(occupied)
+    if not os.path.isdir(occupied):
+        remedy = "choose another --work-dir or --output-prefix"
+        raise PlanError(f"{occupied}: expected a folder for the work folder, got a file; {remedy}")
+    make_folder(path)
+
+
+def _mark_address(url: ObjectUrl) -> str:
+    known = read_folder_id(url)
+    if known is not None:
+        return known
+    lock = url.with_suffix(f"/{LOCK_FILE}")
+    foreign = [each.url for each in list_objects(url, most=2) if each.url != lock]
+    if foreign:
+        raise PlanError(
+            f"{url}: expected a new folder or one of dsindex, found {foreign[0]} and no {MARKER_FILE}; choose "
+            f"another --work-dir"
+        )
+    marker, content = url.with_suffix(f"/{MARKER_FILE}"), new_marker()
+    if put_if_absent(marker, content) is not None:
+        require_conditions(marker, content)
+    known = read_folder_id(url)
+    if known is None:
+        msg = f"{url}: expected the {MARKER_FILE} that was written just now, found none; run the same command again"
+        raise PlanError(msg)
+    return known
+
+
+def read_named(path: str, name: str, *, most_bytes: int) -> bytes | None:
+    """Return the content of a small file of a work folder; None if it is missing, too large or no file.
+
+    Raises:
+        OutputError: If the store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        found = read_object(path.with_suffix(f"/{name}"), most_bytes=most_bytes)
+        return None if found is None else found[0]
+    try:
+        with open_folder(path) as folder:
+            return read_own(name, most_bytes=most_bytes, folder=folder)
+    except OSError:
+        return None
+
+
+def names_in(path: str) -> set[str]:
+    """Return the names of the files and folders in a work folder; of many, not all.
+
+    Raises:
+        OutputError: If it cannot be read.
+    """
+    if isinstance(path, ObjectUrl):
+        return {each.url.removeprefix(f"{path}/").partition("/")[0] for each in list_objects(path, most=_FEW)}
+    try:
+        return set(os.listdir(path))
+    except OSError as error:
+        raise output_error(path, error) from error
+
+
+def remove_empty(path: str) -> None:
+    """Remove a folder of this machine if nothing is in it."""
+    if not isinstance(path, ObjectUrl):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
 def read_folder_id(path: str) -> str | None:
     """Return the id of a work folder, on a disk or in an object store; None if it is missing or has no marker.
 
     Raises:
         OutputError: If the store refuses.
     """
-    if isinstance(path, ObjectUrl):
-        found = read_object(path.with_suffix(f"/{MARKER_FILE}"), most_bytes=_LARGEST_MARKER_BYTES)
-        return None if found is None else _parse_marker(found[0])
-    try:
-        with open_folder(path) as folder:
-            return _read_marker(folder)
-    except OSError:
-        return None
+    content = read_named(path, MARKER_FILE, most_bytes=_LARGEST_MARKER_BYTES)
+    return None if content is None else _parse_marker(content)
 
 
 def new_file_id(folder_id: str) -> str:
@@ -108,7 +179,14 @@ def remove_owned_shards(path: str, folder_id: str) -> None:
     """Remove the files of this work folder's jobs under `shards/`, and folders that are then empty.
 
     Files that cannot be removed, and files that dsindex did not write, stay.
+
+    Raises:
+        OutputError: If a store refuses.
     """
+    if isinstance(path, ObjectUrl):
+        found = list_objects(path.with_suffix(f"/{SHARDS_FOLDER}"))
+        remove_objects(each.url for each in found if is_owned_name(os.path.basename(each.url), folder_id))
+        return
     with contextlib.suppress(OSError), open_folder(path) as folder:
         with open_folder(SHARDS_FOLDER, inside=folder) as shards:
             for name in os.listdir(shards):
@@ -148,6 +226,9 @@ def remove_named(path: str, names: tuple[str, ...]) -> None:
     Raises:
         OutputError: If a file cannot be removed.
     """
+    if isinstance(path, ObjectUrl):
+        remove_objects([path.with_suffix(f"/{name}") for name in names])
+        return
     try:
         with open_folder(path) as folder:
             for name in names:
@@ -164,25 +245,12 @@ def refuse_linked_shards(path: str) -> None:
     Raises:
         PlanError: If it is a symbolic link or a file.
     """
+    if isinstance(path, ObjectUrl):
+        return  # which has no links
     shards = os.path.join(path, SHARDS_FOLDER)
     if os.path.islink(shards) or (os.path.exists(shards) and not os.path.isdir(shards)):
         msg = f"{shards}: expected a folder, got a symbolic link or a file; move it away, or choose another --work-dir"
         raise PlanError(msg)
-
-
-@contextlib.contextmanager
-def open_folder(path: str, *, inside: int | None = None) -> Iterator[int]:
-    """Open a folder for operations relative to it; a symbolic link inside another folder is not followed.
-
-    Raises:
-        OSError: If there is no such folder.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if inside is None else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags, dir_fd=inside)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _read_marker(folder: int) -> str | None:

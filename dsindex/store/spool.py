@@ -2,7 +2,13 @@
 
 The file is complete or absent. Its modification time is derived from its content, so the same text makes the same plan
 whenever it is piped. It belongs to dsindex, as do all files of a fixed name in a marked work folder; until it is
-complete, its name has the folder's id. `object_spool` does the same in an object store.
+complete, its name has the folder's id. In an object store, it is one upload:
+
+inputs/stdin           the text
+inputs/stdin.json      its size, its version and fingerprint, both derived from the content, and its upload's tag
+inputs/stdin.upload    written before the upload is begun and removed after it, so that one that was cut off is found
+
+The names belong to dsindex, as do all fixed names in a marked work folder.
 """
 
 from __future__ import annotations
@@ -15,12 +21,11 @@ import sys
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from dsindex.engine.shards.ownership import new_file_id, open_folder
-from dsindex.engine.shards.tokenize import fingerprint_input
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import input_status
-from dsindex.store.storage import atomic_writer, make_folder
+from dsindex.store.ownership import new_file_id
+from dsindex.store.reading import fingerprint_input, input_status
+from dsindex.store.storage import atomic_writer, make_folder, open_folder
 from dsindex.store.uploads import (
     MOST_PARTS,
     PART_BYTES,
@@ -31,16 +36,12 @@ from dsindex.store.uploads import (
     list_uploads,
     open_output,
 )
-from dsindex.store.urls import is_url, joined, parse_url, pin_object
+from dsindex.store.urls import ObjectUrl, is_url, joined, parse_url, pin_object
 from dsindex.store.writing import find_object, put_object, read_object, remove_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.store.urls import ObjectUrl
-
-
-# What storing standard input on a disk and in an object store have in common.
 
 READ_BYTES = 1 << 20
 NOTHING_PIPED = "-: expected at least one record on standard input, got nothing; check the command before the |"
@@ -73,9 +74,6 @@ def time_of_content(digest: str) -> int:
     return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9
 
 
-# Standard input as a stream of bytes that someone pipes to this process.
-
-
 @contextlib.contextmanager
 def open_piped() -> Iterator[IO[bytes]]:
     """Open standard input for reading bytes; it is not closed at the end.
@@ -102,7 +100,7 @@ def spool_path(work_dir: str) -> str:
 
 
 def write_spool(work_dir: str, folder_id: str, stream: IO[bytes], *, accept: Callable[[int, str], None]) -> None:
-    """Store a stream, replacing the one that was stored before.
+    """Store a stream in a work folder, replacing the one that was stored before.
 
     Args:
         work_dir: A marked work folder that this driver holds.
@@ -113,10 +111,13 @@ def write_spool(work_dir: str, folder_id: str, stream: IO[bytes], *, accept: Cal
 
     Raises:
         InputError: If the stream cannot be read, or is empty.
-        OutputError: If the folder or the disk refuses.
+        OutputError: If the folder, the disk or the store refuses, or the stream is too long for an upload.
         PlanError: If `inputs` is not a folder of the work folder.
     """
     path = spool_path(work_dir)
+    if isinstance(path, ObjectUrl):
+        _upload(path, stream, accept=accept)
+        return
     folder = os.path.dirname(path)
     if os.path.lexists(folder) and (os.path.islink(folder) or not os.path.isdir(folder)):
         msg = f"{folder}: expected a folder, got a symbolic link or a file; move it away, or choose another --work-dir"
@@ -147,7 +148,16 @@ def write_spool(work_dir: str, folder_id: str, stream: IO[bytes], *, accept: Cal
 
 
 def remove_spool(work_dir: str, folder_id: str) -> None:
-    """Remove the stored input, and what a killed run left of one; files of others stay."""
+    """Remove the stored input, and what a killed run left of one; files of others stay.
+
+    Raises:
+        OutputError: If a store refuses.
+    """
+    path = spool_path(work_dir)
+    if isinstance(path, ObjectUrl):
+        _give_up(path)
+        remove_objects([path, path.with_suffix(INFO_SUFFIX), path.with_suffix(UPLOAD_SUFFIX)])
+        return
     _remove(work_dir, lambda name: name == SPOOL_FILE or _is_temporary(name, folder_id))
     with contextlib.suppress(OSError), open_folder(work_dir) as folder:
         os.rmdir(INPUTS_FOLDER, dir_fd=folder)
@@ -168,47 +178,44 @@ def _is_temporary(name: str, folder_id: str) -> bool:
     return re.fullmatch(rf"{SPOOL_FILE}\.{re.escape(folder_id)}[0-9a-f]{{16}}\.tmp", name) is not None
 
 
-# Standard input as an object of a work folder in an object store: what `spool` has on a disk, by one upload.
-#
-# inputs/stdin           the text
-# inputs/stdin.json      its size, its version and fingerprint, both derived from the content, and its upload's tag
-# inputs/stdin.upload    written before the upload is begun and removed after it, so that one that was cut off is
-# found
-#
-# The names belong to dsindex, as do all fixed names in a marked work folder.
-
 INFO_SUFFIX = ".json"
 UPLOAD_SUFFIX = ".upload"
 _LARGEST_NOTE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpooledObject:
+class Spooled:
     """A standard input that was stored."""
 
     path: str
-    """Its address, by which it is read without being looked at."""
+    """Where it is read; an object's address needs no HEAD."""
     size_bytes: int
     version: str
-    """As of a file: a time in ns, derived from the content."""
+    """A time in ns, derived from the content."""
 
 
-def find_spooled(path: ObjectUrl) -> SpooledObject | None:
-    """Return the standard input that was stored at an address; None if there is none, or it is not what was stored.
+def find_spooled(path: str) -> Spooled | None:
+    """Return the standard input that was stored at a path; None if there is none, or it is not what was stored.
 
     Raises:
         OutputError: If the store refuses.
     """
+    if not isinstance(path, ObjectUrl):
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return Spooled(path=path, size_bytes=status.st_size, version=str(status.st_mtime_ns))
     info = _read_note(path.with_suffix(INFO_SUFFIX))
     found = None if info is None else find_object(path)
     if info is None or found is None or [found.size_bytes, found.tag] != [info.get("size_bytes"), info.get("tag")]:
         return None
     own = pin_object(path, found.size_bytes, fingerprint=str(info.get("fingerprint")))
-    return SpooledObject(path=own, size_bytes=found.size_bytes, version=str(info.get("version")))
+    return Spooled(path=own, size_bytes=found.size_bytes, version=str(info.get("version")))
 
 
 def spooled_path(path: str) -> str:
-    """Return the address by which a standard input is read that a finished job stored and kept; a path as it is.
+    """Return where a standard input is read that a finished job stored and kept.
 
     Raises:
         MissingObjectError: If it is not there as it was stored.
@@ -221,19 +228,7 @@ def spooled_path(path: str) -> str:
     return path if stored is None else stored.path
 
 
-def write_object_spool(path: ObjectUrl, stream: IO[bytes], *, accept: Callable[[int, str], None]) -> None:
-    """Store a stream, replacing the one that was stored before.
-
-    Args:
-        path: Where it is stored, in a work folder that this driver holds.
-        stream: What to store, up to its end.
-        accept: Called with the size in bytes and the version of what was read; an error that it raises leaves the
-            former object as it was.
-
-    Raises:
-        InputError: If the stream cannot be read, or is empty.
-        OutputError: If the store refuses, or the stream is too long for an upload.
-    """
+def _upload(path: ObjectUrl, stream: IO[bytes], *, accept: Callable[[int, str], None]) -> None:
     note = path.with_suffix(UPLOAD_SUFFIX)
     _give_up(path)
     put_object(note, encode_json({"others": list_uploads(path)}))
@@ -270,42 +265,23 @@ def _send(upload: Upload, stream: IO[bytes]) -> tuple[int, str]:
     return file.size_bytes, str(time_of_content(file.hexdigest()))
 
 
-def spool_names(path: ObjectUrl) -> list[ObjectUrl]:
-    """Return the addresses of a stored standard input and of what is written about it."""
-    return [path, path.with_suffix(INFO_SUFFIX), path.with_suffix(UPLOAD_SUFFIX)]
-
-
-def open_spool_uploads(path: ObjectUrl) -> list[str]:
+def open_spool_uploads(path: str) -> list[str]:
     """Return the ids of the uploads that were begun to store standard input, and neither completed nor given up.
 
     Raises:
         OutputError: If the store refuses.
     """
-    return _open_uploads(path, _read_note(path.with_suffix(UPLOAD_SUFFIX)))
-
-
-def _open_uploads(path: ObjectUrl, note: dict[str, Any] | None) -> list[str]:
+    if not isinstance(path, ObjectUrl):
+        return []
+    note = _read_note(path.with_suffix(UPLOAD_SUFFIX))
     others = None if note is None else note.get("others")
     return [each for each in list_uploads(path) if each not in others] if isinstance(others, list) else []
 
 
-def remove_object_spool(path: ObjectUrl) -> None:
-    """Remove the stored input, and give up what a killed run began to store.
-
-    Raises:
-        OutputError: If the store refuses.
-    """
-    _give_up(path)
-    remove_objects(spool_names(path))
-
-
 def _give_up(path: ObjectUrl) -> None:
-    url = path.with_suffix(UPLOAD_SUFFIX)
-    note = _read_note(url)
-    for upload_id in _open_uploads(path, note):
+    for upload_id in open_spool_uploads(path):
         abort_upload(Upload(url=path, upload_id=upload_id, tag=""))
-    if note is not None:
-        remove_objects([url])
+    remove_objects([path.with_suffix(UPLOAD_SUFFIX)])
 
 
 def _read_note(url: ObjectUrl) -> dict[str, Any] | None:

@@ -1,0 +1,263 @@
+"""Where a ledger's lines are: a file of the work folder, or the segments of one in an object store.
+
+A line is handed over before the call that appends it returns. In a file, the system then has it; against power cuts,
+lines are synced in batches. In an object store, a batch becomes a segment, `ledger/00000001.jsonl` and so on, each of
+which is written once: a second driver finds its number taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from dsindex.errors import FormatError, PlanError
+from dsindex.store.fetching import fetch_later
+from dsindex.store.ownership import remove_named
+from dsindex.store.storage import open_own, output_error
+from dsindex.store.urls import ObjectUrl, joined
+from dsindex.store.writing import list_objects, put_if_absent, read_object, remove_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import BufferedReader
+
+
+LEDGER_FILE = "ledger.jsonl"
+LEDGER_FOLDER = "ledger"
+BODY_OFFSET = 17
+"""Where the JSON of a line begins: after a checksum of 16 hexadecimal digits, and a space."""
+MOST_LINE_BYTES = 256 << 20
+"""The limit on a line; the longest one has a plan, which a manifest has as well."""
+MOST_BYTES = 16 << 30
+"""The limit on a ledger; one of a million shards has about 2 GiB."""
+FILE_SYNC_SECONDS = 1.0
+_SHORT_LINE_BYTES = 1 << 20
+SEGMENT_SECONDS = 5.0
+"""A segment costs a request."""
+_MOST_SEGMENT_BYTES = 2 * MOST_LINE_BYTES
+
+
+class Journal(Protocol):
+    """The lines of a ledger, of which more can be appended."""
+
+    sync_seconds: float
+    """How often lines are synced that nothing waits for."""
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines that are there."""
+        ...
+
+    def begin(self) -> None:
+        """Get ready for more lines, once all were read."""
+        ...
+
+    def append(self, line: bytes) -> None:
+        """Append a line."""
+        ...
+
+    def sync(self) -> None:
+        """Make sure that all lines survive whatever happens."""
+        ...
+
+    def close(self) -> None:
+        """Sync and close."""
+        ...
+
+
+def ledger_path(work_dir: str) -> str:
+    """Return the path of a work folder's ledger, or the address of the folder of its segments."""
+    return joined(work_dir, LEDGER_FOLDER if isinstance(work_dir, ObjectUrl) else LEDGER_FILE)
+
+
+def open_journal(path: str) -> Journal:
+    """Return the journal at a path or an address that `ledger_path` returned."""
+    return SegmentJournal(path) if isinstance(path, ObjectUrl) else FileJournal(path)
+
+
+def has_journal(path: str) -> bool:
+    """Tell whether there is a journal at a path or an address."""
+    return bool(list_objects(path, most=1)) if isinstance(path, ObjectUrl) else os.path.exists(path)
+
+
+def remove_journal(work_dir: str) -> None:
+    """Remove the ledger of a marked work folder, from its end.
+
+    Raises:
+        OutputError: If that is refused.
+    """
+    if isinstance(work_dir, ObjectUrl):
+        remove_objects(reversed(_segment_urls(work_dir.with_suffix(f"/{LEDGER_FOLDER}"))))
+    else:
+        remove_named(work_dir, (LEDGER_FILE,))
+
+
+class FileJournal:
+    """The file `ledger.jsonl` of a work folder."""
+
+    sync_seconds = FILE_SYNC_SECONDS
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._ends_whole = True
+        self._is_synced = True
+        self._descriptor = -1
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines of the file, the last of which may be cut off.
+
+        Raises:
+            FormatError: If it cannot be read.
+        """
+        try:
+            with open_own(self._path, most_bytes=MOST_BYTES) as file:
+                yield from _sound_lines(file)
+                size_bytes = file.tell()
+                if size_bytes:
+                    file.seek(size_bytes - 1)
+                    self._ends_whole = file.read(1) == b"\n"
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            msg = f"{self._path}: cannot be read ({error.strerror}); fix that, or choose another --work-dir"
+            raise FormatError(msg) from error
+
+    def begin(self) -> None:
+        """Open the file, creating it if necessary, and end a line that was cut off.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(self._path, flags, 0o666)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        if not self._ends_whole:
+            self.append(b"\n")
+
+    def append(self, line: bytes) -> None:
+        """Hand a line to the system.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        self._is_synced = False
+        view = memoryview(line)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+    def sync(self) -> None:
+        """Sync the file, so that everything recorded survives a power cut.
+
+        Raises:
+            OutputError: If it cannot be written.
+        """
+        if self._is_synced:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+        self._is_synced = True
+
+    def close(self) -> None:
+        """Sync and close."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._descriptor)
+
+
+def _sound_lines(file: BufferedReader) -> Iterator[bytes]:
+    """Yield the lines of a file that can be a ledger's; of others, only the length is looked at.
+
+    Raises:
+        OSError: If a line is longer than any of a ledger.
+    """
+    while line := file.readline(_SHORT_LINE_BYTES):
+        if len(line) == _SHORT_LINE_BYTES and line[BODY_OFFSET - 1 : BODY_OFFSET + 1] == b" {":
+            line += file.readline(MOST_LINE_BYTES)
+        length = len(line)
+        while length >= _SHORT_LINE_BYTES and not line.endswith(b"\n"):
+            line = file.readline(_SHORT_LINE_BYTES)
+            if not line:
+                return
+            length += len(line)
+            if length > MOST_LINE_BYTES:
+                raise OSError(errno.EFBIG, f"it has a line of more than {MOST_LINE_BYTES:,} bytes")
+        yield line
+
+
+class SegmentJournal:
+    """The segments of a work folder in an object store."""
+
+    sync_seconds = SEGMENT_SECONDS
+
+    def __init__(self, folder: ObjectUrl) -> None:
+        self._folder = folder
+        self._last = 0
+        """Number of the last segment that is there."""
+        self._pending = bytearray()
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the lines of all segments.
+
+        Raises:
+            FormatError: If one cannot be read.
+        """
+        segments = _segment_urls(self._folder)
+        futures = [fetch_later(partial(read_object, url, most_bytes=_MOST_SEGMENT_BYTES + 1)) for url in segments]
+        for url, future in zip(segments, futures, strict=True):
+            found = future.result()
+            if found is None:
+                msg = f"{url}: expected a segment of the ledger, it was removed meanwhile; run the same command again"
+                raise FormatError(msg)
+            if len(found[0]) > _MOST_SEGMENT_BYTES:
+                msg = f"{url}: expected a segment of the ledger, got more than {_MOST_SEGMENT_BYTES:,} bytes; remove it"
+                raise FormatError(msg)
+            yield from found[0].splitlines(keepends=True)
+        self._last = _number_of(segments[-1]) if segments else 0
+
+    def begin(self) -> None:
+        """Do nothing: the next segment is written with the first lines."""
+
+    def append(self, line: bytes) -> None:
+        """Add a line to the next segment."""
+        self._pending += line
+
+    def sync(self) -> None:
+        """Write the next segment.
+
+        Raises:
+            PlanError: If another driver has written one of its number.
+            OutputError: If the store refuses.
+        """
+        if not self._pending:
+            return
+        segment = self._folder.with_suffix(f"/{self._last + 1:08d}.jsonl")
+        if put_if_absent(segment, bytes(self._pending)) is None:
+            msg = f"{segment}: expected to write this next, but another driver continues this job; wait for it"
+            raise PlanError(msg)
+        self._last += 1
+        self._pending.clear()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.sync()
+
+
+def _segment_urls(folder: ObjectUrl) -> list[ObjectUrl]:
+    """Return the segments of a ledger, in order."""
+    found = [each.url for each in list_objects(folder)]
+    return sorted((url for url in found if _number_of(url)), key=_number_of)
+
+
+def _number_of(url: ObjectUrl) -> int:
+    """Return the number of a segment; 0 for an object of another name."""
+    name, _, suffix = os.path.basename(url.key).partition(".")
+    return int(name) if suffix == "jsonl" and len(name) == 8 and name.isdecimal() else 0
