@@ -22,7 +22,7 @@ from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig, is_modalities_config
 from dsindex.store.config_files import read_yaml
-from dsindex.store.urls import ObjectUrl, is_url
+from dsindex.store.urls import ObjectUrl, is_absolute
 from dsindex.text.tokenizer_file import can_be_name
 from dsindex.tools.verify import VerifyConfig
 from dsindex.tools.verify_pbin import check_options
@@ -80,12 +80,12 @@ def check_command(command: str, options: argparse.Namespace, *, shipped: Collect
         parse_address(str(address), source="--address")
     for name in OUTPUTS:
         for path in _paths(given, name):
-            if not (os.path.isabs(path) or is_url(path)):
+            if not is_absolute(path):
                 raise UsageError(_relative(name, path, is_output=True))
     for name in INPUTS:
         for path in _paths(given, name):
             _refuse_query(name, path)
-            is_there = os.path.isabs(path) or is_url(path) or path.split("/")[0] in shipped
+            is_there = is_absolute(path) or path.split("/")[0] in shipped
             is_name = name == "tokenizer_model" and can_be_name(path) and not os.path.exists(path)
             if not is_there and not is_name:
                 raise UsageError(_relative(name, path, is_output=False))

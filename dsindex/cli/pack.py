@@ -21,7 +21,7 @@ from dsindex.options.pack import (
     is_modalities_config,
     read_modalities_config,
 )
-from dsindex.store.urls import is_url
+from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
     import argparse
@@ -105,9 +105,9 @@ def read_merge_options(merged: dict[str, Any]) -> tuple[list[str], str, str, Exe
     output, version = merged.get("output"), merged.get("pbin_era", CURRENT_VERSION.name)
     if not isinstance(output, str) or not output.endswith(PBIN_SUFFIX):
         raise UsageError(f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {output!r}")
-    if is_url(output):
-        msg = f"--output: expected a path for --merge, got the address {output.partition('?')[0]}; join here, then copy"
-        raise UsageError(msg)
+    refuse_address(
+        output, "expected a path for --output with --merge, got an address; join here, then copy", UsageError
+    )
     if version not in PBIN_VERSIONS:
         raise UsageError(f"--pbin-era: expected one of {', '.join(PBIN_VERSIONS)}, got {version!r}")
     foreign = sorted(rest.keys() - ExecutorConfig.model_fields.keys())

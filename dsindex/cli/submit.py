@@ -46,7 +46,7 @@ from dsindex.execution.ray_token import find_token, hide_secrets, refusal
 from dsindex.json_text import show_name
 from dsindex.locations import Location
 from dsindex.options.config import UsageError
-from dsindex.store.urls import ONLY_INPUTS, is_url
+from dsindex.store.urls import ONLY_INPUTS, is_url, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -215,8 +215,7 @@ def plan_submission(
                 "job's command; put it into a file and name that with --config or --input-list"
             )
     for name in ship:
-        if is_url(name):
-            raise InputError(f"{Location(name)}: {ONLY_INPUTS}")
+        refuse_address(name, ONLY_INPUTS)
     sources = [Path(name) for name in ship]
     if not installed:
         sources += [Path(str(dsindex.__file__)).parent]

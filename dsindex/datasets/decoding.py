@@ -19,7 +19,7 @@ from dsindex.errors import DsindexError, FormatError, InputError, TokenizerError
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.store.reading import open_stored
 from dsindex.store.requests import MissingObjectError
-from dsindex.store.urls import is_url, with_suffix
+from dsindex.store.urls import local_paths, with_suffix
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
 from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 
@@ -133,7 +133,7 @@ def _recorded_tokenizer(prefix: str) -> Tokenizer:
             f"{prefix}{MANIFEST_SUFFIX}: expected a manifest that names the dataset's tokenizer, found none; pass "
             f"tokenizer=, the path of the tokenizer"
         )
-    folder = os.getcwd() if is_url(prefix) else os.path.dirname(os.path.abspath(prefix))
+    folder = next(map(os.path.dirname, map(os.path.abspath, local_paths([prefix]))), os.getcwd())
     return _load_named(named, folder, os.getcwd())
 
 

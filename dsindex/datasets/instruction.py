@@ -24,7 +24,7 @@ from dsindex.instruction.collator import SPECIAL_TOKENS_KEY, TOKENS_KEY
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_unbuffered
-from dsindex.store.urls import is_url, located, parse_url, pickled_address, with_suffix
+from dsindex.store.urls import located, pickled_address, refuse_address, with_suffix
 from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import Patterns, parse_field_patterns
 
@@ -310,10 +310,7 @@ class PackedInstructionDataset:
 
 
 def _on_this_machine(path: str) -> str:
-    if is_url(path):
-        msg = f"{parse_url(path)}: expected a file on this machine, as lines are read one by one; copy it here"
-        raise InputError(msg)
-    return path
+    return refuse_address(path, "expected a file on this machine, as lines are read one by one; copy it here")
 
 
 def packing_prefix(prefix: str, sequence_length: int) -> str:

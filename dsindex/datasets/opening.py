@@ -27,7 +27,7 @@ from dsindex.index.cache import BLENDED_CLASS, find_description, read_descriptio
 from dsindex.index.slot import read_record
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file, what_is_no_file
-from dsindex.store.urls import is_url, located, with_suffix, without_suffix
+from dsindex.store.urls import is_url, located, refuse_address, with_suffix, without_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -290,10 +290,9 @@ class _Opening:
         path = self._path
         self._allow("instruction data", "sequence_length", "pad_id")
         length = self._given.get("sequence_length")
-        if length is None and is_url(path):
-            msg = f"{path}: expected sequence_length, the tokens per block, which is not looked for in an object store"
-            raise InputError(msg)
         if length is None:
+            expected = "expected sequence_length, the tokens per block, which is not looked for in an object store"
+            refuse_address(path, expected)
             plans = glob.glob(f"{packing_prefix(glob.escape(path), 0)[:-1]}*.idx")
             lengths = [plan[len(packing_prefix(path, 0)) - 1 : -len(".idx")] for plan in plans]
             known = sorted(int(text) for text in lengths if text.isdecimal())

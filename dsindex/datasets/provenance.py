@@ -20,8 +20,7 @@ import numpy as np
 from dsindex.errors import FormatError, InputError
 from dsindex.store.range_copy import Extent, open_sources
 from dsindex.store.reading import input_status, open_stored
-from dsindex.store.storage import ArrowSink
-from dsindex.store.urls import is_url
+from dsindex.store.storage import ArrowSink, can_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -238,7 +237,7 @@ def _row_groups(shards: Iterable[ShardProvenance]) -> Iterator[Rows]:
 def _read_shards(shards: Iterable[ShardProvenance]) -> Iterator[tuple[ShardProvenance, NDArray[Any]]]:
     """Yield all rows of each shard; objects are requested before their turn."""
     known = list(shards)
-    if not known or not is_url(known[0].path):
+    if not known or can_map(known[0].path):
         for shard in known:
             yield shard, _read_shard(shard, 0, None)
         return

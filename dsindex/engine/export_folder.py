@@ -22,7 +22,8 @@ from dsindex.engine.manifest import LARGEST_MANIFEST_BYTES, Count, Run
 from dsindex.engine.partial_files import partial_path
 from dsindex.errors import FormatError, OutputError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.storage import digest_file, make_folder, open_own, output_error, read_own, sync_folder, write_whole
+from dsindex.store.reading import digest_file
+from dsindex.store.storage import make_folder, open_own, output_error, read_own, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,20 +14,20 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dsindex.errors import InputError
 from dsindex.json_text import decode_json
+from dsindex.store.listing import Entry, Lister, open_listing
 from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.storage import open_file
-from dsindex.store.stores import Say, ignore, list_folder
-from dsindex.store.urls import ObjectUrl, is_url, parse_url
+from dsindex.store.stores import Say, ignore
+from dsindex.store.urls import refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 # Splits and numbered parts that the names of files tell, in the layouts of Hugging Face's datasets.
@@ -283,104 +283,6 @@ def _validated(path: str, stored: object, form: type[Form]) -> Form:
         raise InputError(msg) from error
 
 
-# Which objects a pattern or a folder in a bucket names: told from listings, one for each pattern or folder.
-
-_MAGIC = frozenset("*?[")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedEntry:
-    """An object or a folder, with the interface of os.DirEntry."""
-
-    path: str
-    is_folder: bool
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - there are no links
-        """Tell whether it is a folder."""
-        return self.is_folder
-
-    def is_symlink(self) -> bool:
-        """Return False."""
-        return False
-
-
-def expand_pattern(pattern: ObjectUrl, *, say: Say = ignore) -> list[ObjectUrl]:
-    """Return the objects that match a pattern, sorted by name.
-
-    As in a file system, `*` and `?` match within a name, `**` matches any folders, and only a dot matches a dot at the
-    start of a name.
-
-    Raises:
-        InputError: If there are none, or the bucket cannot be listed.
-    """
-    wanted = pattern.key.split("/")
-    num_fixed = next(number for number, part in enumerate(wanted) if _MAGIC & set(part))
-    folder = pattern.with_key("".join(f"{part}/" for part in wanted[:num_fixed]))
-    listed = list_folder(folder, recursive=num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**", say=say)
-    matches = [url for url in listed if is_match(url.key.split("/"), wanted)]
-    if not matches:
-        msg = f"{pattern}: expected at least one object to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
-    return matches
-
-
-def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Tell whether the parts of a key between slashes match those of a pattern.
-
-    >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
-    (True, False)
-    """
-    if not wanted or not parts:
-        return not parts and all(part == "**" for part in wanted)
-    if wanted[0] == "**":
-        below = not parts[0].startswith(".") and is_match(parts[1:], wanted)
-        return below or is_match(parts, wanted[1:])
-    is_hidden = parts[0].startswith(".") and not wanted[0].startswith(".")
-    return not is_hidden and fnmatchcase(parts[0], wanted[0]) and is_match(parts[1:], wanted[1:])
-
-
-def list_entries(
-    folder: ObjectUrl, *, say: Say = ignore
-) -> tuple[dict[str, dict[str, ListedEntry]], dict[str, ObjectUrl]]:
-    """List a folder and all below it.
-
-    Returns:
-        Path of each folder, without a slash at its end, → name → entry; and the path of each object → its address.
-
-    Raises:
-        InputError: If it cannot be listed.
-    """
-    top = folder.rstrip("/")
-    folders: dict[str, dict[str, ListedEntry]] = {top: {}}
-    objects: dict[str, ObjectUrl] = {}
-    for url in list_folder(folder, say=say):
-        if not url.startswith(f"{top}/") or (url.identity is not None and not url.identity.size_bytes):
-            continue  # consoles mark folders by empty objects
-        *names, last = url[len(top) + 1 :].split("/")
-        parent = top
-        for name in names:
-            path = f"{parent}/{name}"
-            folders[parent][name] = ListedEntry(path=path, is_folder=True)
-            folders.setdefault(path, {})
-            parent = path
-        folders[parent].setdefault(last, ListedEntry(path=str(url), is_folder=False))
-        objects[str(url)] = url
-    return folders, objects
-
-
-def names_object(name: str, path: str) -> bool:
-    """Tell whether an address, a pattern or a folder of a bucket names an input."""
-    url = parse_url(name)
-    if url.is_folder:
-        return path.startswith(str(url))
-    if url.has_magic:
-        return is_match(path.split("/"), url.split("/"))
-    return path == str(url)
-
-
-_Entry: TypeAlias = "os.DirEntry[str] | ListedEntry"
-_Lister: TypeAlias = "Callable[[str], Mapping[str, _Entry]]"
-
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
 _OWN_SUFFIXES = (
@@ -419,12 +321,8 @@ def find_folder_files(folder: str, split: str | None, *, say: Say = ignore) -> l
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
             is missing, or a file seems to be there twice, in two formats.
     """
-    objects: Mapping[str, ObjectUrl] = {}
-    if isinstance(folder, ObjectUrl):
-        folders, objects = list_entries(folder, say=say)
-        files, others = _walk(folder.rstrip("/"), lambda path: folders.get(path, {}))
-    else:
-        files, others = _walk(folder, _list)
+    list_folder, objects = open_listing(folder, say=say)
+    files, others = _walk(folder, list_folder)
     if not files:
         raise InputError(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
@@ -448,7 +346,7 @@ def data_stem(name: str) -> str | None:
     return stem if suffix.lower() in DATA_SUFFIXES else None
 
 
-def _walk(folder: str, list_folder: _Lister) -> tuple[list[FolderFile], Counter[str]]:
+def _walk(folder: str, list_folder: Lister) -> tuple[list[FolderFile], Counter[str]]:
     """Return the files below a folder, and how many others of each kind there are."""
     files: list[FolderFile] = []
     others: Counter[str] = Counter()
@@ -462,16 +360,17 @@ def _walk(folder: str, list_folder: _Lister) -> tuple[list[FolderFile], Counter[
     return files, others
 
 
-def _members(folder: _Subfolder, others: Counter[str], list_folder: _Lister) -> Sequence[FolderFile | _Subfolder]:
+def _members(folder: _Subfolder, others: Counter[str], list_folder: Lister) -> Sequence[FolderFile | _Subfolder]:
     entries = list_folder(folder.path)
     if MARKER_FILE in entries:
         others["work folders of dsindex"] += 1
         return ()
-    if is_url(folder.path) and (DICT_FILE in entries or STATE_FILE in entries):
-        raise InputError(
-            f"{folder.path}: expected files with records, got a folder that datasets.save_to_disk wrote, whose order "
-            f"is only read on this machine; copy it here, or name its .arrow files by a pattern"
+    if DICT_FILE in entries or STATE_FILE in entries:
+        expected = (
+            "expected files with records, got a folder that datasets.save_to_disk wrote, whose order is only read on "
+            "this machine; copy it here, or name its .arrow files by a pattern"
         )
+        refuse_address(folder.path, expected)
     if DICT_FILE in entries:
         splits = read_split_names(folder.path)
         return [_below(folder, name, split=name) for name in splits]
@@ -486,7 +385,7 @@ def _members(folder: _Subfolder, others: Counter[str], list_folder: _Lister) -> 
 
 
 def _plain_members(
-    folder: _Subfolder, entries: Mapping[str, _Entry], others: Counter[str]
+    folder: _Subfolder, entries: Mapping[str, Entry], others: Counter[str]
 ) -> list[FolderFile | _Subfolder]:
     members: list[FolderFile | _Subfolder] = []
     has_info = "dataset_info.json" in entries
@@ -517,7 +416,7 @@ def _below(folder: _Subfolder, name: str, *, split: str | None = None) -> _Subfo
     return _Subfolder(path=os.path.join(folder.path, name), parts=(*folder.parts, name), split=split)
 
 
-def _snapshot(folder: _Subfolder, list_folder: _Lister) -> list[_Subfolder]:
+def _snapshot(folder: _Subfolder, list_folder: Lister) -> list[_Subfolder]:
     """Return the only snapshot in a dataset's folder of the hub's cache; its blobs have no suffix."""
     snapshots = _below(folder, "snapshots")
     names = sorted(list_folder(snapshots.path), key=os.fsencode)
@@ -525,14 +424,6 @@ def _snapshot(folder: _Subfolder, list_folder: _Lister) -> list[_Subfolder]:
         msg = f"{snapshots.path}: expected one revision, found {len(names)} ({', '.join(names)}); name one of them"
         raise InputError(msg)
     return [_below(snapshots, name) for name in names]
-
-
-def _list(path: str) -> Mapping[str, _Entry]:
-    try:
-        with os.scandir(path) as entries:
-            return {entry.name: entry for entry in entries}
-    except OSError as error:
-        raise InputError(f"{path}: the folder cannot be read ({error.strerror}); check --input") from error
 
 
 def _require_one_format(files: Iterable[FolderFile]) -> None:

@@ -7,17 +7,17 @@ order within a folder is described in `dsindex.engine.input_folders`. Files are 
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.engine.input_folders import expand_pattern, find_folder_files
+from dsindex.engine.input_folders import find_folder_files
 from dsindex.errors import InputError
+from dsindex.store.listing import expand_pattern, is_folder
 from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
 from dsindex.store.stores import Say, ignore
-from dsindex.store.urls import NO_ACCESS, ONLY_INPUTS, ObjectUrl, absolute, is_url, parse_url
+from dsindex.store.urls import NO_ACCESS, ONLY_INPUTS, absolute, locate, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -75,8 +75,7 @@ def _split(content: bytes, *, is_separated: bool) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    if is_url(path):
-        raise InputError(f"{path.partition('?')[0]}: {ONLY_INPUTS}, or name it with --input if it holds text")
+    refuse_address(path, f"{ONLY_INPUTS}, or name it with --input if it holds text")
     try:
         with open_piped() if path == "-" else open_file(path) as file:
             content = file.read(MAX_LIST_BYTES + 1)
@@ -149,7 +148,7 @@ def find_paths(
     found: list[FoundPath] = []
     num_folders = 0
     for entry in entries:
-        if entry.is_standard_input or not _is_folder(entry.path):
+        if entry.is_standard_input or not is_folder(entry.path):
             found.append(entry)
             continue
         num_folders += 1
@@ -165,7 +164,7 @@ def find_paths(
 def _given(patterns: Iterable[str], standard_input: str | None, access: Access, say: Say) -> Iterator[FoundPath]:
     for pattern in patterns:
         if pattern != STANDARD_INPUT:
-            for path in _expand(parse_url(pattern, access) if is_url(pattern) else pattern, say):
+            for path in expand_pattern(locate(pattern, access), say):
                 yield _found(path, access)
         elif standard_input is not None:
             yield FoundPath(path=pattern, absolute_path=standard_input)
@@ -184,71 +183,6 @@ def _listed(lists: Iterable[str], access: Access) -> Iterator[FoundPath]:
             yield found
 
 
-def _is_folder(path: str) -> bool:
-    return path.is_folder if isinstance(path, ObjectUrl) else os.path.isdir(path)
-
-
 def _found(path: str, access: Access, origin: str = "") -> FoundPath:
-    if is_url(path):
-        path = parse_url(path, access)
+    path = locate(path, access)
     return FoundPath(path=path, absolute_path=absolute(path), origin=origin)
-
-
-def _expand(pattern: str, say: Say) -> Sequence[str]:
-    if isinstance(pattern, ObjectUrl):
-        return expand_pattern(pattern, say=say) if pattern.has_magic and not pattern.is_folder else [pattern]
-    if os.path.exists(pattern) or not glob.has_magic(pattern):
-        return [pattern]
-    if "**" in pattern:
-        _require_no_circles(pattern)
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if "**" in pattern:  # it has the files of the folders that it matches, too
-        matches = [path for path in matches if not os.path.isdir(path)]
-    if not matches:
-        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
-        raise InputError(msg)
-    return matches
-
-
-def _require_no_circles(pattern: str) -> None:
-    """Refuse `**` where a link leads to a folder around it: the same files would match under endlessly many names.
-
-    Raises:
-        InputError: Naming the link.
-    """
-    before, _, _ = pattern.partition("**")
-    for top in sorted(glob.glob(before)) if before else ["."]:
-        around: list[tuple[int, int]] = []
-        """The folders from `top` to the one that is looked at."""
-        seen: set[tuple[int, int]] = set()
-        pending = [(top, 0)]
-        while pending:
-            path, depth = pending.pop()
-            identity = _folder_identity(path)
-            del around[depth:]
-            if identity in around:
-                raise InputError(
-                    f"{pattern}: expected folders without links that lead in circles, got {path}, which leads to a "
-                    "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
-                )
-            if identity is not None and identity not in seen:
-                seen.add(identity)
-                around.append(identity)
-                pending += [(inner, depth + 1) for inner in _visible_folders(path)]
-
-
-def _folder_identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _visible_folders(path: str) -> list[str]:
-    """Return the folders in one, and links to folders; none if it cannot be read, as for patterns."""
-    try:
-        with os.scandir(path) as entries:
-            return [entry.path for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path)]
-    except OSError:
-        return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,16 +10,16 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from dsindex.engine.input_folders import names_object
 from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
 from dsindex.engine.shards.tokenize import ShardTask
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
 from dsindex.store.fetching import fetch_all
+from dsindex.store.listing import matching
 from dsindex.store.reading import input_status, open_readable
 from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
-from dsindex.store.urls import absolute, is_url
+from dsindex.store.urls import absolute
 from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
 from dsindex.text.forms import JSON_LINES, InputForm
 from dsindex.text.sampling import multiply_shares
@@ -471,12 +470,4 @@ def _find(inputs: Sequence[InputFile], name: str) -> list[int]:
     named = [position for position, file in enumerate(inputs) if file.path == name]
     if named:
         return named
-    if is_url(name):
-        return [position for position, file in enumerate(inputs) if names_object(name, file.path)]
-    if os.path.isdir(name):
-        folder = os.path.join(os.path.abspath(name), "")
-        return [position for position, file in enumerate(inputs) if file.absolute_path.startswith(folder)]
-    paths = {os.path.abspath(name)}
-    if not os.path.exists(name) and glob.has_magic(name):
-        paths = {os.path.abspath(path) for path in glob.iglob(name, recursive=True)}
-    return [position for position, file in enumerate(inputs) if file.absolute_path in paths]
+    return matching(name, [file.absolute_path for file in inputs])

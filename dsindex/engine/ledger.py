@@ -25,7 +25,7 @@ from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.clients import Checksum
 from dsindex.store.journal import BODY_OFFSET, open_journal
-from dsindex.store.urls import is_url
+from dsindex.store.urls import is_absolute, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -238,7 +238,7 @@ def _recorded_run(entry: dict[str, Any]) -> RecordedRun:
         for output in map(_text, entry.get("outputs", ()))
         if output == prefix or (output.startswith(f"{prefix}_") and "/" not in output.removeprefix(prefix))
     ]
-    is_place = is_url(prefix) or os.path.isabs(prefix)
+    is_place = is_absolute(prefix)
     return RecordedRun(plan_id=id_of_plan(plan), prefix=prefix, outputs=tuple(outputs) if is_place else ())
 
 

@@ -33,10 +33,9 @@ from dsindex.formats.mmididx import (
 from dsindex.json_text import name_bytes
 from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.requests import RequestCounts, release_slot, request_counts
+from dsindex.store.requests import RequestCounts, release_slot, requests_so_far
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
 from dsindex.store.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
-from dsindex.store.urls import is_url
 from dsindex.store.writing import find_recent, let_go_read
 
 if TYPE_CHECKING:
@@ -389,7 +388,7 @@ def merge_range(task: MergeRange) -> RangeResult:
             write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
         else:
             write_part_of_chunks(upload, task.number + 1, chunks)
-    asked = request_counts() if task.upload is not None or any(is_url(piece.path) for piece in task.pieces) else None
+    asked = requests_so_far(str(task.output), *(piece.path for piece in task.pieces))
     return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
 
 

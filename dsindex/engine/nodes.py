@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import dsindex
-from dsindex.errors import DsindexError, InputError, OutputError
+from dsindex.errors import DsindexError, InputError
 from dsindex.execution.calls import Call
-from dsindex.store.reading import open_readable
-from dsindex.store.storage import free_bytes, output_error, remove_if_present
-from dsindex.store.urls import ObjectUrl, absolute, is_url, joined, parse_url
-from dsindex.store.writing import find_object, put_object
+from dsindex.store.reading import is_present, open_readable
+from dsindex.store.requests import StoreError
+from dsindex.store.storage import create_empty, free_bytes, nearest_folder, output_error, remove_if_present
+from dsindex.store.urls import absolute, folder_of, joined, local_paths, server_of
 from dsindex.text.forms import TextPart
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def probe_node(probe: Probe) -> NodeFacts:
     """Check this node."""
     readable, faults = _look_at_inputs(probe.inputs)
     faults += look_at_folders(probe.markers)
-    folders = [os.path.dirname(marker) for marker in probe.markers if not is_url(marker)]
+    folders = list(map(os.path.dirname, local_paths(probe.markers)))
     free = [free_bytes(folder) if os.path.isdir(folder) else None for folder in folders]
     tokenizer = "not asked"
     if probe.audits and not faults:
@@ -231,11 +231,10 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
     faults = []
     seen: set[str] = set()
     for known in inputs:
-        if isinstance(known.absolute_path, ObjectUrl):
-            where = f"{known.absolute_path.scheme}://{known.absolute_path.bucket}"
-            if where in seen:
-                continue  # a request for every object on every node would cost more than it tells
-            seen.add(where)
+        where = server_of(known.absolute_path)
+        if where in seen:
+            continue  # a request for every object on every node would cost more than it tells
+        seen.add(where)
         path, size_bytes = known.absolute_path, known.size_bytes
         try:
             with open_readable(path) as file:
@@ -256,24 +255,18 @@ def look_at_folders(markers: Sequence[str]) -> list[str]:
     """Return sentences about folders in which this node does not see the driver's marker, or must not write."""
     faults = []
     for marker in markers:
-        if is_url(marker):
-            faults += _look_at_marker(marker)
+        folder = folder_of(marker)
+        try:
+            is_there = is_present(marker)
+        except StoreError as error:
+            faults.append(str(error))
             continue
-        folder = os.path.dirname(marker)
-        if not os.path.exists(marker):
+        if not is_there:
             what = "another folder of this name" if os.path.isdir(folder) else "no folder"
             faults.append(f"{folder}: expected the folder that the driver writes to, got {what}; {SHARE_IT}")
-        elif not os.access(folder, os.W_OK):
+        elif local_paths([folder]) and not os.access(folder, os.W_OK):
             faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
     return faults
-
-
-def _look_at_marker(marker: str) -> list[str]:
-    try:
-        found = find_object(parse_url(marker))
-    except OutputError as error:
-        return [str(error)]
-    return [] if found is not None else [f"{marker}: expected what the driver has written there, found nothing"]
 
 
 def _compare_versions(own: Mapping[str, str], driver: Mapping[str, str]) -> list[str]:
@@ -326,25 +319,12 @@ def marked(folders: Sequence[str]) -> Iterator[tuple[str, ...]]:
         for folder in dict.fromkeys(map(nearest_folder, folders)):
             marker = joined(folder, f".dsindex-check.{uuid.uuid4().hex}")
             try:
-                if isinstance(marker, ObjectUrl):
-                    put_object(marker, b"")
-                else:
-                    open(marker, "xb").close()
+                create_empty(marker)
             except OSError as error:
                 raise output_error(folder, error) from error
             stack.callback(remove_if_present, marker)
             markers.append(marker)
         yield tuple(markers)
-
-
-def nearest_folder(path: str) -> str:
-    """Return a folder, or its nearest existing parent; an address as it is."""
-    if isinstance(path, ObjectUrl):
-        return path
-    path = os.path.abspath(path)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
 
 
 def _spread(inputs: Sequence[InputFile], limit: int) -> list[InputFile]:
@@ -371,7 +351,7 @@ def require_shared(executor: Executor, *, files: Iterable[str], folders: Iterabl
     """
     if not executor.is_cluster:
         return
-    here = [folder for folder in folders if not is_url(folder) and os.access(nearest_folder(folder), os.W_OK)]
+    here = [folder for folder in local_paths(folders) if os.access(nearest_folder(folder), os.W_OK)]
     with marked(here) as markers:
         require_seen(executor, markers, files=files)
 
@@ -382,7 +362,7 @@ def require_seen(executor: Executor, markers: Sequence[str], *, files: Iterable[
     Raises:
         InputError: Naming nodes and paths.
     """
-    paths = list(dict.fromkeys(absolute(path) for path in files if not is_url(path) and os.path.isfile(path)))
+    paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
     spread = paths[:: -(-len(paths) // QUICK_INPUTS)] if paths else []
     sizes = {path: os.stat(path).st_size for path in spread}
     call = Call(name="check", place="", function=find_unseen, arguments=(sizes, tuple(markers)))

@@ -25,9 +25,9 @@ from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
 from dsindex.store.fetching import fetch_later
-from dsindex.store.reading import stored_size
+from dsindex.store.reading import digest_file, stored_size
 from dsindex.store.requests import MissingObjectError
-from dsindex.store.storage import digest_file, remove_if_present
+from dsindex.store.storage import remove_if_present
 from dsindex.store.urls import ObjectUrl, absolute, with_suffix
 from dsindex.store.writing import find_object
 

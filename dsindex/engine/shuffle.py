@@ -37,7 +37,7 @@ from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import encode_json
 from dsindex.store.ownership import read_folder_id, remove_owned_files
 from dsindex.store.requests import note_requests
-from dsindex.store.urls import is_url
+from dsindex.store.storage import holds_writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -290,9 +290,9 @@ class DocumentShuffle:
         return list(shard_provenance(shards, self._work_dir))
 
     @property
-    def is_in_store(self) -> bool:
-        """Whether the work folder is in an object store."""
-        return is_url(self._work_dir)
+    def work_dir(self) -> str:
+        """The work folder."""
+        return self._work_dir
 
     @property
     def seed(self) -> int:
@@ -319,7 +319,7 @@ class _Plan:
         self.seed = shuffle.seed
         self.total_bytes = sum(source.bin_bytes for source in sources)
         self.num_documents = sum(source.num_documents for source in sources)
-        self.run_bytes = choose_run_bytes(self.total_bytes, in_store=shuffle.is_in_store)
+        self.run_bytes = choose_run_bytes(self.total_bytes, in_store=holds_writes(shuffle.work_dir))
         self.tasks = plan_groups(sources, self.run_bytes)
         self._results = [result for _, result in shards]
         self._first_shards: list[int] = []

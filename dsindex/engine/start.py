@@ -16,7 +16,7 @@ from dsindex.execution.interrupts import raise_missed_stop
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.kernels.loader import count_bytes
 from dsindex.store.storage import free_bytes
-from dsindex.store.urls import is_url
+from dsindex.store.urls import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -218,7 +218,7 @@ def check_room(
     """
     output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
     shards = output + int(estimate.documents * 16)
-    work = work_dir if is_url(work_dir) or os.path.isdir(work_dir) else os.path.dirname(work_dir)
+    work = work_dir if os.path.isdir(work_dir) else folder_of(work_dir)
     needs = {output_folder: output}
     if os.path.isdir(work) and os.path.isdir(output_folder) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
         needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
@@ -226,7 +226,6 @@ def check_room(
         needs[work] = shards * copies.at_most
     # Shards are gone by then.
     needs[output_folder] = max(needs[output_folder], output + exports)
-    needs = {place: needed for place, needed in needs.items() if not is_url(place)}  # buckets have no size
     already = size_of_files(work_dir) + sum(map(_allocated_bytes, unfinished))
     what = "shards, output and exports" if exports else "shards and output"
     for place, needed in needs.items():

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import tempfile
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.engine.assemble import EarlyRanges
 from dsindex.engine.ledger import stored_files
@@ -28,11 +27,11 @@ from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, R
 from dsindex.execution.calls import Call, as_exception
 from dsindex.execution.dispatch import Dispatch, run_calls
 from dsindex.execution.local import available_cpus
-from dsindex.store.ownership import SHARDS_FOLDER, new_file_id, read_folder_id
+from dsindex.store.ownership import SHARDS_FOLDER, new_file_id, read_folder_id, sizes_below
+from dsindex.store.reading import digest_file
 from dsindex.store.requests import note_requests
-from dsindex.store.storage import digest_file, make_folder, output_error, remove_if_present
-from dsindex.store.urls import ObjectUrl, joined, pin_object
-from dsindex.store.writing import list_objects, put_object
+from dsindex.store.storage import create_file, holds_writes, output_error, remove_if_present
+from dsindex.store.urls import joined, pin_object
 from dsindex.text.compressed import decoder_version, require_whole
 from dsindex.text.streams import split_stream
 
@@ -158,10 +157,14 @@ def find_whole_groups(
     The store of a work folder in one has checked their digests as they were sent, and is asked for their sizes.
     """
     reporter.stage("check", total=len(groups), unit=unit)
-    if isinstance(work_dir, ObjectUrl):
-        whole = _whole_objects(groups, work_dir)
+    if holds_writes(work_dir):  # their digests were checked as they arrived
+        sizes = sizes_below(joined(work_dir, SHARDS_FOLDER))
         reporter.advance(len(groups))
-        return whole
+        return {
+            number
+            for number, files in groups.items()
+            if all(sizes.get(joined(work_dir, file.name)) == file.size_bytes for file in files)
+        }
     whole = set()
 
     def on_result(number: int, is_whole: bool) -> None:
@@ -176,16 +179,6 @@ def find_whole_groups(
 
     run_calls(executor, calls(), on_result=on_result, policy=policy, on_idle=reporter.tick)
     return whole
-
-
-def _whole_objects(groups: Mapping[int, Sequence[StoredFile]], work_dir: ObjectUrl) -> set[int]:
-    """Return the groups all of whose objects are there with the recorded sizes, by a listing of the shards."""
-    sizes = {str(each.url): each.size_bytes for each in list_objects(work_dir.with_suffix(f"/{SHARDS_FOLDER}"))}
-    return {
-        number
-        for number, files in groups.items()
-        if all(sizes.get(joined(work_dir, file.name)) == file.size_bytes for file in files)
-    }
 
 
 def are_whole(work_dir: str, files: Sequence[StoredFile]) -> bool:
@@ -363,7 +356,8 @@ class StreamFeeder:
             return False
         name = f"{shard_folder(task.shard)}/{task.shard:08d}.{new_file_id(folder_id)}.text"
         path = joined(self._work_dir, name)
-        with self._opened(path, shard=task.shard) as file:
+        self._files[task.shard] = path
+        with create_file(path) as file:
             try:
                 for _, text in texts:
                     if self._is_stopped:
@@ -372,9 +366,6 @@ class StreamFeeder:
             except InputError as damage:
                 error = damage
             size_bytes = file.tell()
-            if isinstance(path, ObjectUrl):
-                file.seek(0)
-                put_object(path, file.read())
         unpacked = UnpackedText(
             path=pin_object(path, size_bytes),
             size_bytes=size_bytes,
@@ -383,18 +374,6 @@ class StreamFeeder:
         )
         self._ready.put(replace(task, unpacked=unpacked))
         return error is None
-
-    @contextlib.contextmanager
-    def _opened(self, path: str, *, shard: int) -> Iterator[IO[bytes]]:
-        """Open the file that gets a part's text, a temporary one if it becomes an object."""
-        self._files[shard] = path
-        if isinstance(path, ObjectUrl):
-            with tempfile.TemporaryFile(prefix="dsindex-text-") as file:
-                yield file
-            return
-        make_folder(os.path.dirname(path))
-        with open(path, "xb") as file:
-            yield file
 
 
 CPUS_PER_STREAM = 8

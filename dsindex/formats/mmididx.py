@@ -26,8 +26,7 @@ import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
-from dsindex.store.storage import open_file
-from dsindex.store.urls import is_url, parse_url
+from dsindex.store.storage import local_copy, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -123,16 +122,7 @@ def read_header(idx_path: str) -> IndexHeader:
         FormatError: If the file is missing, too short, not MMIDIDX, of another version, or its size does not match its
             counts.
     """
-    return _read_header(idx_path, _on_this_machine(idx_path))
-
-
-def _on_this_machine(idx_path: str) -> str:
-    """Return the path of the index; of one in an object store, the file in which it is kept."""
-    if not is_url(idx_path):
-        return idx_path
-    from dsindex.store.ranges import local_copy
-
-    return local_copy(parse_url(idx_path))
+    return _read_header(idx_path, local_copy(idx_path))
 
 
 def _read_header(idx_path: str, file_path: str) -> IndexHeader:
@@ -174,7 +164,7 @@ def read_index(idx_path: str) -> SequenceIndex:
     Raises:
         FormatError: As `read_header`.
     """
-    file_path = _on_this_machine(idx_path)
+    file_path = local_copy(idx_path)
     header = _read_header(idx_path, file_path)
     buffer = np.memmap(file_path, dtype=np.uint8, mode="r")
     if len(buffer) != header.size_bytes:

@@ -17,7 +17,7 @@ from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.formats.token_copy import TokenRun, write_token_file
 from dsindex.store.reading import open_stored
-from dsindex.store.urls import is_url, parse_url
+from dsindex.store.storage import open_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -251,17 +251,10 @@ def open_tokens(path: str, header: PbinHeader) -> Tokens:
     """
     if header.num_tokens == 0:
         return np.empty(0, dtype=header.dtype)
-    if is_url(path):
-        from dsindex.store.ranges import ObjectArray
-
-        return ObjectArray(parse_url(path), header.dtype, offset=header.version.header_bytes, count=header.num_tokens)
     try:
-        mapped = np.memmap(
-            path, dtype=header.dtype, mode="r", offset=header.version.header_bytes, shape=(header.num_tokens,)
-        )
+        return open_items(path, header.dtype, offset=header.version.header_bytes, count=header.num_tokens)
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be mapped ({error}); it changed while being opened") from error
-    return np.asarray(mapped)
 
 
 def _plausible_headers(path: str) -> list[PbinHeader]:

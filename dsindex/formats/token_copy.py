@@ -5,7 +5,6 @@ Each range is written at a fixed offset, so a second attempt writes the same byt
 
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,8 @@ from dsindex.dtypes import cast_tokens
 from dsindex.errors import FormatError
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.store.range_copy import open_source, write_chunks
-from dsindex.store.storage import DigestingWriter, open_file
-from dsindex.store.urls import is_url, parse_url
+from dsindex.store.reading import stored_size
+from dsindex.store.storage import DigestingWriter, open_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -179,19 +178,10 @@ def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
         FormatError: If a file cannot be read.
         InputError: If an object cannot be read.
     """
-    if is_url(bin_path):
-        from dsindex.store.ranges import ObjectArray
-
-        array = ObjectArray(parse_url(bin_path), dtype)
-        return array, array.size_bytes
     try:
-        with open_file(bin_path) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            # An empty file cannot be mapped.
-            buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
+        return open_items(bin_path, dtype), stored_size(bin_path)
     except (OSError, ValueError) as error:
         raise FormatError(f"{bin_path}: cannot be read ({error})") from error
-    return np.frombuffer(buffer, dtype=dtype, count=size_bytes // dtype.itemsize), size_bytes
 
 
 def as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:

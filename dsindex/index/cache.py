@@ -29,9 +29,10 @@ import xxhash
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.slot import CacheSlot
-from dsindex.store.reading import input_status, is_stored
+from dsindex.store.reading import input_status, version_number
+from dsindex.store.requests import MissingObjectError
 from dsindex.store.storage import open_file
-from dsindex.store.urls import absolute, is_url
+from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -387,11 +388,9 @@ def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
 
 def _state(path: str) -> tuple[int, int] | None:
     """Return what `_look_at` does; None if it is not there."""
-    if is_url(path) and not is_stored(path):
-        return None
     try:
         return _look_at(path)
-    except OSError:
+    except (OSError, MissingObjectError):
         return None
 
 
@@ -403,5 +402,4 @@ def _look_at(path: str) -> tuple[int, int]:
         InputError: If an object cannot.
     """
     status = input_status(path)
-    version = xxhash.xxh3_64_intdigest(status.version.encode()) >> 1 if is_url(path) else int(status.version)
-    return status.size_bytes, version
+    return status.size_bytes, version_number(status)

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import OutputError
+from dsindex.store.reading import digest_file
 from dsindex.store.storage import (
     BlockDigester,
     atomic_writer,
-    digest_file,
     open_file,
     output_error,
     remove_if_present,

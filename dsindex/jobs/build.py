@@ -39,7 +39,7 @@ from dsindex.errors import PlanError
 from dsindex.execution.report import Report, show_datasets
 from dsindex.options.config import work_folder_path
 from dsindex.store.requests import RequestCounts, all_requests, describe_requests
-from dsindex.store.urls import absolute, folder_of, is_url, with_suffix
+from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -417,11 +417,11 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     from dsindex.jobs.index_caches import check_index_options
     from dsindex.options.index import IndexConfig
 
-    if is_url(config.output_prefix):
-        raise PlanError(
-            f"{config.output_prefix}: expected an output on a disk with the options of indices, got an address; leave "
-            f"them out, and run `dsindex index --data-path` afterwards"
-        )
+    expected = (
+        "expected an output on a disk with the options of indices, got an address; leave them out, and run "
+        "`dsindex index --data-path` afterwards"
+    )
+    refuse_address(config.output_prefix, expected, PlanError)
     configs = [IndexConfig(**{**index, "data_path": (output_prefix(config, name),)}) for name in config.output_names]
     check_index_options(configs[0])
     return configs

@@ -7,7 +7,6 @@ listed; finished outputs stay. A copy of a work folder owns nothing outside of i
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,17 @@ from dsindex.engine.work_folder import discard_work_folder
 from dsindex.errors import InputError
 from dsindex.store.journal import ledger_path
 from dsindex.store.lock import is_lock, refuse_live_owner
-from dsindex.store.ownership import LOCK_FILE, read_folder_id
+from dsindex.store.ownership import LOCK_FILE, has_folder, read_folder_id, sizes_below
 from dsindex.store.spool import open_spool_uploads, spool_path
 from dsindex.store.uploads import list_uploads
-from dsindex.store.urls import Access, ObjectUrl, absolute, is_url, parse_output_url, with_suffix, without_suffix
-from dsindex.store.writing import list_objects
+from dsindex.store.urls import (
+    Access,
+    ObjectUrl,
+    absolute,
+    locate_output,
+    with_suffix,
+    without_suffix,
+)
 
 if TYPE_CHECKING:
     from dsindex.engine.ledger import History
@@ -64,7 +69,7 @@ def find_leftovers(place: str, access: Access) -> Leftovers:
         PlanError: If a driver works there, or on an output.
         OutputError: If a store refuses.
     """
-    work_dir = _find_work_folder(parse_output_url(place, access) if is_url(place) else absolute(place))
+    work_dir = _find_work_folder(absolute(locate_output(place, access)))
     refuse_live_owner(with_suffix(work_dir, f"/{LOCK_FILE}"), what=f"the work folder {work_dir}")
     history = read_history(ledger_path(work_dir))
     is_own = history.belongs_to(work_dir)
@@ -107,8 +112,7 @@ def remove_leftovers(leftovers: Leftovers, access: Access) -> None:
 
 def _outputs_of(history: History, access: Access) -> list[str]:
     """Return the prefixes of a job's outputs; those in folders that do not exist have neither files nor locks."""
-    outputs = [parse_output_url(output, access) if is_url(output) else output for output in history.outputs]
-    return [output for output in outputs if is_url(output) or os.path.isdir(os.path.dirname(output))]
+    return [locate_output(output, access) for output in history.outputs if has_folder(output)]
 
 
 def _find_work_folder(place: str) -> str:
@@ -122,15 +126,8 @@ def _find_work_folder(place: str) -> str:
 
 
 def _measure(work_dir: str) -> tuple[int, int]:
-    if isinstance(work_dir, ObjectUrl):
-        found = list_objects(work_dir)
-        return len(found), sum(each.size_bytes for each in found)
-    sizes = []
-    for folder, _, names in os.walk(work_dir):
-        for name in names:
-            with contextlib.suppress(OSError):
-                sizes.append(os.lstat(os.path.join(folder, name)).st_size)
-    return len(sizes), sum(sizes)
+    sizes = sizes_below(work_dir)
+    return len(sizes), sum(sizes.values())
 
 
 def _spool_uploads(work_dir: str) -> tuple[str, ...]:

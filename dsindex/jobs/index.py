@@ -56,7 +56,7 @@ from dsindex.jobs.index_caches import (
 from dsindex.store.config_files import read_object
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import free_bytes, make_folder, write_whole
-from dsindex.store.urls import absolute, is_url
+from dsindex.store.urls import absolute, local_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -199,7 +199,7 @@ def _require_shared(config: IndexConfig, executor: Executor) -> None:
         InputError: Naming nodes and paths.
     """
     prefixes = {absolute(prefix) for blend in sources(config) if blend is not None for prefix in blend.prefixes}
-    beside = {os.path.dirname(prefix) for prefix in prefixes if not is_url(prefix)}
+    beside = set(map(os.path.dirname, local_paths(prefixes)))
     folders = beside if config.data_cache_path is None else {config.data_cache_path}
     is_asking = config.explain or config.check
     require_shared(executor, files=(f"{prefix}.idx" for prefix in prefixes), folders=() if is_asking else folders)

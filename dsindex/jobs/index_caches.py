@@ -37,7 +37,7 @@ from dsindex.index.task import BlendIndexTask, GPTIndexTask, IndexTask
 from dsindex.options.index import DEFAULT_SPLIT, job_path, local_path, parse_replacements
 from dsindex.store.config_files import read_object
 from dsindex.store.storage import open_file
-from dsindex.store.urls import absolute, is_url
+from dsindex.store.urls import absolute, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -330,11 +330,12 @@ def _name_tasks(
     for number, cache in enumerate(plan.datasets):
         base = os.path.basename(cache.prefix)
         name = f"{number}-{base}" if repeated[base] > 1 else base
-        if config.data_cache_path is None and is_url(cache.prefix):
-            raise InputError(
-                f"{cache.prefix}: expected --data-cache-path with a dataset in an object store, got none; name a "
-                f"folder for the caches, which the job is told, too"
+        if config.data_cache_path is None:
+            expected = (
+                "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, "
+                "which the job is told, too"
             )
+            refuse_address(cache.prefix, expected)
         folder = config.data_cache_path or default_folder(cache.prefix, class_name=settings.class_name)
         files, text = _named(folder, cache.description, name if plain else None)
         paths, place = map(files.array, GPT_ARRAYS), (cache.prefix, cache.split)

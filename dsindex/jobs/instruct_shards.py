@@ -39,8 +39,8 @@ from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.store.reading import fingerprint_input
-from dsindex.store.requests import request_counts
-from dsindex.store.urls import absolute, is_url, with_suffix
+from dsindex.store.requests import requests_so_far
+from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.guarded.limits import Limits, default_limits
 from dsindex.text.guarded_process import LimitReachedError
@@ -281,7 +281,7 @@ class _Shard:
             input_fingerprint=fingerprint_input(self._task.path),
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
-            requests=request_counts() if is_url(self._task.path) or is_url(self._settings.work_dir) else None,
+            requests=requests_so_far(self._task.path, self._settings.work_dir),
         )
 
 

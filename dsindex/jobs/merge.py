@@ -21,7 +21,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.mmididx import read_header
 from dsindex.store.reading import input_status
-from dsindex.store.urls import absolute, is_url, parse_url, with_suffix, without_suffix
+from dsindex.store.urls import absolute, folder_of, is_url, parse_url, with_suffix, without_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
         may_grow=False,
         examine=lambda: _examine(prefix, parts),
-        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs if not is_url(file.path)]),
+        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs]),
         make=make,
         describe=describe,
         tokenizer_path=tokenizer_path,
@@ -210,7 +210,6 @@ def _input_file(path: str) -> InputFile:
 
 def _examine(prefix: str, parts: tuple[Part, ...]) -> None:
     """Check the disk space, and the order of the tokens in the inputs."""
-    if not is_url(prefix):
-        needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
-        require_room(os.path.dirname(prefix), needed, what="the output", remedy="make room, or write elsewhere")
+    needed = sum(part.bin_bytes + part.header.size_bytes for part in parts)
+    require_room(folder_of(prefix), needed, what="the output", remedy="make room, or write elsewhere")
     check_sequences(parts)

@@ -50,7 +50,7 @@ from dsindex.json_text import encode_json
 from dsindex.options.config import LocalPath, UsageError
 from dsindex.options.declare import option
 from dsindex.store.journal import ledger_path
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file
 from dsindex.store.urls import as_prefix
 from dsindex.tools.verify_files import describe_last_key, verify_index
 from dsindex.tools.verify_source import SourceConfig, lay_out_source, open_recorded_source

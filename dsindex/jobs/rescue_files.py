@@ -31,7 +31,8 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.formats.new_files import NewFiles, new_file_error
-from dsindex.store.storage import DigestingWriter, digest_file, open_unbuffered, read_into
+from dsindex.store.reading import digest_file
+from dsindex.store.storage import DigestingWriter, open_unbuffered, read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

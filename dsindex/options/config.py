@@ -26,9 +26,8 @@ from dsindex.store.urls import (
     Access,
     absolute,
     check_endpoint,
-    is_url,
-    parse_output_url,
-    parse_url,
+    locate,
+    locate_output,
     refuse_url,
     with_suffix,
 )
@@ -169,10 +168,8 @@ def output_place(path: str | None, info: ValidationInfo) -> str | None:
     Raises:
         PydanticCustomError: If it is an address at which nothing can be written, saying why.
     """
-    if path is None or not is_url(path):
-        return path
     try:
-        return parse_output_url(path, access_of(info))
+        return None if path is None else locate_output(path, access_of(info))
     except InputError as error:
         raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 
@@ -237,7 +234,7 @@ class RecordsConfig(WorkConfig):
             raise ValueError("expected standard input (-) once, since it can be read only once; leave one out")
         access = access_of(info)
         try:
-            return tuple(parse_url(path, access) if is_url(path) else path for path in given)
+            return tuple(locate(path, access) for path in given)
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, field_validator, model_validator
 
 from dsindex.options.config import EngineName, RecordsConfig, Size, TextConfig
 from dsindex.options.declare import option
-from dsindex.store.urls import is_url
+from dsindex.store.urls import refuse_address
 
 ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
 
@@ -81,11 +81,12 @@ class InstructConfig(RecordsConfig):
 
     @model_validator(mode="after")
     def _can_be_exported(self) -> Self:
-        if self.export and is_url(self.output_prefix):
-            raise ValueError(
-                f"--export makes folders beside the output, expected an output on a disk, got {self.output_prefix}; "
-                f"leave out --export, or write to a disk"
+        if self.export:
+            expected = (
+                "expected an output on a disk with --export, which makes folders beside it, got an address; leave out "
+                "--export, or write to a disk"
             )
+            refuse_address(self.output_prefix, expected, ValueError)
         if "bridge" in self.export and self.seq_length is None:
             raise ValueError("--export bridge needs --seq-length, the places of a pack")
         if "sft" in self.export and self.no_provenance:

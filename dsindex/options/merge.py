@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from dsindex.errors import InputError
 from dsindex.options.config import WorkConfig, access_of
 from dsindex.options.declare import option
-from dsindex.store.urls import is_url, parse_url
+from dsindex.store.urls import locate
 
 
 class MergeConfig(WorkConfig):
@@ -23,6 +23,6 @@ class MergeConfig(WorkConfig):
     @classmethod
     def _names_datasets(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         try:
-            return tuple(parse_url(path, access_of(info)) if is_url(path) else path for path in given)
+            return tuple(locate(path, access_of(info)) for path in given)
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None

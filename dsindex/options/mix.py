@@ -7,12 +7,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, model_validator
 
-from dsindex.locations import Location
 from dsindex.options.config import SequenceLength, TrainingLength
 from dsindex.options.declare import option
 from dsindex.options.index import DEFAULT_SPLIT, Words
 from dsindex.options.mix_amounts import REST, Amount, parse_amount, parse_tokens
-from dsindex.store.urls import ONLY_INPUTS, as_prefix, is_url
+from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
 DEFAULT_SEQ_LENGTH = 4096
 
@@ -85,8 +84,7 @@ def read_source(word: str) -> tuple[str, Amount]:
     Raises:
         ValueError: If there is no dataset, or what follows the equals sign is no amount.
     """
-    if is_url(word):
-        raise ValueError(f"{Location(word)}: {ONLY_INPUTS}")
+    refuse_address(word, ONLY_INPUTS, ValueError)
     prefix, equals, text = word.rpartition("=")
     if not (prefix if equals else word):
         raise ValueError(f"expected a dataset as PREFIX or PREFIX=AMOUNT, got {word!r}")

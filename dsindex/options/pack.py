@@ -21,7 +21,7 @@ from dsindex.option_problems import describe_problem
 from dsindex.options.config import TextConfig, access_of, output_place
 from dsindex.options.declare import option
 from dsindex.store.storage import open_file
-from dsindex.store.urls import is_url, parse_url
+from dsindex.store.urls import locate
 from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class PackConfig(TextConfig):
     @classmethod
     def _may_be_an_address(cls, prefix: str, info: ValidationInfo) -> str:
         try:
-            return parse_url(prefix, access_of(info)) if is_url(prefix) else prefix
+            return locate(prefix, access_of(info))
         except InputError:
             return prefix
 

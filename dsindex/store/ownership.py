@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from dsindex.errors import OutputError, PlanError
 from dsindex.store.lock import is_lock, require_conditions
 from dsindex.store.storage import make_folder, open_folder, output_error, read_own
-from dsindex.store.urls import ObjectUrl
+from dsindex.store.urls import ObjectUrl, is_url
 from dsindex.store.writing import list_objects, put_if_absent, read_object, remove_objects
 
 if TYPE_CHECKING:
@@ -137,6 +137,27 @@ def names_in(path: str) -> set[str]:
         return set(os.listdir(path))
     except OSError as error:
         raise output_error(path, error) from error
+
+
+def sizes_below(path: str) -> dict[str, int]:
+    """Return the size of each file or object below a folder by its path.
+
+    Raises:
+        OutputError: If a store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        return {str(each.url): each.size_bytes for each in list_objects(path)}
+    sizes = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                sizes[os.path.join(folder, name)] = os.lstat(os.path.join(folder, name)).st_size
+    return sizes
+
+
+def has_folder(path: str) -> bool:
+    """Whether a file of this path could exist: its folder does, and an object needs none."""
+    return is_url(path) or os.path.isdir(os.path.dirname(path))
 
 
 def remove_empty(path: str) -> None:

@@ -310,7 +310,7 @@ _NAME = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]{32}\.tmp)?")
 _ABANDONED_SECONDS = 86_400
 
 
-def local_copy(url: ObjectUrl) -> str:
+def keep_copy(url: ObjectUrl) -> str:
     """Return the path of a local copy of an object, downloaded unless cached.
 
     Processes that ask at the same time fetch it once, as far as the file system has locks.

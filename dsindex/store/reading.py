@@ -21,7 +21,7 @@ import xxhash
 from dsindex.errors import InputError
 from dsindex.store.fetching import fetch_later
 from dsindex.store.requests import result_of
-from dsindex.store.storage import open_file, open_unbuffered
+from dsindex.store.storage import BlockDigester, open_file, open_unbuffered
 from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 from dsindex.store.urls import OWN_VERSION, is_url, parse_url
 
@@ -198,6 +198,52 @@ def is_stored(path: str) -> bool:
     except MissingObjectError:
         return False
     return True
+
+
+def size_if_changed(path: str, size_bytes: int, version: str) -> int | None:
+    """Return the size of a file whose size or time changed; None for an object, all of whose reads name its version.
+
+    Raises:
+        OSError: If it cannot be looked at.
+    """
+    if is_url(path):
+        return None
+    status = os.stat(path)
+    return None if (status.st_size, str(status.st_mtime_ns)) == (size_bytes, version) else status.st_size
+
+
+def is_present(path: str) -> bool:
+    """Whether anything has this name: a file, a folder, a link that leads nowhere, or an object.
+
+    Raises:
+        InputError: As `is_stored`.
+    """
+    return is_stored(path) if is_url(path) else os.path.lexists(path)
+
+
+def version_number(status: InputStatus) -> int:
+    """Return the version of a file or an object as a number: a time in ns, or a hash of the ETag."""
+    return xxhash.xxh3_64_intdigest(status.version.encode()) >> 1 if is_url(status.path) else int(status.version)
+
+
+def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
+    """Read a file or an object once and return its digest.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    digester = BlockDigester()
+    buffer = memoryview(bytearray(chunk_bytes))
+    offset = 0
+    try:
+        with open_readable(path) as file:
+            file.expect_forwards(0, file.size_bytes)
+            while count := file.read_into(buffer, offset):
+                digester.update(buffer[:count])
+                offset += count
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    return digester.hexdigest()
 
 
 FINGERPRINT_SAMPLES = 16

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 from dsindex.amounts import count, format_size
 from dsindex.errors import DsindexError, InputError
 from dsindex.store.redirects import is_redirect
+from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -295,6 +296,11 @@ def request_counts() -> RequestCounts:
             received_bytes=_counters.received_bytes,
             sent_bytes=_counters.sent_bytes,
         )
+
+
+def requests_so_far(*places: str) -> RequestCounts | None:
+    """Return the requests of this process so far if a task reads or writes objects; None if all places are local."""
+    return request_counts() if any(map(is_url, places)) else None
 
 
 def note_requests(counts: RequestCounts | None) -> None:

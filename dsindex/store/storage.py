@@ -10,25 +10,32 @@ import contextlib
 import ctypes
 import errno
 import io
+import mmap
 import os
 import re
 import shutil
 import stat
+import sys
+import tempfile
 import uuid
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import xxhash
 
-from dsindex.errors import InputError, OutputError
-from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url
+from dsindex.errors import OutputError
+from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url, parse_url
 from dsindex.store.writing import new_tag, put_object, remove_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dsindex.store.clients import Bytes
+    from dsindex.store.ranges import ObjectArray
 
 
 # Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
@@ -336,23 +343,6 @@ class ArrowSink:
         return False
 
 
-def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
-    """Read a file once and return its digest.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
-    digester = BlockDigester()
-    buffer = memoryview(bytearray(chunk_bytes))
-    try:
-        with open_unbuffered(path) as file:
-            while count := file.readinto(buffer):
-                digester.update(buffer[:count])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    return digester.hexdigest()
-
-
 @contextlib.contextmanager
 def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
     """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
@@ -433,6 +423,38 @@ def put_if_absent(path: str, data: bytes) -> bool:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
     return True
+
+
+@contextlib.contextmanager
+def create_file(path: str) -> Iterator[IO[bytes]]:
+    """Open a new file, whose folder is created, for writing; an object is sent when the block ends.
+
+    Raises:
+        OSError: If it cannot be written.
+        OutputError: If a folder or a store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        with tempfile.TemporaryFile(prefix="dsindex-object-") as file:
+            yield file
+            file.seek(0)
+            put_object(path, file.read())
+        return
+    make_folder(os.path.dirname(path))
+    with open(path, "xb") as file:
+        yield file
+
+
+def create_empty(path: str) -> None:
+    """Create an empty file, or an object.
+
+    Raises:
+        OSError: If a folder refuses.
+        OutputError: If a store refuses.
+    """
+    if isinstance(path, ObjectUrl):
+        put_object(path, b"")
+    else:
+        open(path, "xb").close()
 
 
 def append_all(file: IO[bytes], data: Bytes) -> None:
@@ -537,10 +559,76 @@ def remove_if_present(path: str) -> None:
 
 
 def free_bytes(folder: str) -> int:
-    """Return the bytes that this user can still write in a folder, or in its nearest existing parent."""
+    """Return the bytes that this user can still write in a folder, or in its nearest existing parent.
+
+    An object store has room for whatever is written.
+    """
+    if is_url(folder):
+        return sys.maxsize
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder or ".").free
+
+
+def nearest_folder(path: str) -> str:
+    """Return a folder, or its nearest existing parent; an address as it is."""
+    if is_url(path):
+        return path
+    path = os.path.abspath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def can_map(path: str | None) -> bool:
+    """Whether a file can be mapped into memory and read anywhere at no cost; an object is read by requests."""
+    return not is_url(path)
+
+
+def holds_writes(folder: str) -> bool:
+    """Whether what tasks write below a folder is held in memory until it is sent, and checked as it arrives."""
+    return is_url(folder)
+
+
+def local_copy(path: str) -> str:
+    """Return the path of a file that can be mapped; an object is fetched, and kept."""
+    if not is_url(path):
+        return path
+    from dsindex.store.ranges import keep_copy
+
+    return keep_copy(parse_url(path))
+
+
+Items: TypeAlias = "NDArray[Any] | ObjectArray"
+"""Items of a file, mapped, or of an object, requested when they are sliced."""
+
+
+def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> Items:
+    """Open a file or an object as a read-only array.
+
+    Args:
+        path: The file.
+        dtype: Type of an item.
+        offset: Byte at which the first item begins.
+        count: Number of items; None: all whole ones up to the end.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If it is shorter.
+        InputError: If an object cannot be read.
+    """
+    import numpy as np
+
+    if is_url(path):
+        from dsindex.store.ranges import ObjectArray
+
+        return ObjectArray(parse_url(path), dtype, offset=offset, count=count)
+    with open_file(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        # An empty file cannot be mapped.
+        buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
+    count = (size_bytes - offset) // dtype.itemsize if count is None else count
+    return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
 
 
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

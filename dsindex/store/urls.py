@@ -18,6 +18,7 @@ from dsindex.errors import InputError
 from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Location
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Self
 
 OUTPUT_SCHEMES = ("s3", "gs")
@@ -193,9 +194,62 @@ def _find_in_hub(name: str) -> str:
     return f"{server}/datasets/{match[1]}/resolve/{match[2] or 'main'}/{match[3]}"
 
 
+def locate(text: str, access: Access = NO_ACCESS) -> str:
+    """Return what a user wrote as a path, or as the URL that is reached by `access`.
+
+    Raises:
+        InputError: If it is an address that cannot be read.
+    """
+    return parse_url(text, access) if is_url(text) else text
+
+
+def locate_output(text: str, access: Access = NO_ACCESS) -> str:
+    """Return the path or the URL of an output or a work folder from a user.
+
+    Raises:
+        InputError: If it is an address at which nothing can be written.
+    """
+    return parse_output_url(text, access) if is_url(text) else text
+
+
+def local_paths(paths: Iterable[str]) -> list[str]:
+    """Return those that are on a file system of this machine.
+
+    >>> local_paths(["/data/a", "s3://bucket/b"])
+    ['/data/a']
+    """
+    return [path for path in paths if not is_url(path)]
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a path or URL means the same in every folder."""
+    return is_url(path) or posixpath.isabs(path)
+
+
+def refuse_address(path: str, expected: str, error: type[Exception] = InputError) -> str:
+    """Return a path of this machine.
+
+    Args:
+        path: What a user wrote.
+        expected: The rest of the sentence, from `expected …, got an address` on.
+        error: What is raised.
+
+    Raises:
+        Exception: Of that type, if it is an address.
+    """
+    if is_url(path):
+        raise error(f"{Location(path)}: {expected}")
+    return path
+
+
 def absolute(path: str) -> str:
     """Return an absolute path, or the URL itself."""
     return parse_url(path) if is_url(path) else posixpath.abspath(path)
+
+
+def real_path(path: str) -> str:
+    """Return the path of the file that a path leads to through links, or the URL itself."""
+    return path if is_url(path) else os.path.realpath(path)
 
 
 def folder_of(path: str) -> str:
@@ -208,6 +262,15 @@ def folder_of(path: str) -> str:
     if isinstance(known, ObjectUrl):
         return known.with_key(posixpath.dirname(known.key))
     return posixpath.dirname(known)
+
+
+def server_of(path: str) -> str:
+    """Return where a path is read: the store and the bucket of an object, or the file itself.
+
+    >>> server_of(ObjectUrl("s3://bucket/data/docs")), server_of("/data/docs")
+    ('s3://bucket', '/data/docs')
+    """
+    return f"{path.scheme}://{path.bucket}" if isinstance(path, ObjectUrl) else path
 
 
 def joined(folder: str, name: str) -> str:
@@ -238,9 +301,7 @@ def refuse_url(path: str) -> str:
     Raises:
         ValueError: If it is an address, which would become a folder `s3:`.
     """
-    if is_url(path):
-        raise ValueError(ONLY_PATHS)
-    return path
+    return refuse_address(path, ONLY_PATHS, ValueError)
 
 
 def refuse_cache_url(path: str) -> str:
@@ -249,12 +310,12 @@ def refuse_cache_url(path: str) -> str:
     Raises:
         ValueError: If it is an address, since nothing reads caches there.
     """
-    if is_url(path):
-        raise ValueError(
-            "expected a folder, got an address: a training job maps index caches into memory, so they must be on a "
-            "disk; choose a folder that its nodes share"
-        )
-    return path
+    return refuse_address(
+        path,
+        "expected a folder, got an address: a training job maps index caches into memory, so they must be on a disk; "
+        "choose a folder that its nodes share",
+        ValueError,
+    )
 
 
 OWN_VERSION = "dsindex:own:"

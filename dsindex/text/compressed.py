@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import InputError
 from dsindex.store.reading import open_readable
-from dsindex.store.urls import is_url
+from dsindex.store.storage import can_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -366,10 +366,10 @@ def find_cuts(path: str, container: Container, *, unit_bytes: int) -> tuple[int,
         with open_readable(path) as file:
             size = file.size_bytes
             if size > unit_bytes and container == "zstd":
-                if is_url(path):  # to walk over its blocks would be to fetch all of it
-                    begins = _find_members(file, size, unit_bytes, _ZSTD_START, container)
-                else:
+                if can_map(path):
                     begins = _zstd_frames(file, size)
+                else:  # to walk over its blocks would be to fetch all of it
+                    begins = _find_members(file, size, unit_bytes, _ZSTD_START, container)
             elif size > unit_bytes and container == "gzip":
                 begins = _gzip_members(file, size, unit_bytes)
             elif size > unit_bytes and container == "bzip2":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dsindex.errors import TokenizerError
 from dsindex.store.storage import open_file
-from dsindex.store.urls import ONLY_INPUTS, is_url
+from dsindex.store.urls import ONLY_INPUTS, refuse_address
 from dsindex.text.conversion.tiktoken import (
     FAMILIES,
     MEGATRON_SPECIAL_TOKENS,
@@ -138,8 +138,7 @@ def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
     Raises:
         TokenizerError: If there is none.
     """
-    if is_url(path):
-        raise TokenizerError(f"{path.partition('?')[0]}: {ONLY_INPUTS}, or to storage that all nodes share")
+    refuse_address(path, f"{ONLY_INPUTS}, or to storage that all nodes share", TokenizerError)
     if not os.path.exists(path):
         msg = f"{path}: expected a tokenizer's file, or a folder with a tokenizer.json, found nothing; check the path"
         raise TokenizerError(msg)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import kept_share
-from dsindex.engine.nodes import NO_NODE, SAME_VERSIONS, check_nodes, nearest_folder
+from dsindex.engine.nodes import NO_NODE, SAME_VERSIONS, check_nodes
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import check_room, shard_copies, wait_for_nodes
 from dsindex.execution.choice import make_executor
 from dsindex.options.config import work_folder_path
+from dsindex.store.storage import nearest_folder
 from dsindex.store.urls import folder_of
 
 if TYPE_CHECKING:

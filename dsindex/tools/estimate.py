@@ -16,7 +16,6 @@ from dsindex.amounts import count, format_room
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import MAX_SHARDS, count_shards, kept_share
 from dsindex.engine.merge import range_bytes
-from dsindex.engine.nodes import nearest_folder
 from dsindex.engine.sample import Piece, PieceCounts, encode_piece, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import WORKER_MEMORY_BYTES, shard_copies
@@ -24,8 +23,8 @@ from dsindex.execution.local import RECENT_BYTES, available_cpus
 from dsindex.execution.progress.displays import format_duration
 from dsindex.execution.report import Report
 from dsindex.options.config import work_folder_path
-from dsindex.store.storage import free_bytes
-from dsindex.store.urls import folder_of, is_url
+from dsindex.store.storage import free_bytes, holds_writes, nearest_folder
+from dsindex.store.urls import folder_of, local_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,7 +178,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
         encode_seconds=source.total_bytes / sample.bytes_per_second * sample.threads / workers,
         write_seconds=(shard_bytes * (1 if config.shuffle_documents is None else 3) + output_bytes)
         / WRITE_BYTES_PER_SECOND,
-        memory_bytes=_local_memory(threads, in_bucket=is_url(work_dir)) + num_shards * DRIVER_SHARD_BYTES,
+        memory_bytes=_local_memory(threads, in_bucket=holds_writes(work_dir)) + num_shards * DRIVER_SHARD_BYTES,
         limits=(
             *find_limits(
                 documents=documents,
@@ -306,9 +305,7 @@ def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") 
     """
     limits = []
     by_device: dict[int, tuple[list[str], float]] = {}
-    for folder, needed in needs.items():
-        if is_url(folder):
-            continue  # buckets have no size
+    for folder in local_paths(needs):
         place = nearest_folder(folder)
         kind = file_system(place, mounts=mounts)
         if kind in NETWORK_FILE_SYSTEMS:
@@ -317,7 +314,7 @@ def find_place_limits(needs: dict[str, float], *, mounts: str = "/proc/mounts") 
                 f"file from several nodes is slow; a parallel file system, or one machine's own disk, is better"
             )
         folders, bytes_there = by_device.get(os.stat(place).st_dev, ([], 0.0))
-        by_device[os.stat(place).st_dev] = ([*folders, folder], bytes_there + needed)
+        by_device[os.stat(place).st_dev] = ([*folders, folder], bytes_there + needs[folder])
     for folders, needed in by_device.values():
         free = free_bytes(nearest_folder(folders[0]))
         if needed > free:

@@ -18,7 +18,7 @@ from dsindex.execution.local import available_cpus
 from dsindex.execution.report import Report
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
-from dsindex.store.urls import absolute, is_url
+from dsindex.store.urls import absolute, real_path
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
@@ -551,7 +551,7 @@ def _read_if_page(path: str) -> bool:
 def _refuse_twice(opened: Sequence[OpenedDataset]) -> None:
     known: set[str] = set()
     for each in opened:
-        file = each.files[-1] if is_url(each.files[-1]) else os.path.realpath(each.files[-1])
+        file = real_path(each.files[-1])
         if file in known:
             raise InputError(f"{each.name}: expected every dataset once, got it twice; leave one out")
         known.add(file)

@@ -17,8 +17,7 @@ from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError
 from dsindex.execution.calls import Call
 from dsindex.options.declare import option
-from dsindex.store.reading import is_stored, stored_size
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_files import (
     DOCUMENTS_PER_PIECE,

@@ -12,10 +12,8 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths
 from dsindex.formats.token_copy import open_token_array
-from dsindex.store.reading import open_readable, open_stored
+from dsindex.store.reading import digest_file, open_readable, open_stored
 from dsindex.store.requests import MissingObjectError
-from dsindex.store.storage import BlockDigester, digest_file
-from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,22 +132,12 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
 def verify_digest(path: str, expected: str) -> list[str]:
     """Compare a file with its digest."""
     try:
-        got = _digest_object(path) if is_url(path) else digest_file(path)
+        got = digest_file(path)
     except InputError as error:
         return [str(error)]
     if got == expected:
         return []
     return [f"{path}: expected the digest {expected}, got {got}; its content changed, restore or repair it"]
-
-
-def _digest_object(url: str) -> str:
-    digester = BlockDigester()
-    buffer = memoryview(bytearray(_CHUNK_BYTES))
-    with open_readable(url) as file:
-        file.expect_forwards(0, file.size_bytes)
-        for begin in range(0, file.size_bytes, _CHUNK_BYTES):
-            digester.update(buffer[: file.read_into(buffer, begin)])
-    return digester.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,11 +298,7 @@ def describe_last_key(prefix: str) -> str | None:
 
     It finished only the `.idx` of the last key, whose dataset beside it has as many documents as each of the others.
     """
-    if (
-        is_url(prefix)
-        or not os.path.isfile(f"{prefix}.bin")
-        or any(map(os.path.lexists, (f"{prefix}.idx", f"{prefix}.manifest.json")))
-    ):
+    if not os.path.isfile(f"{prefix}.bin") or any(map(os.path.lexists, (f"{prefix}.idx", f"{prefix}.manifest.json"))):
         return None
     folder, name = os.path.split(prefix)
     level = next((level for level in _LEVELS if name.endswith(level)), None)

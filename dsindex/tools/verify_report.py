@@ -15,8 +15,7 @@ from dsindex.errors import FormatError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.json_text import encode_json
-from dsindex.store.reading import is_stored, stored_size
-from dsindex.store.urls import is_url
+from dsindex.store.reading import is_present, is_stored, stored_size
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
 from dsindex.tools.verify_files import verify_digest, verify_quarantine
 
@@ -298,7 +297,7 @@ def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
         given: The dataset as given.
         paths: Paths of its files.
     """
-    if any(is_stored(path) if is_url(path) else os.path.lexists(path) for path in paths):
+    if any(is_present(path) for path in paths):
         return None
     sought = " and ".join((", ".join(paths[:-1]), paths[-1]) if len(paths) > 1 else paths)
     finding = f"there is no dataset: looked for {sought}; check the path"

@@ -11,7 +11,8 @@ import numpy as np
 
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.index.job_tokenizer import RELEASES
-from dsindex.store.storage import atomic_writer, digest_file
+from dsindex.store.reading import digest_file
+from dsindex.store.storage import atomic_writer
 from tests.benchmarks.builds import GIVE_MEGATRON
 from tests.benchmarks.processes import RunError, alternate
 from tests.benchmarks.rows import Row, absent, compare_runs

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file
 from tests.benchmarks.builds import MEGABYTE, SLOW_ROUNDS
 from tests.benchmarks.processes import Run, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file
 from tests.benchmarks.processes import ROOT, Run, RunError, measure
 from tests.benchmarks.texts import write_text
 

@@ -24,7 +24,8 @@ from dsindex.engine.merge import (
 )
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import IndexBuilder, IndexHeader, check_index, read_index
-from dsindex.store.storage import atomic_writer, combine_digests, digest_file
+from dsindex.store.reading import digest_file
+from dsindex.store.storage import atomic_writer, combine_digests
 
 if TYPE_CHECKING:
     from pathlib import Path

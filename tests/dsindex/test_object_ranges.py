@@ -19,8 +19,9 @@ from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import InputError
 from dsindex.store import ranges
 from dsindex.store import ranges as kept
-from dsindex.store.ranges import ObjectArray, ObjectRanges, local_copy
+from dsindex.store.ranges import ObjectArray, ObjectRanges
 from dsindex.store.requests import Gate, gate_of
+from dsindex.store.storage import local_copy
 from dsindex.store.stores import head_object
 from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects

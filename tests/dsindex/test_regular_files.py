@@ -16,8 +16,8 @@ from dsindex.formats.pbin import read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.index.cache import read_description
 from dsindex.jobs.conversion import convert_to_pbin
-from dsindex.store.reading import fingerprint_input
-from dsindex.store.storage import digest_file, open_descriptor, open_file, open_unbuffered, what_is_no_file
+from dsindex.store.reading import digest_file, fingerprint_input
+from dsindex.store.storage import open_descriptor, open_file, open_unbuffered, what_is_no_file
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.verify_files import verify_quarantine
 from tests.support.golden import OWN

@@ -15,7 +15,7 @@ from dsindex.errors import BadRecordError, InputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
 from tests.support.published import published

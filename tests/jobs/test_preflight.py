@@ -14,12 +14,13 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine import nodes
-from dsindex.engine.nodes import check_nodes, nearest_folder, require_sound
+from dsindex.engine.nodes import check_nodes, require_sound
 from dsindex.engine.source import open_source
 from dsindex.errors import InputError, TokenizerError
 from dsindex.execution.calls import THIS_MACHINE, Call, NodeAnswer
 from dsindex.execution.local import ThreadExecutor
 from dsindex.jobs.build import run_build
+from dsindex.store.storage import nearest_folder
 from dsindex.tools import check
 from tests.support.golden import OWN
 

@@ -23,7 +23,7 @@ from dsindex.jobs.pack import run_pack
 from dsindex.options.build import BuildConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.pack import PackConfig
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file
 from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN

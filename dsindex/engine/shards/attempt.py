@@ -26,8 +26,8 @@ from dsindex.store.clients import Blocks
 from dsindex.store.fetching import fetch_later
 from dsindex.store.ownership import new_file_id, read_folder_id
 from dsindex.store.requests import result_of
-from dsindex.store.storage import BUFFER_BYTES, DigestingWriter, append_all, make_folder, output_error
-from dsindex.store.urls import ObjectUrl
+from dsindex.store.storage import BUFFER_BYTES, DigestingWriter, append_all, holds_writes, make_folder, output_error
+from dsindex.store.urls import ObjectUrl, parse_url
 from dsindex.store.writing import MOST_OBJECT_BYTES, keep_recent, put_object
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class Attempt:
         self._files: list[AttemptFile] = []
         self._parts: list[PartWriter] = []
         self._committed = False
-        self._in_store = isinstance(work_dir, ObjectUrl)
+        self._in_store = holds_writes(work_dir)
         self._place = work_dir
         """The folder of this machine in which the files are written."""
 
@@ -374,12 +374,10 @@ class Attempt:
         Raises:
             OutputError: If the store of the work folder refuses.
         """
-        if isinstance(self._work_dir, ObjectUrl):
-            folder = self._work_dir
-            held = [file for file in self._files if isinstance(file, HeldFile)]
-            sent = [fetch_later(partial(file.send, folder)) for file in held]
-            for future in sent:
-                result_of(future)
+        held = [file for file in self._files if isinstance(file, HeldFile)]
+        sent = [fetch_later(partial(file.send, parse_url(self._work_dir))) for file in held]
+        for future in sent:
+            result_of(future)
         self._committed = True
 
 

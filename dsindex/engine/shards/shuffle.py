@@ -28,9 +28,11 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import BOUNDARY, LENGTH, POINTER, read_index
 from dsindex.store.clients import Blocks
 from dsindex.store.range_copy import Extent, read_extents
-from dsindex.store.requests import RequestCounts, request_counts
-from dsindex.store.storage import StoredFile  # noqa: TC001 - the ledger parses results by their annotations
-from dsindex.store.urls import is_url
+from dsindex.store.requests import RequestCounts, requests_so_far
+from dsindex.store.storage import (
+    StoredFile,
+    can_map,
+)
 from dsindex.store.writing import holding
 
 if TYPE_CHECKING:
@@ -157,7 +159,7 @@ def read_indices(wanted: Sequence[tuple[Part, int, int]]) -> list[IndexSlice]:
     Raises:
         InputError: If an index is missing, or not what the ledger says.
     """
-    if not wanted or not is_url(wanted[0][0].idx_path):
+    if not wanted or can_map(wanted[0][0].idx_path):
         return [_read_index(part, begin, end) for part, begin, end in wanted]
     boundaries = _read_items([(p.idx_path, p.header.boundaries_offset, b, e + 1) for p, b, e in wanted], BOUNDARY)
     bounds = [(part, int(own[0]), int(own[-1])) for (part, _, _), own in zip(wanted, boundaries, strict=True)]
@@ -192,7 +194,7 @@ def slice_runs(runs: Sequence[DocumentSource], low: int, high: int) -> list[Docu
     Raises:
         InputError: If a file with keys is missing, or not what the ledger says.
     """
-    if not runs or not is_url(runs[0].keys_path):
+    if not runs or can_map(runs[0].keys_path):
         return [_slice_of(run, 0, _map_keys(run), low, high) for run in runs]
     windows = [expect_window(run.num_documents, low, high) for run in runs]
     found = _read_keys(runs, windows)
@@ -255,7 +257,7 @@ def read_provenance(slices: Sequence[DocumentSlice]) -> NDArray[Any]:
         FormatError: If one has fewer rows.
     """
     known = [(each.source.provenance, each) for each in slices if each.source.provenance is not None]
-    if not is_url(known[0][0].path):
+    if can_map(known[0][0].path):
         return np.concatenate([read_placed_rows(rows, each.begin, each.end) for rows, each in known])
     found = _read_items([(rows.path, 0, each.begin, each.end) for rows, each in known], known[0][0].dtype)
     return np.concatenate([place_rows(rows, own) for (rows, _), own in zip(known, found, strict=True)])
@@ -270,7 +272,7 @@ def indices_held(sources: Sequence[DocumentSource]) -> Iterator[None]:
     Raises:
         InputError: If an object cannot be read, or is shorter than recorded.
     """
-    if not is_url(sources[0].parts[0].bin_path):
+    if can_map(sources[0].parts[0].bin_path):
         yield
         return
     sizes = {part.idx_path: part.header.size_bytes for source in sources for part in source.parts}
@@ -455,7 +457,7 @@ def sort_documents(task: SortTask, settings: SortSettings) -> SortResult:
                 for number, slices in enumerate(_cut_runs(task, settings))
             ]
         attempt.commit()
-    return SortResult(groups=tuple(runs), requests=_asked(settings.work_dir))
+    return SortResult(groups=tuple(runs), requests=requests_so_far(settings.work_dir))
 
 
 def gather_documents(task: GatherTask, settings: GatherSettings) -> SortResult:
@@ -470,11 +472,7 @@ def gather_documents(task: GatherTask, settings: GatherSettings) -> SortResult:
     with Attempt(settings.work_dir, folder=folder, name=name) as attempt:
         bucket = _write_sorted(attempt, "0", slices, np.dtype(settings.dtype), keeps_keys=False)
         attempt.commit()
-    return SortResult(groups=(bucket,), requests=_asked(settings.work_dir))
-
-
-def _asked(work_dir: str) -> RequestCounts | None:
-    return request_counts() if is_url(work_dir) else None
+    return SortResult(groups=(bucket,), requests=requests_so_far(settings.work_dir))
 
 
 def _cut_runs(task: SortTask, settings: SortSettings) -> Iterator[list[DocumentSlice]]:

@@ -7,12 +7,9 @@ which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks
 from __future__ import annotations
 
 import base64
-import contextlib
-import io
-import os
 import struct
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
@@ -29,17 +26,15 @@ from dsindex.engine.shards.attempt import (
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.execution.shard_progress import report
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import fingerprint_input, open_readable
+from dsindex.store.reading import fingerprint_input, open_stored, size_if_changed
 from dsindex.store.requests import (
     RequestCounts,
-    request_counts,
+    requests_so_far,
 )
 from dsindex.store.storage import (
     ArrowSink,
     StoredFile,
-    open_file,
 )
-from dsindex.store.urls import is_url
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.record_blocks import TextColumn
 
@@ -135,21 +130,10 @@ def first_entry(shards: Iterable[ShardQuarantine]) -> dict[str, Any]:
     return entry
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a shard's file, or its object, which is about as large as the bad records of a shard."""
-    if not is_url(path):
-        with open_file(path) as file:
-            yield file
-        return
-    with open_readable(path) as source:
-        yield io.BytesIO(source.read_at(source.size_bytes, 0))
-
-
 def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
     """Yield a shard's lines with the input's path as given and line numbers that count from the start of the input."""
     try:
-        with _opened(shard.path) as file:
+        with open_stored(shard.path) as file:
             for line in file:
                 entry = decode_json(line)
                 entry["file"] = shard.file
@@ -376,17 +360,15 @@ def check_unchanged(task: ShardTask) -> None:
     Raises:
         InputError: If it is missing or has changed.
     """
-    if is_url(task.path):
-        return  # every read asks for the object of the plan
     try:
-        status = os.stat(task.path)
+        size_bytes = size_if_changed(task.path, task.input_size_bytes, task.input_version)
     except OSError as error:
         msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
-    if status.st_size != task.input_size_bytes or str(status.st_mtime_ns) != task.input_version:
+    if size_bytes is not None:
         raise InputError(
             f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as planned, "
-            f"got {status.st_size}, or a newer time); leave inputs alone, then run again with --fresh"
+            f"got {size_bytes}, or a newer time); leave inputs alone, then run again with --fresh"
         )
 
 
@@ -429,8 +411,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         require_unpacked(task)
         result = writer.finish()
         attempt.commit()
-    asked = request_counts() if is_url(task.path) or is_url(settings.work_dir) else None
-    return replace(result, requests=asked)
+    return replace(result, requests=requests_so_far(task.path, settings.work_dir))
 
 
 def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:

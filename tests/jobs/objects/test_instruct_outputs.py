@@ -93,4 +93,4 @@ def test_exports_need_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "chat.yaml").write_text("special_tokens: {}")
     words = ["instruct", str(tmp_path / "chat.yaml"), "--input", "a.jsonl", "--tokenizer-model", "t", "--export", "hf"]
     assert main([*words, "--output-prefix", "s3://out/x"]) == 2
-    assert "expected an output on a disk, got s3://out/x; leave out --export" in capsys.readouterr().err
+    assert "s3://out/x: expected an output on a disk with --export" in capsys.readouterr().err

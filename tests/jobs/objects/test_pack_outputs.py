@@ -123,7 +123,7 @@ def test_same_command_again_does_nothing(store: ObjectServer) -> None:
         (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
         (
             ["--merge", "a.pbin", "--output", "s3://out/x.pbin"],
-            "--output: expected a path for --merge, got the address",
+            "s3://out/x.pbin: expected a path for --output with --merge, got an address",
         ),
         (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
     ],

@@ -14,7 +14,7 @@ from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
 from dsindex.jobs.pack import choose_token_bytes, run_pack
 from dsindex.options.pack import PackConfig
-from dsindex.store.storage import digest_file
+from dsindex.store.reading import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, published, words
 from tests.support.golden import MODALITIES, OWN

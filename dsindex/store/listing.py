@@ -1,0 +1,199 @@
+"""Which files or objects a folder or a pattern names."""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, TypeAlias
+
+from dsindex.errors import InputError
+from dsindex.store.stores import Say, ignore, list_folder
+from dsindex.store.urls import ObjectUrl, is_url, parse_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_MAGIC = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedEntry:
+    """An object or a folder, with the interface of os.DirEntry."""
+
+    path: str
+    is_folder: bool
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - there are no links
+        """Tell whether it is a folder."""
+        return self.is_folder
+
+    def is_symlink(self) -> bool:
+        """Return False."""
+        return False
+
+
+Entry: TypeAlias = "os.DirEntry[str] | ListedEntry"
+Lister: TypeAlias = "Callable[[str], Mapping[str, Entry]]"
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path is a folder; an address is one if it ends with a slash."""
+    return path.is_folder if isinstance(path, ObjectUrl) else os.path.isdir(path)
+
+
+def expand_pattern(pattern: str, say: Say = ignore) -> Sequence[str]:
+    """Return the files or objects that match a pattern, sorted by name; a name without `*?[` as it is.
+
+    As in a file system, `*` and `?` match within a key's name, `**` matches any folders, and only a dot matches a dot
+    at the start of a name.
+
+    Raises:
+        InputError: If there are none, or the bucket cannot be listed.
+    """
+    if isinstance(pattern, ObjectUrl):
+        return _matching_objects(pattern, say) if pattern.has_magic and not pattern.is_folder else [pattern]
+    if os.path.exists(pattern) or not glob.has_magic(pattern):
+        return [pattern]
+    if "**" in pattern:
+        _require_no_circles(pattern)
+    matches = sorted(glob.glob(pattern, recursive=True))
+    if "**" in pattern:  # it has the files of the folders that it matches, too
+        matches = [path for path in matches if not os.path.isdir(path)]
+    if not matches:
+        msg = f"{pattern}: expected at least one file to match, got none; check the pattern (quote it in a shell)"
+        raise InputError(msg)
+    return matches
+
+
+def _matching_objects(pattern: ObjectUrl, say: Say) -> list[ObjectUrl]:
+    wanted = pattern.key.split("/")
+    num_fixed = next(number for number, part in enumerate(wanted) if _MAGIC & set(part))
+    folder = pattern.with_key("".join(f"{part}/" for part in wanted[:num_fixed]))
+    listed = list_folder(folder, recursive=num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**", say=say)
+    matches = [url for url in listed if is_match(url.key.split("/"), wanted)]
+    if not matches:
+        msg = f"{pattern}: expected at least one object to match, got none; check the pattern (quote it in a shell)"
+        raise InputError(msg)
+    return matches
+
+
+def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Tell whether the parts of a key between slashes match those of a pattern.
+
+    >>> is_match(["a", "b", "c.jsonl"], ["a", "**", "*.jsonl"]), is_match(["a", ".b.jsonl"], ["a", "*.jsonl"])
+    (True, False)
+    """
+    if not wanted or not parts:
+        return not parts and all(part == "**" for part in wanted)
+    if wanted[0] == "**":
+        below = not parts[0].startswith(".") and is_match(parts[1:], wanted)
+        return below or is_match(parts, wanted[1:])
+    is_hidden = parts[0].startswith(".") and not wanted[0].startswith(".")
+    return not is_hidden and fnmatchcase(parts[0], wanted[0]) and is_match(parts[1:], wanted[1:])
+
+
+def open_listing(folder: str, *, say: Say = ignore) -> tuple[Lister, Mapping[str, str]]:
+    """Return what lists a folder and those below it, and the address of each object by its text.
+
+    Raises:
+        InputError: If a bucket cannot be listed; what is returned raises it if a folder cannot be read.
+    """
+    if not isinstance(folder, ObjectUrl):
+        return _list, {}
+    folders, objects = _list_objects(folder, say)
+    return lambda path: folders.get(path.rstrip("/"), {}), objects
+
+
+def _list_objects(folder: ObjectUrl, say: Say) -> tuple[dict[str, dict[str, ListedEntry]], dict[str, ObjectUrl]]:
+    """Return path of each folder, without a slash at its end, → name → entry; and path of each object → its address."""
+    top = folder.rstrip("/")
+    folders: dict[str, dict[str, ListedEntry]] = {top: {}}
+    objects: dict[str, ObjectUrl] = {}
+    for url in list_folder(folder, say=say):
+        if not url.startswith(f"{top}/") or (url.identity is not None and not url.identity.size_bytes):
+            continue  # consoles mark folders by empty objects
+        *names, last = url[len(top) + 1 :].split("/")
+        parent = top
+        for name in names:
+            path = f"{parent}/{name}"
+            folders[parent][name] = ListedEntry(path=path, is_folder=True)
+            folders.setdefault(path, {})
+            parent = path
+        folders[parent].setdefault(last, ListedEntry(path=str(url), is_folder=False))
+        objects[str(url)] = url
+    return folders, objects
+
+
+def matching(name: str, paths: Sequence[str]) -> list[int]:
+    """Return the positions of the absolute paths that a path, a pattern or a folder names."""
+    if is_url(name):
+        return [position for position, path in enumerate(paths) if _names_object(parse_url(name), path)]
+    if os.path.isdir(name):
+        folder = os.path.join(os.path.abspath(name), "")
+        return [position for position, path in enumerate(paths) if path.startswith(folder)]
+    named = {os.path.abspath(name)}
+    if not os.path.exists(name) and glob.has_magic(name):
+        named = {os.path.abspath(path) for path in glob.iglob(name, recursive=True)}
+    return [position for position, path in enumerate(paths) if path in named]
+
+
+def _names_object(url: ObjectUrl, path: str) -> bool:
+    if url.is_folder:
+        return path.startswith(str(url))
+    if url.has_magic:
+        return is_match(path.split("/"), url.split("/"))
+    return path == str(url)
+
+
+def _list(path: str) -> Mapping[str, Entry]:
+    try:
+        with os.scandir(path) as entries:
+            return {entry.name: entry for entry in entries}
+    except OSError as error:
+        raise InputError(f"{path}: the folder cannot be read ({error.strerror}); check --input") from error
+
+
+def _require_no_circles(pattern: str) -> None:
+    """Refuse `**` where a link leads to a folder around it: the same files would match under endlessly many names.
+
+    Raises:
+        InputError: Naming the link.
+    """
+    before, _, _ = pattern.partition("**")
+    for top in sorted(glob.glob(before)) if before else ["."]:
+        around: list[tuple[int, int]] = []
+        """The folders from `top` to the one that is looked at."""
+        seen: set[tuple[int, int]] = set()
+        pending = [(top, 0)]
+        while pending:
+            path, depth = pending.pop()
+            identity = _folder_identity(path)
+            del around[depth:]
+            if identity in around:
+                raise InputError(
+                    f"{pattern}: expected folders without links that lead in circles, got {path}, which leads to a "
+                    "folder around it; remove the link, or name the folder instead, which leaves links to folders out"
+                )
+            if identity is not None and identity not in seen:
+                seen.add(identity)
+                around.append(identity)
+                pending += [(inner, depth + 1) for inner in _visible_folders(path)]
+
+
+def _folder_identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _visible_folders(path: str) -> list[str]:
+    """Return the folders in one, and links to folders; none if it cannot be read, as for patterns."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.path for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path)]
+    except OSError:
+        return []
