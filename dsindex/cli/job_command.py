@@ -22,7 +22,7 @@ from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig, is_modalities_config
 from dsindex.store.config_files import read_yaml
-from dsindex.store.urls import ObjectUrl, is_absolute
+from dsindex.store.urls import has_query, is_absolute
 from dsindex.text.tokenizer_file import can_be_name
 from dsindex.tools.verify import VerifyConfig
 from dsindex.tools.verify_pbin import check_options
@@ -97,7 +97,7 @@ def _refuse_query(name: str, path: str) -> None:
     Raises:
         UsageError: Naming it.
     """
-    if isinstance(path, ObjectUrl) and path.query:
+    if has_query(path):
         raise UsageError(
             f"--{name}: expected addresses without a query on the command line of a job, which is logged, got "
             f"one for {path}; put it into a list, and name that with --input-list"

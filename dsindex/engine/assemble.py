@@ -28,7 +28,6 @@ from dsindex.execution.dispatch import run_calls
 from dsindex.store.requests import note_requests
 from dsindex.store.storage import StoredFile, combine_digests, make_folder, output_error
 from dsindex.store.uploads import Upload, find_parts, open_output
-from dsindex.store.urls import ObjectUrl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,16 +59,15 @@ def begin_token_file(target: Target, ledger: Ledger) -> Upload | None:
     Raises:
         OutputError: If it cannot be created.
     """
-    final = target.final(target.token_suffix)
-    if isinstance(final, ObjectUrl):
-        return _begin_upload(final, target, ledger)
+    if target.is_remote:
+        return _begin_upload(target, ledger)
     _begin_file(target, ledger)
     return None
 
 
-def _begin_upload(final: ObjectUrl, target: Target, ledger: Ledger) -> Upload:
+def _begin_upload(target: Target, ledger: Ledger) -> Upload:
     """Return the upload with all recorded ranges, or begin an empty one."""
-    path = target.token_file
+    final, path = target.final(target.token_suffix), target.token_file
     upload = current_upload(final, path, ledger)
     parts = None if upload is None else find_parts(upload)
     if upload is not None and parts is not None and ledger.merged_ranges(path) <= {number - 1 for number in parts}:
@@ -278,8 +276,9 @@ class _Assembly:
 
     def _place(self, suffix: str) -> str | Upload:
         """Return where a file is written that is written as a whole."""
-        final, partial = self._target.final(suffix), self._target.partial(suffix)
-        return live_upload(final, partial, self._ledger) if isinstance(final, ObjectUrl) else partial
+        partial = self._target.partial(suffix)
+        is_upload = self._target.is_remote
+        return live_upload(self._target.final(suffix), partial, self._ledger) if is_upload else partial
 
     def calls(self) -> Iterator[tuple[MergeRange | str, Call]]:
         """Yield the calls that are still to be made, by range or suffix."""

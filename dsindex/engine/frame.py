@@ -34,12 +34,13 @@ from dsindex.execution.choice import make_executor
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
 from dsindex.execution.interrupts import last_words, raise_missed_stop
 from dsindex.execution.progress.displays import displays_of_job
-from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, LastingFile, ProgressFile, conclude
+from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, ProgressFile, conclude, open_progress_file
 from dsindex.json_text import decode_json, encode_json
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock, is_lock
 from dsindex.store.ownership import MARKER_FILE
-from dsindex.store.urls import ObjectUrl, absolute, joined, with_suffix
+from dsindex.store.storage import holds_writes
+from dsindex.store.urls import absolute, joined, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.config import WorkConfig
+    from dsindex.store.lasting import LastingFile
     from dsindex.store.storage import StoredFile
     from dsindex.text.engines import Engine
 
@@ -223,15 +225,15 @@ def _tidy_up(job: Job) -> None:
 
 def _progress_file(job: Job) -> LastingFile | None:
     """Return the progress file beside the output; None if the output is in an object store."""
-    if isinstance(job.prefix, ObjectUrl):
+    if holds_writes(job.prefix):
         return None
     path = f"{job.prefix}.{PROGRESS_SUFFIX}"
-    return LastingFile(path, temporary=partial_path(path, job.plan.plan_id))
+    return open_progress_file(path, temporary=partial_path(path, job.plan.plan_id))
 
 
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
     file = _progress_file(job)
-    progress = None if file is None else ProgressFile(file.write, output=job.prefix)
+    progress = None if file is None else ProgressFile(file, output=job.prefix)
     opened: list[Ledger] = []
     kept = partial(_describe_kept, job, folder, opened)
     with reporter.showing(*filter(None, [progress])):

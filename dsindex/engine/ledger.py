@@ -24,8 +24,9 @@ from dsindex.engine.shards.tokenize import ShardResult, ShardTask
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.clients import Checksum
+from dsindex.store.identity import FileIdentity, is_same_folder
 from dsindex.store.journal import BODY_OFFSET, open_journal
-from dsindex.store.urls import is_absolute, is_url
+from dsindex.store.urls import is_absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -136,11 +137,7 @@ class History:
         if not self.runs:
             return False
         recorded = self.work_dir or f"{self.runs[-1].prefix}.build"
-        if is_url(work_dir):
-            return recorded == str(work_dir)
-        with contextlib.suppress(OSError):
-            return os.path.samefile(recorded, work_dir)
-        return False
+        return is_same_folder(recorded, work_dir)
 
 
 _WORK_BODIES = (b'{"kind":"shard"', b'{"kind":"range"')
@@ -240,25 +237,6 @@ def _recorded_run(entry: dict[str, Any]) -> RecordedRun:
     ]
     is_place = is_absolute(prefix)
     return RecordedRun(plan_id=id_of_plan(plan), prefix=prefix, outputs=tuple(outputs) if is_place else ())
-
-
-FileIdentity = tuple[int, int, int, int]
-"""Device, inode, size in bytes and modification time in ns, which a rename keeps; of an object, a hash of its tag."""
-
-
-def identify_file(status: os.stat_result) -> FileIdentity:
-    """Return the identity by which a file is recognised after a rename."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def identify_tag(tag: str) -> FileIdentity:
-    """Return the identity of an object that an upload of this tag made, or will make."""
-    return 0, xxhash.xxh3_64_intdigest(tag.encode()), 0, 0
-
-
-def is_tagged(identity: FileIdentity) -> bool:
-    """Tell whether an identity is that of an object which an upload of a job made."""
-    return identity[0] == identity[2] == identity[3] == 0
 
 
 def _identity(value: object) -> FileIdentity:

@@ -7,7 +7,6 @@ bytes to the same place.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,9 +32,11 @@ from dsindex.formats.mmididx import (
 from dsindex.json_text import name_bytes
 from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
+from dsindex.store.reading import input_status, pinned
 from dsindex.store.requests import RequestCounts, release_slot, requests_so_far
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
 from dsindex.store.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
+from dsindex.store.urls import with_suffix
 from dsindex.store.writing import find_recent, let_go_read
 
 if TYPE_CHECKING:
@@ -85,22 +86,23 @@ def open_part(prefix: str) -> Part:
     """Open one dataset for merging.
 
     Args:
-        prefix: Path without `.bin` or `.idx`.
+        prefix: Path or address without `.bin` or `.idx`; objects are read as they are now.
 
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
     """
-    header = read_header(f"{prefix}.idx")
+    idx_path = pinned(with_suffix(prefix, ".idx"))
+    header = read_header(idx_path)
     try:
-        bin_bytes = os.path.getsize(f"{prefix}.bin")
+        tokens = input_status(with_suffix(prefix, ".bin"))
     except OSError as error:
         msg = f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx"
         raise FormatError(msg) from error
     return Part(
-        bin_path=f"{prefix}.bin",
-        idx_path=f"{prefix}.idx",
+        bin_path=tokens.path,
+        idx_path=idx_path,
         identity=prefix,  # the plan of a merge records the versions of its inputs
-        bin_bytes=bin_bytes,
+        bin_bytes=tokens.size_bytes,
         header=header,
     )
 

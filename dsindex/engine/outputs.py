@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.engine.identity import EMPTY_PLAN, describe_changes, has_added_inputs
-from dsindex.engine.ledger import identify_file, identify_tag, is_tagged
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
     Manifest,
@@ -24,20 +22,19 @@ from dsindex.engine.manifest import (
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
-from dsindex.store.fetching import fetch_later
+from dsindex.store.fetching import fetch_all
+from dsindex.store.identity import identify, is_tagged
 from dsindex.store.reading import digest_file, stored_size
 from dsindex.store.requests import MissingObjectError
 from dsindex.store.storage import remove_if_present
-from dsindex.store.urls import ObjectUrl, absolute, with_suffix
-from dsindex.store.writing import find_object
+from dsindex.store.urls import absolute, local_paths, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from dsindex.engine.identity import Plan
-    from dsindex.engine.ledger import FileIdentity, History
-    from dsindex.store.writing import FoundObject
+    from dsindex.engine.ledger import History
+    from dsindex.store.identity import FileIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,31 +67,8 @@ class Standing:
 
 def look_at_output(output: Output) -> Standing:
     """Return the existing files under an output's final names, following symbolic links."""
-    files: dict[str, FileIdentity] = {}
-    looked_at: dict[str, Future[FoundObject | None]] = {
-        path: fetch_later(partial(find_object, path)) for path in output.paths if isinstance(path, ObjectUrl)
-    }
-    for path in output.paths:
-        if path in looked_at:
-            found = looked_at[path].result()
-            if found is not None:
-                files[path] = _identify_object(found)
-            continue
-        try:
-            status = os.stat(path)
-        except OSError:
-            if not os.path.islink(path):
-                continue
-            status = os.lstat(path)
-        files[path] = identify_file(status)
-    return Standing(output=output, files=files)
-
-
-def _identify_object(found: FoundObject) -> FileIdentity:
-    """Return the identity of an object; that of one without a tag has a time, as it may be newer than a manifest."""
-    if found.tag is not None:
-        return identify_tag(found.tag)
-    return 0, identify_tag(found.etag)[1], found.size_bytes, found.written_ns
+    found = zip(output.paths, fetch_all(identify, output.paths, places=output.paths), strict=True)
+    return Standing(output=output, files={path: identity for path, identity in found if identity is not None})
 
 
 def require_unchanged(standing: Standing) -> None:
@@ -163,21 +137,17 @@ def refuse_inputs(outputs: Sequence[Output], inputs: Sequence[str]) -> None:
     Raises:
         OutputError: If an output is an input, naming both.
     """
-    remote = {path for output in outputs for path in output.paths if isinstance(path, ObjectUrl)}
-    own = {
-        identity[:2]: path
-        for output in outputs
-        if not isinstance(output.prefix, ObjectUrl)
-        for path, identity in look_at_output(output).files.items()
-    }
-    for path in dict.fromkeys(inputs) if remote or own else ():
+    names = [path for output in outputs for path in output.paths]
+    local = {identity[:2]: path for path in local_paths(names) if (identity := identify(path)) is not None}
+    remote = set(names) - set(local_paths(names))
+    for path in dict.fromkeys(inputs) if remote or local else ():
         if path in remote:
             raise _input_as_output(path, path)
         try:
             status = os.stat(path)
         except OSError:
             continue  # reported when it is read
-        output_path = own.get((status.st_dev, status.st_ino))
+        output_path = local.get((status.st_dev, status.st_ino))
         if output_path is not None:
             raise _input_as_output(output_path, path)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from dsindex.datasets.provenance import ShardProvenance
-from dsindex.engine.ledger import identify_file, identify_tag, output_key
+from dsindex.engine.ledger import output_key
 from dsindex.engine.manifest import MANIFEST_SUFFIX, manifest_path
 from dsindex.engine.merge import Part, Piece, merged_header
 from dsindex.engine.partial_files import (
@@ -28,6 +28,7 @@ from dsindex.engine.partial_files import (
 from dsindex.engine.shards.tokenize import ShardQuarantine
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes
+from dsindex.store.identity import identify, identify_tag
 from dsindex.store.storage import output_error, remove_if_present, replace_file, sync_folder
 from dsindex.store.uploads import (
     Upload,
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from dsindex.engine.ledger import FileIdentity, History, Ledger
+    from dsindex.engine.ledger import History, Ledger
     from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
+    from dsindex.store.identity import FileIdentity
     from dsindex.store.storage import StoredFile
     from dsindex.store.urls import Access
 
@@ -86,12 +88,13 @@ def require_upload(url: str, partial: str, ledger: Ledger) -> Upload:
     return upload
 
 
-def new_upload(url: ObjectUrl, partial: str, ledger: Ledger) -> Upload:
+def new_upload(address: str, partial: str, ledger: Ledger) -> Upload:
     """Begin an upload in place of those that runs of the job began to the same address, which are given up.
 
     Raises:
         OutputError: If the store refuses.
     """
+    url = parse_url(address)
     others = ledger.history.uploading.get(url)
     if others is None:
         ledger.record_uploading(url, list_uploads(url))
@@ -102,7 +105,7 @@ def new_upload(url: ObjectUrl, partial: str, ledger: Ledger) -> Upload:
     return upload
 
 
-def live_upload(url: ObjectUrl, partial: str, ledger: Ledger) -> Upload:
+def live_upload(url: str, partial: str, ledger: Ledger) -> Upload:
     """Return the upload of a plan's file, begun now unless it goes on.
 
     Raises:
@@ -195,11 +198,7 @@ class Target:
             suffixes = self.publishing_order
             uploads = [current_upload(self.final(suffix), self.partial(suffix), ledger) for suffix in suffixes]
             return [identify_tag(upload.tag) for upload in uploads if upload is not None]
-        found = []
-        for path in self.partials:
-            with contextlib.suppress(OSError):
-                found.append(identify_file(os.stat(path)))
-        return found
+        return [identity for path in self.partials if (identity := identify(path)) is not None]
 
     def piece(self, part: Part) -> Piece:
         """Return the piece that a part adds to the token file."""

@@ -37,7 +37,7 @@ from dsindex.jobs.exports import bridge, hugging_face
 from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines, write_messages
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
-from dsindex.store.urls import absolute, is_url
+from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -142,8 +142,6 @@ class InstructExports:
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
-        if is_url(self._prefix):
-            return []
         names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]

@@ -19,9 +19,8 @@ from dsindex.engine.publishing import Dataset, Target
 from dsindex.engine.start import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.execution.report import Report, show_datasets
-from dsindex.formats.mmididx import read_header
-from dsindex.store.reading import input_status
-from dsindex.store.urls import absolute, folder_of, is_url, parse_url, with_suffix, without_suffix
+from dsindex.store.reading import input_status, is_present
+from dsindex.store.urls import absolute, folder_of, with_suffix, without_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.merge import MergeConfig
     from dsindex.store.storage import StoredFile
-    from dsindex.store.urls import ObjectUrl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,25 +177,11 @@ def _without_suffix(path: str) -> str:
 
 
 def _open(prefix: str) -> Part:
-    if is_url(prefix):
-        return _open_in_store(parse_url(prefix))
     try:
         return open_part(prefix)
     except FormatError as error:
         msg = f"{error}; check --input, which takes paths without .bin and .idx"
-        raise (InputError(msg) if not os.path.exists(f"{prefix}.idx") else error) from error
-
-
-def _open_in_store(prefix: ObjectUrl) -> Part:
-    """Open a dataset in an object store, both of whose objects are read as they are now."""
-    idx, tokens = input_status(prefix.with_suffix(".idx")), input_status(prefix.with_suffix(".bin"))
-    return Part(
-        bin_path=tokens.path,
-        idx_path=idx.path,
-        identity=prefix,
-        bin_bytes=tokens.size_bytes,
-        header=read_header(idx.path),
-    )
+        raise (error if is_present(with_suffix(prefix, ".idx")) else InputError(msg)) from error
 
 
 def _input_file(path: str) -> InputFile:

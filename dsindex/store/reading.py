@@ -200,6 +200,15 @@ def is_stored(path: str) -> bool:
     return True
 
 
+def pinned(path: str) -> str:
+    """Return the URL of an object pinned to its present version; a path as it is.
+
+    Raises:
+        InputError: If an object cannot be read.
+    """
+    return input_status(path).path if is_url(path) else path
+
+
 def size_if_changed(path: str, size_bytes: int, version: str) -> int | None:
     """Return the size of a file whose size or time changed; None for an object, all of whose reads name its version.
 

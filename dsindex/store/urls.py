@@ -373,13 +373,18 @@ def located(path: str | os.PathLike[str], *, endpoint_url: str | None = None, re
     return parse_url(text, Access(endpoint_url=endpoint, region=region))
 
 
+def has_query(path: str) -> bool:
+    """Whether a URL has a query, which may hold a signature."""
+    return isinstance(path, ObjectUrl) and bool(path.query)
+
+
 def pickled_address(path: str) -> str:
     """Return a path or URL that may be pickled.
 
     Raises:
         TypeError: If it is a signed address, as a pickle would store the signature.
     """
-    if isinstance(path, ObjectUrl) and path.query:
+    if has_query(path):
         raise TypeError(
             f"{path}: expected an address without a signature to pickle, got a signed one, which would be stored; "
             f"use credentials of the environment, or open it in each process"

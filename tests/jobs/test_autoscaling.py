@@ -314,10 +314,10 @@ def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> 
 
 
 def test_progress_file_says_what_is_waited_for(tmp_path: Path) -> None:
-    from dsindex.execution.progress.progress_file import LastingFile, ProgressFile
+    from dsindex.execution.progress.progress_file import ProgressFile, open_progress_file
 
     executor = Starved(3)
-    display = ProgressFile(LastingFile(str(tmp_path / "progress.json"), temporary=f"{tmp_path}/t").write, output="/x")
+    display = ProgressFile(open_progress_file(str(tmp_path / "progress.json"), temporary=f"{tmp_path}/t"), output="/x")
     display.seconds = 0.0
     with Reporter(display) as reporter:
         reporter.follow(executor)

@@ -8,7 +8,6 @@ is not set, so it has no series.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -19,14 +18,13 @@ from dsindex.amounts import count, format_speed, format_token_speed
 from dsindex.execution.progress.progress_file import (
     PROGRESS_FILE,
     PROGRESS_TEMPORARY,
-    LastingFile,
-    ObjectFile,
     ProgressFile,
+    open_progress_file,
 )
 from dsindex.execution.progress.reporter import Display, Heartbeat, Reporter
 from dsindex.execution.progress.standard_streams import show_lines, use_json_lines, write_json_line
 from dsindex.json_text import show_name
-from dsindex.store.urls import ObjectUrl
+from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -213,12 +211,8 @@ def displays_of_job(work_dir: str, executor: Executor, *, output: str | None = N
         output: The absolute prefix of the job's output, which names the build; None: the work folder.
     """
     output = output or work_dir
-    if isinstance(work_dir, ObjectUrl):
-        file = ObjectFile(work_dir)
-        displays: list[Display] = [ProgressFile(file.write, output=output, finish=file.finish)]
-    else:
-        own = LastingFile(os.path.join(work_dir, PROGRESS_FILE), temporary=os.path.join(work_dir, PROGRESS_TEMPORARY))
-        displays = [ProgressFile(own.write, output=output)]
+    file = open_progress_file(joined(work_dir, PROGRESS_FILE), temporary=joined(work_dir, PROGRESS_TEMPORARY))
+    displays: list[Display] = [ProgressFile(file, output=output)]
     if executor.kind == "ray":
         displays.append(RayMetrics(build=output))
     return displays

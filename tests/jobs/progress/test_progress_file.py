@@ -18,7 +18,13 @@ from dsindex.errors import DsindexError, InputError
 from dsindex.execution import local
 from dsindex.execution.interrupts import TerminatedError
 from dsindex.execution.progress import progress_file
-from dsindex.execution.progress.progress_file import MOST_POINTS, LastingFile, ProgressFile, conclude, read_progress
+from dsindex.execution.progress.progress_file import (
+    MOST_POINTS,
+    ProgressFile,
+    conclude,
+    open_progress_file,
+    read_progress,
+)
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from tests.jobs.progress.stage_play import SNAPSHOT, Kept
@@ -30,12 +36,13 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Snapshot
     from dsindex.options.build import BuildConfig
+    from dsindex.store.lasting import LastingFile
 
 
 def in_folder(folder: Path) -> ProgressFile:
     """Return the display of a work folder."""
     return ProgressFile(
-        LastingFile(str(folder / "progress.json"), temporary=f"{folder}/progress.json.tmp").write, output="/x"
+        open_progress_file(str(folder / "progress.json"), temporary=f"{folder}/progress.json.tmp"), output="/x"
     )
 
 
@@ -92,10 +99,10 @@ class Folder:
         self.path, self.temporary = folder / "x.progress.json", folder / "x.progress.json.0.partial"
 
     def open(self) -> LastingFile:
-        return LastingFile(str(self.path), temporary=str(self.temporary))
+        return open_progress_file(str(self.path), temporary=str(self.temporary))
 
     def show(self) -> ProgressFile:
-        return ProgressFile(self.open().write, output=str(self.path.with_name("x")))
+        return ProgressFile(self.open(), output=str(self.path.with_name("x")))
 
     def read(self) -> dict[str, Any]:
         assert not self.temporary.exists()
@@ -167,7 +174,7 @@ def test_file_of_an_earlier_run_is_replaced(beside: Folder) -> None:
 def test_file_of_the_user_is_never_replaced(beside: Folder, theirs: str) -> None:
     beside.path.write_text(theirs)
     file = beside.open()
-    with Reporter().showing(ProgressFile(file.write, output="/x")):
+    with Reporter().showing(ProgressFile(file, output="/x")):
         assert file.is_foreign
     assert beside.path.read_text() == theirs
     assert not beside.temporary.exists()
@@ -175,7 +182,7 @@ def test_file_of_the_user_is_never_replaced(beside: Folder, theirs: str) -> None
 
 def test_link_of_the_user_is_never_followed(beside: Folder, tmp_path: Path) -> None:
     target = tmp_path / "elsewhere.json"
-    with Reporter().showing(ProgressFile(LastingFile(str(target), temporary=f"{target}.0").write, output="/x")):
+    with Reporter().showing(ProgressFile(open_progress_file(str(target), temporary=f"{target}.0"), output="/x")):
         pass
     before = target.read_bytes()
     beside.path.symlink_to(target)
