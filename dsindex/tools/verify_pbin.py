@@ -37,7 +37,6 @@ from dsindex.store.urls import as_prefix
 from dsindex.tools.verify import run_verify, verify_export
 from dsindex.tools.verify_files import IndexCounts, read_runs
 from dsindex.tools.verify_provenance import check_provenance
-from dsindex.tools.verify_recorded import open_for_comparison, run_and_compare
 from dsindex.tools.verify_report import (
     Check,
     Recorded,
@@ -53,6 +52,7 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
+from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 from dsindex.tools.verify_tokens import check_tokens
 
 if TYPE_CHECKING:
