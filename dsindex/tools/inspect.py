@@ -328,7 +328,6 @@ class InspectOptions:
     sample: int | None = None
     find: str | None = None
     limit: int = 10
-    """The largest number of matches."""
     max_tokens: int | None = None
     """The largest number of tokens shown of a document; None for a default."""
     tokenizer_model: str | None = None
@@ -357,7 +356,6 @@ class Inspection:
     """Number of matches shown, if a text was looked for."""
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    """Sentences about damage."""
 
 
 def run_inspect(path: str, options: InspectOptions) -> Inspection:

@@ -255,7 +255,6 @@ class LengthSummary:
     count: int
     total: int
     empty: int
-    """Lengths of 0."""
     quantiles: dict[str, int]
     """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
 

@@ -55,10 +55,8 @@ class DrawnBlend:
 
     split: str
     description: str
-    """Path of its description.txt."""
     prefixes: tuple[str, ...]
     num_samples: tuple[int, ...]
-    """Samples of each dataset."""
     sequence_length: int
     findings: tuple[str, ...]
     """Differences from what is intended as sentences; empty if there is none beyond rounding."""
@@ -245,9 +243,7 @@ class SourceCounts:
     prefix: str
     """As typed."""
     num_documents: int
-    """Documents of the whole dataset."""
     part: PartCounts
-    """What the split draws from."""
     empty_splits: tuple[str, ...]
     """Splits other than train that have a share of the dataset, but none of its tokens."""
     has_mask: bool
@@ -315,7 +311,6 @@ class MixedSource:
     num_samples: int
     tokens_drawn: int
     epochs: float
-    """Tokens drawn, in epochs."""
     index_epochs: int
     """Whole epochs that Megatron's index holds, of which the samples are drawn."""
     epochs_shuffled_together: int

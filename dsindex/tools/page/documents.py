@@ -184,7 +184,6 @@ class DatasetSummary:
     """Tokens that half of the documents have at most."""
     longest: int | None
     extra_documents: int
-    """Repetitions of documents."""
     extra_tokens: int
     bytes_per_token: float | None
     used_ids: int
@@ -192,7 +191,6 @@ class DatasetSummary:
     lengths: tuple[LengthBin, ...]
     tokenizer: str | None
     digest: str | None
-    """Digest of the tokens, if it is recorded."""
 
 
 def show_overview(datasets: Sequence[DatasetSummary]) -> tuple[Block, ...]:
