@@ -25,7 +25,7 @@ from dsindex.options.mix_amounts import show_percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.index.epochs import EpochCounts, SplitMatrix
+    from dsindex.index.epochs import SplitMatrix
     from dsindex.index.needed_caches import PartCounts
 
 
@@ -416,17 +416,13 @@ def mix(
                 tokens_drawn=drawn[number] * settings.sequence_length,
                 epochs=drawn[number] * settings.sequence_length / source.part.tokens,
                 index_epochs=caches[number].epochs.num_epochs,
-                epochs_shuffled_together=_shuffled_together(caches[number].epochs),
+                epochs_shuffled_together=caches[number].epochs.num_epochs - caches[number].epochs.separate_final_epoch,
             )
             for number, source in enumerate(counts)
         ),
         num_samples=size,
         sequence_length=settings.sequence_length,
     )
-
-
-def _shuffled_together(epochs: EpochCounts) -> int:
-    return epochs.num_epochs - int(epochs.separate_final_epoch)
 
 
 def apportion(shares: Sequence[Fraction], num_samples: int) -> list[int]:

@@ -286,16 +286,6 @@ class Sources(Protocol):
         ...
 
 
-class OneSource:
-    """All documents are of one source."""
-
-    num_sources = 1
-
-    def of(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return zeros."""
-        return np.zeros(end - begin, np.int64)
-
-
 class ConsecutiveSources:
     """Sources whose documents follow each other, as in a merged dataset.
 
