@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content, Manifest
     from dsindex.text.tokenizer import Tokenizer
+    from dsindex.tools.inspect_kinds import TokenStore
 
 
 SHOWN_INPUTS = 3
@@ -140,6 +141,16 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         has_parts=has_parts,
         facts={} if manifest is None else _facts(manifest),
         notes=notes,
+    )
+
+
+def find_misfit(content: Content | None, store: TokenStore) -> str | None:
+    """Return a sentence if a manifest has other counts than the dataset beside it; None if they agree."""
+    if content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens)):
+        return None
+    return (
+        f"{store.paths[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its manifest, "
+        f"got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
     )
 
 

@@ -22,7 +22,7 @@ from dsindex.store.urls import absolute, is_url
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.inspect_origin import find_origin, summarize_lengths
+from dsindex.tools.inspect_origin import find_misfit, find_origin, summarize_lengths
 from dsindex.tools.page.documents import (
     DatasetSummary,
     DocumentTexts,
@@ -256,12 +256,9 @@ def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int]
     if store is None:
         section = _section(opened, facts, findings)
         return DatasetReport(section=section, summary=None)
-    is_own = content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens))
-    if content is not None and not is_own:
-        findings.append(
-            f"{opened.files[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its "
-            f"manifest, got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
-        )
+    misfit = find_misfit(content, store)
+    if misfit is not None:
+        findings.append(misfit)
         content = None
     sources = KnownSources.of_dataset(opened, store, content)
     try:
