@@ -834,31 +834,30 @@ class TracedTexts:
 
     def _find_input(self, manifest: Manifest, number: int) -> str | None:
         recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
-        path = recorded.path
-        if (path == STANDARD_INPUT or not is_there(path)) and number < len(planned):
+        path, is_piped = recorded.path, recorded.path == STANDARD_INPUT
+        if (is_piped or not is_there(path)) and number < len(planned):
             path = str(planned[number][0])
-        was = "lines are those that it had when the dataset was made from it"
-        if not is_there(path):
-            if recorded.path != STANDARD_INPUT:
-                self._notes[f"{path}: this input is not there any more; {was}"] = None
+        if is_piped and not is_there(path):
             return None
+        problem = f"{path}: this input is not there any more"
         try:
-            path = spooled_path(path) if recorded.path == STANDARD_INPUT else path
-            status = input_status(path)
-            path = status.path
-            same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
+            if is_there(path):
+                path = spooled_path(path) if is_piped else path
+                status = input_status(path)
+                path, problem = status.path, f"{status.path}: this input has changed"
+                if status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint:
+                    return path
         except MissingObjectError:
-            self._notes[f"{path}: this input is not there any more; {was}"] = None
-            return None
+            problem = f"{path}: this input is not there any more"
         except InputError as error:
-            self._notes[f"{error}; {was}"] = None
-            return None
+            problem = str(error)
         except OSError as error:
-            self._notes[f"{path}: this input cannot be read ({error.strerror}); {was}"] = None
-            return None
-        if not same:
-            self._notes[f"{path}: this input has changed; {was}"] = None
-        return path if same else None
+            problem = f"{path}: this input cannot be read ({error.strerror})"
+        self._note(f"{problem}; lines are those that it had when the dataset was made from it")
+        return None
+
+    def _note(self, sentence: str) -> None:
+        self._notes[sentence] = None
 
     def _manifest(self, prefix: str) -> Manifest | None:
         if prefix not in self._manifests:
@@ -869,14 +868,11 @@ class TracedTexts:
         manifest = self._manifest(prefix)
         recorded = None if manifest is None else manifest.content.tokenizer
         if recorded is None or manifest is None:
+            lacks = f"{prefix}: has no manifest that names its tokenizer"
             if self._given is None:
-                self._notes[f"{prefix}: has no manifest that names its tokenizer; show text with --tokenizer-model"] = (
-                    None
-                )
+                self._note(f"{lacks}; show text with --tokenizer-model")
                 return None
-            self._notes[
-                f"{prefix}: has no manifest that names its tokenizer; the text is {self._given}'s, which may be another"
-            ] = None
+            self._note(f"{lacks}; the text is {self._given}'s, which may be another")
             return self._by_sha256.setdefault("given", load_tokenizer(self._given))
         if recorded.sha256 not in self._by_sha256:
             try:
@@ -884,6 +880,6 @@ class TracedTexts:
             except TokenizerError as error:
                 if self._given is not None:
                     raise
-                self._notes[f"{error}; without it, documents are shown instead of the text of the tokens"] = None
+                self._note(f"{error}; without it, documents are shown instead of the text of the tokens")
                 return None
         return self._by_sha256[recorded.sha256]
