@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait as wait_for_connections
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import TaskError
 from dsindex.execution.calls import Call, Executor, Outcome, as_exception, run_guarded
@@ -25,10 +25,13 @@ from dsindex.store.requests import Slots, hold_slot
 from dsindex.store.writing import hold_recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
 
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 RECENT_BYTES = 224 << 20
 """Bytes of shards in object stores that threads hold until they are merged: those of two ranges, and what is finished
@@ -308,3 +311,22 @@ def _describe_exit(code: int | None) -> str:
     if code is None:
         return "unknown exit"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def map_ahead(
+    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
+) -> Iterator[tuple[Item, Value]]:
+    """Yield items with their results, in order, while threads work on up to `ahead` items that follow."""
+    waiting: deque[tuple[Item, Future[Value]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) > ahead:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()

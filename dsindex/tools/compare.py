@@ -136,7 +136,6 @@ class MaskComparison:
     """The result of comparing the loss masks and block layouts of two sets of instruction data."""
 
     trainable: tuple[int, int]
-    """Trainable tokens."""
     difference: Difference | None
     """The first document whose mask differs, and the token; None if there is none."""
     layouts: dict[str, bool | None]
@@ -200,7 +199,6 @@ class Side:
     num_tokens: int
     dtype: str
     content: Content | None
-    """The content of its manifest; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +229,6 @@ class CompareReport:
     settings: tuple[tuple[str, str, str], ...]
     """Names of what the manifests differ in, with both values."""
     masks: MaskComparison | None = None
-    """Of instruction data."""
     mask_sources: tuple[str | None, str | None] = (None, None)
     """Input and line of the first document whose mask differs."""
 

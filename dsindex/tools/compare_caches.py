@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,11 +12,11 @@ import numpy as np
 from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, caches_by_split
 from dsindex.errors import InputError
+from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -50,23 +48,13 @@ def first_unequal(one: Tokens, other: Tokens, *, on_progress: Callable[[int], No
             return None
         return begin + int(np.argmax(unequal if unequal.ndim == 1 else unequal.any(axis=1)))
 
-    begins = iter(range(0, size, BLOCK))
     cpus = os.cpu_count() or 1
-    with ThreadPoolExecutor(cpus) as pool:
-        pending: deque[Future[int | None]] = deque()
-        same = 0
-        while True:
-            while len(pending) < BLOCKS_AHEAD * cpus and (begin := next(begins, None)) is not None:
-                pending.append(pool.submit(compare, begin))
-            if not pending:
-                return None
-            found = pending.popleft().result()
-            if found is not None:
-                pool.shutdown(cancel_futures=True)
-                return found
-            same = min(same + BLOCK, size)
-            if on_progress is not None:
-                on_progress(same)
+    for begin, found in map_ahead(compare, range(0, size, BLOCK), threads=cpus, ahead=BLOCKS_AHEAD * cpus):
+        if found is not None:
+            return found
+        if on_progress is not None:
+            on_progress(min(begin + BLOCK, size))
+    return None
 
 
 # Compare index caches of dsindex or Megatron: the first item of each index that differs, and the settings that do.
@@ -88,12 +76,10 @@ class IndexDifference:
     dataset: int | None
     """Number of the dataset in a blend, from 0; None for the blend's own indices and without a blend."""
     index: str
-    """Its name, such as `shuffle_index`."""
     lengths: tuple[int, int]
     position: int | None
     """The first item that differs; None if the shorter one is the beginning of the longer."""
     values: tuple[list[int], list[int]] | None
-    """The items at that position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +90,6 @@ class SplitComparison:
     paths: tuple[str | None, str | None]
     """Their descriptions; None where there is no cache of the split."""
     num_indices: int
-    """Indices that were compared."""
     differences: tuple[IndexDifference, ...]
     settings: tuple[tuple[str, str, str], ...]
     """Names of what the descriptions differ in, with both values."""

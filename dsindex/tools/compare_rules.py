@@ -146,7 +146,6 @@ class Edges:
     last: int | None = None
     """The token that ends documents, such as EOD."""
     num_empty: int = 0
-    """Documents without tokens."""
     num_edges_only: int = 0
     """Documents that have only these tokens: texts without tokens of their own."""
 

@@ -36,7 +36,7 @@ from dsindex.store.storage import read_own
 from dsindex.text.references import reference_of
 from dsindex.tools.inspect_excerpts import BEFORE, FIRST_TOKENS, Excerpt, Excerpts, find_ids, pieces_of
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.inspect_origin import Origin, find_origin, summarize_lengths
+from dsindex.tools.inspect_origin import Origin, find_misfit, find_origin, summarize_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -329,7 +329,6 @@ class InspectOptions:
     sample: int | None = None
     find: str | None = None
     limit: int = 10
-    """The largest number of matches."""
     max_tokens: int | None = None
     """The largest number of tokens shown of a document; None for a default."""
     tokenizer_model: str | None = None
@@ -358,7 +357,6 @@ class Inspection:
     """Number of matches shown, if a text was looked for."""
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    """Sentences about damage."""
 
 
 def run_inspect(path: str, options: InspectOptions) -> Inspection:
@@ -467,7 +465,9 @@ def _look_at_tokens(
     masks: Tokens | None = None,
 ) -> None:
     _tell_origin(seen, origin)
-    if not _agrees(seen, store, origin):
+    misfit = find_misfit(origin.content, store)
+    if misfit is not None:
+        seen.findings.append(misfit)
         origin = origin.without_provenance()
     excerpts = Excerpts(store, origin, options.max_tokens, masks=masks)
     if options.document is not None:
@@ -485,18 +485,6 @@ def _look_at_tokens(
             excerpts.document(number, first_only=True) for number in range(min(FIRST_DOCUMENTS, store.num_documents))
         ]
     seen.findings += excerpts.findings
-
-
-def _agrees(seen: Inspection, store: IndexedStore | PackedStore, origin: Origin) -> bool:
-    """Compare a dataset with the counts in its manifest, which may be that of another dataset."""
-    content = origin.content
-    if content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens)):
-        return True
-    seen.findings.append(
-        f"{store.paths[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its manifest, "
-        f"got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
-    )
-    return False
 
 
 def _tell_origin(seen: Inspection, origin: Origin) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dsindex.errors import FormatError
+from dsindex.execution.local import map_ahead
 from dsindex.json_text import show_name
 from dsindex.text.conversion.tiktoken import read_definition
 from dsindex.text.tokenizer import decode
@@ -19,7 +18,6 @@ from dsindex.tools.inspect_kinds import IndexedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -186,14 +184,10 @@ def find_ids(
                 some, numbers[begin : begin + step].tolist(), spans, strict=True
             ):
                 if token + len(patterns[number]) <= end:
-                    match = Match(
-                        document=document,
-                        position=token - first,
-                        num_tokens=end - first,
-                        token=token,
-                        pattern=number,
+                    inside, size = token - first, end - first
+                    matches.append(
+                        Match(document=document, position=inside, num_tokens=size, token=token, pattern=number)
                     )
-                    matches.append(match)
                 if len(matches) == limit:
                     return matches
     return matches
@@ -207,18 +201,12 @@ def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, 
         for number, ids in enumerate(patterns)
         if min(ids) >= largest.min and max(ids) <= largest.max
     ]
-    waiting: deque[Future[Slots]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="find") as pool:
-        try:
-            for begin in range(0, len(tokens), range_tokens):
-                waiting.append(pool.submit(_search_range, tokens, known, begin, begin + range_tokens))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+
+    def search(begin: int) -> Slots:
+        return _search_range(tokens, known, begin, begin + range_tokens)
+
+    begins = range(0, len(tokens), range_tokens)
+    return (slots for _, slots in map_ahead(search, begins, threads=threads, ahead=threads))
 
 
 def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Slots:
@@ -258,7 +246,6 @@ class Excerpt:
     num_tokens: int
     """Tokens of the whole document, sequence or part."""
     begin: int = 0
-    """First token shown."""
     pieces: tuple[Piece, ...] = ()
     """Shown tokens with their text, which is None without a tokenizer."""
     marked: tuple[int, int] | None = None
@@ -343,8 +330,8 @@ class Excerpts:
             pieces=tuple(pieces),
             marked=(match.position, match.position + length),
             document=match.document,
-            source=self._source(match.document),
-            part=self._part(match.document),
+            source=self._look_up(self._origin.source_of, match.document),
+            part=self._look_up(self._origin.part_of, match.document),
         )
 
     def _excerpt(self, title: str, document: int, begin: int, end: int, *, first_only: bool = False) -> Excerpt:
@@ -360,8 +347,8 @@ class Excerpts:
                 pieces_of(self._store.tokens[begin : min(end, begin + shown)].tolist(), self._origin.tokenizer)
             ),
             document=document,
-            source=self._source(document),
-            part=self._part(document),
+            source=self._look_up(self._origin.source_of, document),
+            part=self._look_up(self._origin.part_of, document),
             mask=self._mask(begin, min(end, begin + shown)),
         )
 
@@ -378,12 +365,6 @@ class Excerpts:
         if self._masks is None or len(self._masks) != len(self._store.tokens):
             return None
         return tuple(int(value != 0) for value in self._masks[begin:end].tolist())
-
-    def _source(self, document: int) -> DocumentSource | None:
-        return self._look_up(self._origin.source_of, document)
-
-    def _part(self, document: int) -> PartDocument | None:
-        return self._look_up(self._origin.part_of, document)
 
     def _look_up(self, find: Callable[[int], Found | None], document: int) -> Found | None:
         try:

@@ -203,6 +203,8 @@ BLOCK_ITEMS = 1 << 18
 class TokenStore(Protocol):
     """Tokens in file order, and where documents begin."""
 
+    paths: tuple[str, ...]
+
     @property
     def tokens(self) -> Tokens:
         """All tokens, to be sliced, shape [tokens]."""

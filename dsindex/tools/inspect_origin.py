@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content, Manifest
     from dsindex.text.tokenizer import Tokenizer
+    from dsindex.tools.inspect_kinds import TokenStore
 
 
 SHOWN_INPUTS = 3
@@ -142,6 +143,16 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
     )
 
 
+def find_misfit(content: Content | None, store: TokenStore) -> str | None:
+    """Return a sentence if a manifest has other counts than the dataset beside it; None if they agree."""
+    if content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens)):
+        return None
+    return (
+        f"{store.paths[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its manifest, "
+        f"got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
+    )
+
+
 def _is_merged(manifest: Manifest) -> bool:
     """Tell whether a dataset was merged from others, as `find_parts` does."""
     inputs = manifest.content.inputs
@@ -254,7 +265,6 @@ class LengthSummary:
     count: int
     total: int
     empty: int
-    """Lengths of 0."""
     quantiles: dict[str, int]
     """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
 

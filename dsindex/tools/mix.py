@@ -194,7 +194,8 @@ def run_mix(config: MixConfig) -> MixResult:
         has_length = has_length or any(amount.kind is not Kind.SHARE for amount in asked)
         division = divide(asked, [source.part.tokens for source in counts], budget, names=prefixes)
         budget = division.tokens
-    num_samples = None if budget is None else _whole_batches(budget // config.seq_length, config)
+    batch = config.global_batch_size or 1
+    num_samples = None if budget is None else max(1, budget // config.seq_length // batch) * batch
     if amounts is not None:
         weights = write_weights(division.shares, num_samples or 1)
     mixture = mix(counts, weights, num_samples, settings=settings)
@@ -334,12 +335,6 @@ def _tokens_asked(config: MixConfig) -> int | None:
         what = "one sample" if config.global_batch_size is None else "one iteration"
         raise InputError(f"expected a run of at least {what}, {least:,} tokens, got {tokens:,}; make it longer")
     return tokens
-
-
-def _whole_batches(num_samples: int, config: MixConfig) -> int:
-    """Return samples in whole iterations, at least one."""
-    batch = config.global_batch_size or 1
-    return max(1, num_samples // batch) * batch
 
 
 def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str]:

@@ -25,7 +25,7 @@ from dsindex.options.mix_amounts import show_percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.index.epochs import EpochCounts, SplitMatrix
+    from dsindex.index.epochs import SplitMatrix
     from dsindex.index.needed_caches import PartCounts
 
 
@@ -55,10 +55,8 @@ class DrawnBlend:
 
     split: str
     description: str
-    """Path of its description.txt."""
     prefixes: tuple[str, ...]
     num_samples: tuple[int, ...]
-    """Samples of each dataset."""
     sequence_length: int
     findings: tuple[str, ...]
     """Differences from what is intended as sentences; empty if there is none beyond rounding."""
@@ -245,9 +243,7 @@ class SourceCounts:
     prefix: str
     """As typed."""
     num_documents: int
-    """Documents of the whole dataset."""
     part: PartCounts
-    """What the split draws from."""
     empty_splits: tuple[str, ...]
     """Splits other than train that have a share of the dataset, but none of its tokens."""
     has_mask: bool
@@ -315,7 +311,6 @@ class MixedSource:
     num_samples: int
     tokens_drawn: int
     epochs: float
-    """Tokens drawn, in epochs."""
     index_epochs: int
     """Whole epochs that Megatron's index holds, of which the samples are drawn."""
     epochs_shuffled_together: int
@@ -421,17 +416,13 @@ def mix(
                 tokens_drawn=drawn[number] * settings.sequence_length,
                 epochs=drawn[number] * settings.sequence_length / source.part.tokens,
                 index_epochs=caches[number].epochs.num_epochs,
-                epochs_shuffled_together=_shuffled_together(caches[number].epochs),
+                epochs_shuffled_together=caches[number].epochs.num_epochs - caches[number].epochs.separate_final_epoch,
             )
             for number, source in enumerate(counts)
         ),
         num_samples=size,
         sequence_length=settings.sequence_length,
     )
-
-
-def _shuffled_together(epochs: EpochCounts) -> int:
-    return epochs.num_epochs - int(epochs.separate_final_epoch)
 
 
 def apportion(shares: Sequence[Fraction], num_samples: int) -> list[int]:

@@ -22,7 +22,7 @@ from dsindex.store.urls import absolute, real_path
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.inspect_origin import find_origin, summarize_lengths
+from dsindex.tools.inspect_origin import find_misfit, find_origin, summarize_lengths
 from dsindex.tools.page.documents import (
     DatasetSummary,
     DocumentTexts,
@@ -51,7 +51,6 @@ from dsindex.tools.page.run import show_digests, show_records, show_run
 from dsindex.tools.page.tokens import find_foreign_ids, show_caches, show_tokens
 from dsindex.tools.report_measures import (
     ConsecutiveSources,
-    OneSource,
     RecordedSources,
     find_spans,
     measure,
@@ -106,7 +105,10 @@ class OpenedDataset:
         elif subject.kind == "pbin":
             prefix = subject.path.removesuffix(".pbin")
         elif subject.kind != "MMIDIDX":
-            msg = f"{subject.path}: expected a dataset of tokens (.bin and .idx, or .pbin), got {_name(subject.kind)}"
+            article = "an" if subject.kind[0] in "aeiou" else "a"
+            msg = (
+                f"{subject.path}: expected a dataset of tokens (.bin and .idx, or .pbin), got {article} {subject.kind}"
+            )
             raise InputError(msg)
         files = (subject.path,) if subject.kind == "pbin" else (f"{prefix}.bin", f"{prefix}.idx")
         origin = find_origin(prefix, tokenizer_model)
@@ -160,9 +162,8 @@ class KnownSources:
         """Whether the record turned out to be damaged while it was read, so that totals by source are wrong."""
 
     @classmethod
-    def of_dataset(cls, opened: OpenedDataset, content: Content | None) -> Self:
+    def of_dataset(cls, opened: OpenedDataset, store: IndexedStore | PackedStore, content: Content | None) -> Self:
         """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
-        store = opened.store
         inputs = content.inputs if content is not None else []
         names = distinct([file.path for file in inputs])
         # The size says something about tokens only if all records became tokens.
@@ -173,18 +174,22 @@ class KnownSources:
         own = [file.documents for file in inputs]
         problem = None
         path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
-        if store is not None and names and is_stored(path):
+        if names and is_stored(path):
             try:
                 recorded = RecordedSources(path, num_documents=store.num_documents, num_inputs=len(names))
                 return cls(recorded, names, input_bytes)
             except FormatError as error:
                 problem = str(error)
         counts = [num for num in own if num is not None]
-        if store is not None and len(counts) == len(own) > 0 and sum(counts) == store.num_documents:
+        if len(counts) == len(own) > 0 and sum(counts) == store.num_documents:
             return cls(ConsecutiveSources(counts), names, input_bytes)
         whole = [size_bytes for size_bytes in input_bytes if size_bytes is not None]
         name = names[0] if len(names) == 1 else "all"
-        known = cls(OneSource(), [name], [sum(whole) if whole and len(whole) == len(input_bytes) else None])
+        known = cls(
+            ConsecutiveSources([store.num_documents]),
+            [name],
+            [sum(whole) if whole and len(whole) == len(input_bytes) else None],
+        )
         known.findings += [] if problem is None else [problem]
         return known
 
@@ -197,10 +202,6 @@ class KnownSources:
                 self.findings.append(str(error))
                 self.is_damaged = True
         return np.zeros(end - begin, np.int64)
-
-
-def _name(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 # Measure one dataset, and put together its section of the report.
@@ -246,20 +247,20 @@ def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int]
         OutputError: If there is no room for the documents' digests.
     """
     findings = list(opened.findings)
-    facts: dict[str, Any] = {"kind": opened.kind, "files": _sizes(opened.files)}
+    facts: dict[str, Any] = {
+        "kind": opened.kind,
+        "files": [f"{path}, {size(num)}" for path, num in size_of(opened.files).items()],
+    }
     content = opened.origin.content
     store = opened.store
     if store is None:
         section = _section(opened, facts, findings)
         return DatasetReport(section=section, summary=None)
-    is_own = content is None or (content.documents, content.tokens) == (store.num_documents, len(store.tokens))
-    if content is not None and not is_own:
-        findings.append(
-            f"{opened.files[0]}: expected {content.documents:,} documents and {content.tokens:,} tokens as in its "
-            f"manifest, got {store.num_documents:,} and {len(store.tokens):,}; one of them belongs to another dataset"
-        )
+    misfit = find_misfit(content, store)
+    if misfit is not None:
+        findings.append(misfit)
         content = None
-    sources = KnownSources.of_dataset(opened, content)
+    sources = KnownSources.of_dataset(opened, store, content)
     try:
         found = measure(store, sources, threads=available_cpus(), folder=room.folder, most=MOST, on_progress=advance)
         summary = summarize_lengths(store.document_lengths)
@@ -395,10 +396,6 @@ def _section(opened: OpenedDataset, facts: dict[str, Any], findings: Sequence[st
         notes=tuple(opened.origin.notes),
         findings=tuple(dict.fromkeys(findings)),
     )
-
-
-def _sizes(files: Sequence[str]) -> list[str]:
-    return [f"{path}, {size(size_bytes)}" for path, size_bytes in size_of(files).items()]
 
 
 MOST_DATASETS = 24

@@ -7,8 +7,6 @@ import glob
 import os
 import tempfile
 import threading
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
@@ -18,6 +16,7 @@ import xxhash
 from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_CLASS, read_description
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.store.storage import output_error
@@ -125,7 +124,6 @@ class RepeatedDocument:
     """Number of its first occurrence."""
     num_tokens: int
     copies: int
-    """Number of occurrences, at least 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +135,6 @@ class Repeats:
     num_extra: int
     """Documents that would go if each were kept once."""
     extra_tokens: int
-    """Tokens of those."""
     most: tuple[RepeatedDocument, ...]
     """Those with the most copies, then the longest, then the first."""
 
@@ -287,16 +284,6 @@ class Sources(Protocol):
             FormatError: If that cannot be read.
         """
         ...
-
-
-class OneSource:
-    """All documents are of one source."""
-
-    num_sources = 1
-
-    def of(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return zeros."""
-        return np.zeros(end - begin, np.int64)
 
 
 class ConsecutiveSources:
@@ -452,14 +439,9 @@ class DrawnSplit:
     dataset_tokens: int
 
     @property
-    def tokens_drawn(self) -> int:
-        """Tokens that training sees in all samples."""
-        return self.num_samples * self.sequence_length
-
-    @property
     def epochs(self) -> float:
         """How often each token of the part is seen, on average."""
-        return self.tokens_drawn / self.part_tokens if self.part_tokens else 0.0
+        return self.num_samples * self.sequence_length / self.part_tokens if self.part_tokens else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,7 +452,6 @@ class BlendOfSplit:
     sequence_length: int
     prefixes: tuple[str, ...]
     intended: tuple[float, ...]
-    """Share of each dataset by the weights."""
     num_samples: tuple[int, ...]
 
 
@@ -621,10 +602,8 @@ class Measurement:
     documents: int
     tokens: int
     empty: int
-    """Documents without tokens."""
     lengths: tuple[LengthBin, ...]
     longest: tuple[int, ...]
-    """Numbers of the longest documents."""
     shortest: tuple[int, ...]
     """Numbers of the shortest documents that have tokens."""
     counts: TokenCounts
@@ -676,7 +655,7 @@ def measure(
         return group_documents(found, ends, block.first_document)
 
     with RepeatFinder(store.num_documents, folder=folder) as finder:
-        for block, groups in _in_order(read, _blocks(store), threads):
+        for block, groups in map_ahead(read, _blocks(store), threads=threads, ahead=threads):
             finder.add(groups)
             own = sources.of(block.first_document, block.first_document + len(block.lengths))
             by_source.add(own, block.lengths, block.first_document)
@@ -733,26 +712,6 @@ def _blocks(store: TokenStore) -> Iterator[_Block]:
             begin = stop
         document += len(lengths)
         token += int(ends[-1]) if len(ends) else 0
-
-
-def _in_order(
-    read: Callable[[_Block], NDArray[np.void]], blocks: Iterator[_Block], threads: int
-) -> Iterator[tuple[_Block, NDArray[np.void]]]:
-    """Yield blocks with their results, while the next ones are read."""
-    waiting: deque[tuple[_Block, Future[NDArray[np.void]]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="measure") as pool:
-        try:
-            for block in blocks:
-                waiting.append((block, pool.submit(read, block)))
-                if len(waiting) > threads:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()
 
 
 class _IdCounter:

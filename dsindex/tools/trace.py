@@ -66,7 +66,6 @@ class ForwardReport:
     """Where samples come from."""
 
     num_samples: int
-    """Samples of the split."""
     samples: tuple[ShownSample, ...]
     notes: tuple[str, ...]
 

@@ -29,7 +29,6 @@ from dsindex.tools.verify_files import (
     verify_index,
 )
 from dsindex.tools.verify_provenance import check_provenance
-from dsindex.tools.verify_recorded import open_for_comparison, run_and_compare
 from dsindex.tools.verify_report import (
     Check,
     Step,
@@ -43,7 +42,7 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
-from dsindex.tools.verify_source import SourceConfig
+from dsindex.tools.verify_source import SourceConfig, open_for_comparison, run_and_compare
 from dsindex.tools.verify_tokens import check_tokens
 
 if TYPE_CHECKING:

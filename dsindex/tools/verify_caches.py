@@ -48,7 +48,6 @@ class CacheTask:
     """Task of checking one cache of a dataset, or of a blend that contains it."""
 
     description: str
-    """Path of the description.txt."""
     prefix: str
 
 

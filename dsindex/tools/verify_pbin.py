@@ -37,7 +37,6 @@ from dsindex.store.urls import as_prefix
 from dsindex.tools.verify import run_verify, verify_export
 from dsindex.tools.verify_files import IndexCounts, read_runs
 from dsindex.tools.verify_provenance import check_provenance
-from dsindex.tools.verify_recorded import open_for_comparison, run_and_compare
 from dsindex.tools.verify_report import (
     Check,
     Recorded,
@@ -53,16 +52,16 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
+from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 from dsindex.tools.verify_tokens import check_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
-    from dsindex.formats.pbin import PbinVersion
     from dsindex.tools.verify import VerifyConfig
     from dsindex.tools.verify_files import PbinRun
 
@@ -121,37 +120,28 @@ def _judge_damage(path: str, error: FormatError, version_name: str | None) -> tu
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError:
         return None, [f"{error}; {_REMEDY}"]
-    for version in (
-        (CURRENT_VERSION, PBIN_VERSIONS["2024-01-30"]) if version_name is None else (PBIN_VERSIONS[version_name],)
-    ):
-        header = _parse_head(head, version)
-        if header is None:
+    versions = (CURRENT_VERSION, PBIN_VERSIONS["2024-01-30"])
+    for version in versions if version_name is None else (PBIN_VERSIONS[version_name],):
+        if len(head) < version.header_bytes:
             continue
+        data_bytes = int(np.frombuffer(head, f"{version.byte_order}u8", 1)[0])
+        token_bytes = TOKEN_SIZE_BYTES
+        if version.names_token_size:
+            token_bytes = int(np.frombuffer(head, f"{version.byte_order}u4", 1, DATA_LENGTH_BYTES)[0])
+        if token_bytes not in TOKEN_SIZES:
+            continue
+        header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
         misfit = _describe_misfit(path, header, size_bytes)
         if misfit is None and version_name is not None:
             return header, []  # the index is checked separately
-        misfit = misfit or _describe_index(path, header)
+        if misfit is None:
+            misfit = _describe_index(path, header)
         return None, [f"{path}: {misfit}; the file was cut off or changed, {_REMEDY}"]
     what = (
         f"expected the header of a .pbin, {DATA_LENGTH_BYTES} bytes with the size of all tokens and "
         f"{TOKEN_SIZE_BYTES} with that of one (1, 2 or 4), got {head.hex() or 'nothing'}"
     )
     return None, [f"{path}: {what}; {_REMEDY}"]
-
-
-def _parse_head(head: bytes, version: PbinVersion) -> PbinHeader | None:
-    """Parse a header in the layout of a version without checking its size; None if it has no valid token size."""
-    if len(head) < version.header_bytes:
-        return None
-    data_bytes = int(np.frombuffer(head, f"{version.byte_order}u8", 1)[0])
-    token_bytes = TOKEN_SIZE_BYTES
-    if version.names_token_size:
-        token_bytes = int(np.frombuffer(head, f"{version.byte_order}u4", 1, DATA_LENGTH_BYTES)[0])
-    return (
-        PbinHeader(version=version, token_bytes=token_bytes, data_bytes=data_bytes)
-        if token_bytes in TOKEN_SIZES
-        else None
-    )
 
 
 def _describe_misfit(path: str, header: PbinHeader, size_bytes: int) -> str | None:
@@ -184,87 +174,58 @@ def verify_pbin_index(path: str, header: PbinHeader) -> tuple[IndexCounts | None
     Returns:
         The counts (None for a damaged index), and findings.
     """
-    scan = _IndexScan(path, header)
+    first, tokens_end = header.version.first_offset, header.version.first_offset + header.data_bytes
+    documents = empty = joints = length_bytes = 0
+    end, fits_a_join = first, True
+    wrong: list[str] = []
     try:
-        for pairs in read_pairs(path, offset=header.index_offset):
-            if len(pairs):
-                scan.add(pairs)
+        for pairs in filter(len, read_pairs(path, offset=header.index_offset)):
+            offsets, lengths = pairs[:, 0], pairs[:, 1]
+            ends = offsets + lengths  # exceeds int64 only if a length is found to be too large
+            before = np.concatenate(([end], ends[:-1]))
+            short = before - offsets
+            too_long = lengths > header.data_bytes
+            outside = (offsets < first) | too_long | (offsets > tokens_end - lengths)
+            torn = lengths % header.token_bytes != 0
+            fits_a_join &= not np.any(too_long | torn | (short < 0) | (short % JOIN_SHORTFALL != 0))
+            joints += int(np.count_nonzero(short))
+            for at in np.flatnonzero(outside | torn | (short != 0))[: _SHOWN - len(wrong)].tolist():
+                number, (offset, length) = documents + at, pairs[at].tolist()
+                if torn[at]:
+                    what = f"document {number} to be whole tokens of {header.token_bytes} bytes, got {length} bytes"
+                elif outside[at]:
+                    limits = f"from offset {first} to {tokens_end}"
+                    what = f"document {number} within the tokens, {limits}, got {length} bytes at offset {offset}"
+                elif number == 0:
+                    what = f"document 0 at offset {before[at]}, where the tokens begin, got {offset}"
+                else:
+                    why = "the two overlap" if offset < before[at] else "the bytes between belong to no document"
+                    place = f"offset {before[at]}, where document {number - 1} ends"
+                    what = f"document {number} at {place}, got {offset}: {why}"
+                wrong.append(f"{path}: expected {what}; its index was changed, {_REMEDY}")
+            documents += len(pairs)
+            empty += int(np.count_nonzero(lengths == 0))
+            length_bytes += int(np.minimum(lengths, header.data_bytes + 1).sum())
+            end = int(ends[-1])
     except FormatError as error:
         return None, [f"{error}; {_REMEDY}"]
-    findings = scan.judge()
-    return (None if findings else scan.counts()), findings
-
-
-class _IndexScan:
-    """Checks the entries of an index, a chunk at a time."""
-
-    def __init__(self, path: str, header: PbinHeader) -> None:
-        self._path = path
-        self._header = header
-        self._documents = self._empty = self._joints = self._length_bytes = 0
-        self._end = header.version.first_offset
-        self._fits_a_join = True
-        self._wrong: list[str] = []
-
-    def add(self, pairs: NDArray[np.int64]) -> None:
-        """Check the next entries, shape [n, 2], n at least 1."""
-        header = self._header
-        offsets, lengths = pairs[:, 0], pairs[:, 1]
-        ends = offsets + lengths  # exceeds int64 only if a length is found to be too large
-        before = np.concatenate(([self._end], ends[:-1]))
-        short = before - offsets
-        last = header.version.first_offset + header.data_bytes
-        too_long = lengths > header.data_bytes
-        outside = (offsets < header.version.first_offset) | too_long | (offsets > last - lengths)
-        torn = lengths % header.token_bytes != 0
-        self._fits_a_join &= not np.any(too_long | torn | (short < 0) | (short % JOIN_SHORTFALL != 0))
-        self._joints += int(np.count_nonzero(short))
-        for at in np.flatnonzero(outside | torn | (short != 0))[: _SHOWN - len(self._wrong)].tolist():
-            what = self._describe(
-                self._documents + at, pairs[at].tolist(), int(before[at]), is_outside=outside[at], is_torn=torn[at]
-            )
-            self._wrong.append(f"{self._path}: expected {what}; its index was changed, {_REMEDY}")
-        self._documents += len(pairs)
-        self._empty += int(np.count_nonzero(lengths == 0))
-        self._length_bytes += int(np.minimum(lengths, header.data_bytes + 1).sum())
-        self._end = int(ends[-1])
-
-    def _describe(self, number: int, entry: list[int], before: int, *, is_outside: bool, is_torn: bool) -> str:
-        offset, length = entry
-        header = self._header
-        if is_torn:
-            return f"document {number} to be whole tokens of {header.token_bytes} bytes, got {length} bytes"
-        if is_outside:
-            first = header.version.first_offset
-            limits = f"from offset {first} to {first + header.data_bytes}"
-            return f"document {number} within the tokens, {limits}, got {length} bytes at offset {offset}"
-        if number == 0:
-            return f"document 0 at offset {before}, where the tokens begin, got {offset}"
-        what = "the two overlap" if offset < before else "the bytes between belong to no document"
-        return f"document {number} at offset {before}, where document {number - 1} ends, got {offset}: {what}"
-
-    def judge(self) -> list[str]:
-        """Return the findings after all entries were checked."""
-        header = self._header
-        if self._joints and self._fits_a_join and self._length_bytes == header.data_bytes:
-            low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {self._joints} joints"
-            remedy = f"repair it with: dsindex repair {self._path} --output NEW.pbin"
-            return [f"{self._path}: {low}, as Modalities leaves them when it joins files; {remedy}"]
-        last = header.version.first_offset + header.data_bytes
-        if not self._wrong and self._end != last:
-            what = f"the last document to end at offset {last}, where the tokens end, got {self._end}"
-            return [f"{self._path}: expected {what}; its index was changed, {_REMEDY}"]
-        return self._wrong
-
-    def counts(self) -> IndexCounts:
-        """Return the counts of an intact index."""
-        return IndexCounts(
-            num_sequences=self._documents,
-            num_documents=self._documents,
-            num_tokens=self._header.num_tokens,
-            num_empty_documents=self._empty,
-            token_dtype=self._header.dtype.newbyteorder("=").name,
-        )
+    if joints and fits_a_join and length_bytes == header.data_bytes:
+        low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {joints} joints"
+        remedy = f"repair it with: dsindex repair {path} --output NEW.pbin"
+        return None, [f"{path}: {low}, as Modalities leaves them when it joins files; {remedy}"]
+    if not wrong and end != tokens_end:
+        what = f"the last document to end at offset {tokens_end}, where the tokens end, got {end}"
+        wrong.append(f"{path}: expected {what}; its index was changed, {_REMEDY}")
+    if wrong:
+        return None, wrong
+    counts = IndexCounts(
+        num_sequences=documents,
+        num_documents=documents,
+        num_tokens=header.num_tokens,
+        num_empty_documents=empty,
+        token_dtype=header.dtype.newbyteorder("=").name,
+    )
+    return counts, []
 
 
 def verify_pbin_ends(piece: PbinEndsPiece) -> list[str]:
@@ -307,9 +268,27 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
         checks.append(opened)
     elif config.against_source:
         checks.append(Check(notes=("the header is damaged, so the file could not be compared with its source",)))
-    counts, index = _check_index(path, header)
-    provenance = _check_provenance(recorded, counts)
-    checks += [index, *_check_content(path, recorded, header, counts), provenance]
+    counts, findings = verify_pbin_index(path, header) if header is not None else (None, [])
+    name = "every entry of the index against the tokens" if counts is not None else None
+    checks.append(Check(name=name, findings=tuple(findings)))
+    content, provenance = recorded.content, Check()
+    account = content.account if content is not None else None
+    if counts is not None:
+        num_without_row = account.empty_documents if account is not None else 0
+        provenance = check_provenance(recorded, num_documents=counts.num_documents, num_without_row=num_without_row)
+        if content is not None:
+            checks.append(check_counts(path, content, counts))
+            checks.append(check_record_counts(path, content, counts, keeps_empty=False))
+            checks.append(check_quarantine(recorded))
+    if is_stored(path):
+        dtype = header.dtype.str if header is not None else "u1"
+        tokens = (header.version.header_bytes, header.index_offset) if header is not None else (0, 0)
+        judge = partial(_judge_eod, path, header)
+        checks.append(check_tokens(recorded, suffix=_SUFFIX, dtype=dtype, tokens=tokens, judge_num_eod=judge))
+    checks += check_files(recorded, token_suffix=_SUFFIX, structural=(_SUFFIX,))
+    if content is not None and content.eod_id is not None and header is not None and counts is not None:
+        checks.append(_check_ends(path, content.eod_id, header, counts.num_documents))
+    checks.append(provenance)
     selection = source.settings.selection if source is not None else None
     executor = start_with_nodes(config, reporter, holds_gil=selection is not None and selection.needs_jq)
     try:
@@ -339,47 +318,6 @@ def _read_recorded(path: str) -> tuple[Recorded, str | None]:
         return recorded, read_pbin_options(prefix, recorded.content).pbin_era
     except FormatError as error:
         return Recorded(prefix=prefix, is_there=True, check=Check(findings=(str(error),))), None
-
-
-def _check_index(path: str, header: PbinHeader | None) -> tuple[IndexCounts | None, Check]:
-    if header is None:
-        return None, Check()
-    counts, findings = verify_pbin_index(path, header)
-    name = "every entry of the index against the tokens" if counts is not None else None
-    return counts, Check(name=name, findings=tuple(findings))
-
-
-def _check_content(
-    path: str, recorded: Recorded, header: PbinHeader | None, counts: IndexCounts | None
-) -> Iterator[Check]:
-    """Yield the checks against the manifest, and of the tokens."""
-    content = recorded.content
-    if content is not None and counts is not None:
-        yield check_counts(path, content, counts)
-        yield check_record_counts(path, content, counts, keeps_empty=False)
-        yield check_quarantine(recorded)
-    if is_stored(path):
-        yield check_tokens(
-            recorded,
-            suffix=_SUFFIX,
-            dtype=header.dtype.str if header is not None else "u1",
-            tokens=(header.version.header_bytes, header.index_offset) if header is not None else (0, 0),
-            judge_num_eod=partial(_judge_eod, path, header),
-        )
-    yield from check_files(recorded, token_suffix=_SUFFIX, structural=(_SUFFIX,))
-    if content is not None and content.eod_id is not None and header is not None and counts is not None:
-        yield _check_ends(path, content.eod_id, header, counts.num_documents)
-
-
-def _check_provenance(recorded: Recorded, counts: IndexCounts | None) -> Check:
-    if counts is None:
-        return Check()
-    account = recorded.content.account if recorded.content is not None else None
-    return check_provenance(
-        recorded,
-        num_documents=counts.num_documents,
-        num_without_row=account.empty_documents if account is not None else 0,
-    )
 
 
 def _judge_eod(path: str, header: PbinHeader | None, content: Content, num_eod: int) -> Verdict:

@@ -76,7 +76,6 @@ class Check:
     steps: Iterable[Step] = ()
     """The steps, consumed once and only as they can be started."""
     size: int = 0
-    """Total size of all steps."""
     shared: object = None
     """Last argument of every call, sent to each worker once; None: no such argument."""
     judge: Callable[[Iterator[Any]], Verdict] = collect_findings

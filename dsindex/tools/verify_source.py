@@ -19,6 +19,7 @@ from dsindex.engine.inputs import detect_form, find_parts
 from dsindex.engine.manifest import read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.engine.shards.shuffle import shuffled_order
 from dsindex.errors import BadRecordError, InputError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
@@ -33,11 +34,11 @@ from dsindex.text.parts import read_part
 from dsindex.text.record_blocks import TextColumn
 from dsindex.text.selection import Selection, open_pattern, open_selection
 from dsindex.text.tokenizer import decode, load_tokenizer
-from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, ShuffledDocuments
-from dsindex.tools.verify_report import load_recorded, read_pbin_options
+from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, ShuffledDocuments, read_runs
+from dsindex.tools.verify_report import Check, RanCheck, Step, Verdict, load_recorded, read_pbin_options, run_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,11 +46,13 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import InputFormat
     from dsindex.engine.manifest import Content, Manifest, RecordedInput
     from dsindex.execution.calls import Executor
+    from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.pbin import PbinHeader
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.verify_files import Documents, PbinRun, StoredDocuments
+    from dsindex.tools.verify_files import Documents, IndexCounts, PbinRun, StoredDocuments
+    from dsindex.tools.verify_report import Recorded
 
 
 DOCUMENTS_PER_SLICE = 1 << 16
@@ -134,28 +137,13 @@ class SourceRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordCounts:
-    """The numbers of lines and documents of a range."""
-
-    lines: int
-    documents: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A document that differs from its source."""
-
-    document: int
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceResult:
     """The result of one piece."""
 
     documents: int
     """Number of documents compared, up to the first that differs."""
-    difference: Difference | None
+    difference: tuple[int, str] | None
+    """The first document that differs, and how."""
 
 
 def plan_slices(num_documents: int, share: float) -> list[DocumentSlice]:
@@ -191,8 +179,8 @@ def choose_ranges(ranges: Sequence[SourceRange], share: float) -> list[SourceRan
     return sorted(chosen, key=lambda piece: (piece.input, piece.begin))
 
 
-def count_records(piece: SourceRange, settings: SourceSettings) -> RecordCounts:
-    """Count lines and documents of a range.
+def count_records(piece: SourceRange, settings: SourceSettings) -> tuple[int, int]:
+    """Return the numbers of lines and documents of a range.
 
     Texts are encoded only for a packed layout, or where the tokenizer's library may have failed on some.
     """
@@ -203,7 +191,7 @@ def count_records(piece: SourceRange, settings: SourceSettings) -> RecordCounts:
             documents += len(block.offsets)
         else:
             documents += len(_lay_out(block, piece, settings)[1].sequences_per_document)
-    return RecordCounts(lines=lines, documents=documents)
+    return lines, documents
 
 
 def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResult:
@@ -219,13 +207,15 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
         for first, last in pairwise([0, *cuts.tolist(), end - begin]):
             low, high = own.start + first, own.start + last
             number = int(inputs[low])
+            start, stop, input_bytes = int(offsets[low]), int(offsets[high - 1]) + 1, settings.inputs[number].size_bytes
+            if piece.share >= 1:  # read the text between documents as well, where none may be missing
+                start = start if low and inputs[low - 1] == number else 0
+                is_followed = high < len(inputs) and inputs[high] == number
+                stop = int(offsets[high]) if is_followed else input_bytes
             source = SourceRange(
                 input=number,
-                # A full comparison also reads the text between documents, where none may be missing.
-                begin=0 if piece.share >= 1 and (low == 0 or inputs[low - 1] != number) else int(offsets[low]),
-                end=_end_of_run(settings, number, inputs, offsets, high)
-                if piece.share >= 1
-                else min(int(offsets[high - 1]) + 1, settings.inputs[number].size_bytes),
+                begin=start,
+                end=min(stop, input_bytes),
                 first_document=begin + first,
                 num_documents=last - first,
                 first_line=1,
@@ -258,15 +248,6 @@ def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray
         lengths.append(documents.sequence_lengths.astype(np.int32))
         counts.append(documents.sequences_per_document.astype(np.int32))
     return np.concatenate(lengths), np.concatenate(counts)
-
-
-def _end_of_run(
-    settings: SourceSettings, number: int, inputs: NDArray[np.int32], offsets: NDArray[np.int64], after: int
-) -> int:
-    """Return the offset at which the document after a run begins, or the end of the input."""
-    if after < len(inputs) and inputs[after] == number:
-        return int(offsets[after])
-    return settings.inputs[number].size_bytes
 
 
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
@@ -308,22 +289,20 @@ def _lay_out(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -
     return block, lay_out_documents(batch, per_record, dtype=dtype, eod_id=settings.eod_id, empty_documents=empty)
 
 
-def _open_documents(settings: SourceSettings, run: PbinRun | None) -> StoredDocuments:
-    if settings.pbin is None:
-        return IndexedDocuments(settings.dataset)
-    if run is None:
-        raise ValueError("expected the documents of a .pbin with the piece, got none")
-    return PbinDocuments(settings.dataset, settings.pbin, run)
-
-
 class _Comparison:
     """Compares ranges until the first document that differs."""
 
     def __init__(self, settings: SourceSettings, run: PbinRun | None, stored: StoredDocuments | None = None) -> None:
         self._settings = settings
-        self._stored = stored or _open_documents(settings, run)
+        if stored is None and settings.pbin is None:
+            stored = IndexedDocuments(settings.dataset)
+        elif stored is None:
+            if run is None or settings.pbin is None:
+                raise ValueError("expected the documents of a .pbin with the piece, got none")
+            stored = PbinDocuments(settings.dataset, settings.pbin, run)
+        self._stored = stored
         self._documents = 0
-        self.difference: Difference | None = None
+        self.difference: tuple[int, str] | None = None
 
     def result(self) -> SourceResult:
         return SourceResult(documents=self._documents, difference=self.difference)
@@ -363,11 +342,9 @@ class _Comparison:
     def _differs(self, document: int, what: str) -> None:
         again = "build" if self._settings.pbin is None else "pack"
         document = self._stored.position(document)
-        self.difference = Difference(
-            document=document,
-            sentence=f"{self._settings.dataset}: document {document} differs from its source: {what}; "
-            f"restore the dataset's files, or {again} it again with --fresh",
-        )
+        where = f"{self._settings.dataset}: document {document} differs from its source"
+        remedy = f"restore the dataset's files, or {again} it again with --fresh"
+        self.difference = document, f"{where}: {what}; {remedy}"
 
     def _first_difference(self, document: int, got: LaidOutDocuments) -> tuple[int, str] | None:
         """Compare documents with the dataset's from `document` on; return the first difference, if any."""
@@ -564,20 +541,12 @@ def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection 
     is_sampled = options.sample is not None or any(file.share is not None for file in content.inputs)
     has_bad = content.account is not None and content.account.quarantined > 0
     if (is_sampled or has_bad) and options.json_key is not None:
-        keys += _other_keys(options.json_key, plan)
+        # A record that is bad for another key was quarantined for all, and a sample depends on the texts of all keys.
+        others = plan["settings"].get("json-keys")
+        if isinstance(others, list) and options.json_key in others:
+            keys = [*keys, *(other for other in others if isinstance(other, str) and other != options.json_key)]
     size = None if options.token_ids is None else content.tokenizer.vocabulary_size
     return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
-
-
-def _other_keys(key: str, plan: Mapping[str, Any]) -> list[str]:
-    """Return the build's other keys: a record that is bad for one of them was quarantined for all.
-
-    A sample depends on the texts of all keys, too.
-    """
-    keys = plan["settings"].get("json-keys")
-    if not isinstance(keys, list) or key not in keys:
-        return []
-    return [other for other in keys if isinstance(other, str) and other != key]
 
 
 def _find_inputs(
@@ -621,17 +590,15 @@ def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
     Raises:
         InputError: If an input cannot be read.
     """
-    return [
-        SourceRange(input=number, begin=begin, end=end, first_document=0, num_documents=None, first_line=1)
-        for number, file in enumerate(settings.inputs)
-        for begin, end in pairwise(_bounds(file))
-    ]
-
-
-def _bounds(file: SourceInput) -> tuple[int, ...]:
-    """Return where ranges of an input begin, and where the last one ends; a compressed stream is one range."""
-    parts = find_parts(file.path, file.form, shard_size=RANGE_BYTES)
-    return (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes) if parts is None else parts.bounds
+    ranges = []
+    for number, file in enumerate(settings.inputs):
+        parts = find_parts(file.path, file.form, shard_size=RANGE_BYTES)
+        bounds = (*range(0, file.size_bytes, RANGE_BYTES), file.size_bytes) if parts is None else parts.bounds
+        ranges += [
+            SourceRange(input=number, begin=begin, end=end, first_document=0, num_documents=None, first_line=1)
+            for begin, end in pairwise(bounds)
+        ]
+    return ranges
 
 
 def lay_out_source(
@@ -648,6 +615,158 @@ def lay_out_source(
         for number, piece in enumerate(plan_ranges(settings))
     )
     return run_in_order(executor, calls)
+
+
+def open_for_comparison(
+    recorded: Recorded, config: SourceConfig, *, pbin: PbinHeader | None = None
+) -> tuple[RecordedSource | None, Check]:
+    """Find the source of a dataset, before any long work begins.
+
+    Args:
+        recorded: The dataset's manifest.
+        config: Options of tokenizer and engine.
+        pbin: Header of the `.pbin`; None for an MMIDIDX pair.
+
+    Returns:
+        The source, or None if the dataset cannot be compared; and a check with the reasons, such as changed inputs.
+
+    Raises:
+        InputError: If there is no manifest, or the dataset was not made from text.
+        TokenizerError: If the tokenizer is missing or differs from the recorded one.
+    """
+    if recorded.content is None and recorded.is_there:
+        note = "the manifest is damaged, so the dataset could not be compared with its source"
+        return None, Check(notes=(note,))
+    source = open_recorded_source(recorded.prefix, recorded.manifest, config, pbin=pbin)
+    return (None if source.findings else source), Check(findings=source.findings)
+
+
+def run_and_compare(
+    checks: Sequence[Check],
+    source: RecordedSource | None,
+    *,
+    provenance: Check,
+    counts: IndexCounts | None,
+    share: float,
+    executor: Executor,
+    reporter: Reporter,
+) -> list[RanCheck]:
+    """Run all checks of a dataset, then compare it with its source, if there is one.
+
+    Args:
+        checks: The checks, in the order of the report.
+        source: The result of `open_for_comparison`.
+        provenance: The one of `checks` that must succeed before documents are found through the provenance.
+        counts: Counts of the index; None if it is damaged.
+        share: Share of the documents to compare, in (0, 1].
+        executor: Runs the calls.
+        reporter: Shows progress.
+    """
+    ran = run_checks(checks, executor=executor, reporter=reporter)
+    if source is None:
+        return ran
+    if not any(each.check is provenance and each.is_sound for each in ran):
+        source = source.without_provenance()
+    return [*ran, compare_with_source(source, counts, share=share, executor=executor, reporter=reporter)]
+
+
+def compare_with_source(
+    source: RecordedSource, counts: IndexCounts | None, *, share: float, executor: Executor, reporter: Reporter
+) -> RanCheck:
+    """Tokenize again and find the first document that differs, if the dataset's index is intact.
+
+    Args:
+        source: The result of `open_for_comparison`.
+        counts: Counts of the index; None if it is damaged.
+        share: Share of the documents to compare, in (0, 1], chosen by a hash of their numbers.
+        executor: Runs the calls.
+        reporter: Shows progress.
+    """
+    if counts is None:
+        note = "the index is damaged, so the dataset could not be compared with its source"
+        return RanCheck(check=Check(notes=(note,)), verdict=Verdict())
+    settings, num_documents = source.settings, counts.num_documents
+    seed = settings.shuffle_seed
+    function: Callable[..., SourceResult] = compare_range
+    pieces: Iterable[DocumentSlice | SourceRange]
+    missing: list[str] = []
+    if seed is None and settings.provenance is not None and settings.has_offsets:
+        function, slices = compare_slice, plan_slices(num_documents, share)
+        pieces, bounds = slices, [(piece.begin, piece.end) for piece in slices]
+    else:
+        ranges, wanted = number_ranges(settings, executor=executor, reporter=reporter)
+        if wanted != num_documents:
+            missing.append(
+                f"{settings.dataset}: expected the {wanted} documents of the inputs, got {num_documents}; "
+                f"run the job again with --fresh"
+            )
+        if seed is not None:
+            ranges = [] if missing else find_positions(ranges, seed)
+        pieces = chosen = choose_ranges(ranges, share)
+        bounds = [(piece.first_document, piece.first_document + (piece.num_documents or 0)) for piece in chosen]
+
+    def judge(results: Iterable[SourceResult]) -> Verdict:
+        """Report the first document that differs and the number of other pieces that differ."""
+        compared, differences = 0, []
+        for result in results:
+            compared += result.documents
+            if result.difference is not None:
+                differences.append(result.difference)
+        first = [min(differences)[1]] if differences else []
+        if len(differences) > 1:
+            first[0] += f" (and {len(differences) - 1} other pieces differ as well)"
+        checked = (
+            f"against the source: {compared:,} of {num_documents:,} documents tokenized again"
+            f" with {settings.engine.describe()}"
+        )
+        return Verdict(checked=(checked,), findings=(*first, *missing))
+
+    steps = (
+        Step(call=Call(name=f"compare[{n}]", place=f"piece {n}", function=function, arguments=(piece,)), size=1)
+        for n, piece in enumerate(_with_runs(settings, pieces, bounds))
+    )
+    check = Check(steps=steps, size=len(bounds), shared=settings, judge=judge)
+    [ran] = run_checks([check], executor=executor, reporter=reporter, stage="compare", unit="pieces")
+    return ran
+
+
+def _with_runs(
+    settings: SourceSettings, pieces: Iterable[DocumentSlice | SourceRange], bounds: Sequence[tuple[int, int]]
+) -> Iterator[DocumentSlice | SourceRange]:
+    """Add the index entries of pieces of a `.pbin`; workers read those of an MMIDIDX pair themselves."""
+    if settings.pbin is None:
+        yield from pieces
+        return
+    for piece, run in zip(pieces, read_runs(settings.dataset, settings.pbin, bounds), strict=True):
+        yield replace(piece, run=run)
+
+
+def find_positions(ranges: Sequence[SourceRange], seed: int) -> list[SourceRange]:
+    """Return ranges with the places of their documents in the dataset shuffled with a seed."""
+    order = shuffled_order(seed, sum(piece.num_documents or 0 for piece in ranges))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    return [replace(piece, positions=positions[piece.first_document :][: piece.num_documents or 0]) for piece in ranges]
+
+
+def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Reporter) -> tuple[list[SourceRange], int]:
+    """Count the documents of all ranges; return the ranges with their first documents and lines, and the total."""
+    ranges = plan_ranges(settings)
+    shared = executor.share(settings)
+    reporter.stage("count", total=len(ranges), unit="pieces")
+    calls = (
+        Call(name=f"count[{number}]", place=f"piece {number}", function=count_records, arguments=(piece, shared))
+        for number, piece in enumerate(ranges)
+    )
+    numbered = []
+    document, line, before = 0, 1, 0
+    counts = run_in_order(executor, calls, on_idle=reporter.tick)
+    for piece, (num_lines, num_documents) in zip(ranges, counts, strict=True):
+        reporter.advance(1)
+        line = line if piece.input == before else 1
+        numbered.append(replace(piece, first_document=document, num_documents=num_documents, first_line=line))
+        document, line, before = document + num_documents, line + num_lines, piece.input
+    return numbered, document
 
 
 # The text of tokens that were traced, and whether their inputs are still what they were.
@@ -714,31 +833,30 @@ class TracedTexts:
 
     def _find_input(self, manifest: Manifest, number: int) -> str | None:
         recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
-        path = recorded.path
-        if (path == STANDARD_INPUT or not is_there(path)) and number < len(planned):
+        path, is_piped = recorded.path, recorded.path == STANDARD_INPUT
+        if (is_piped or not is_there(path)) and number < len(planned):
             path = str(planned[number][0])
-        was = "lines are those that it had when the dataset was made from it"
-        if not is_there(path):
-            if recorded.path != STANDARD_INPUT:
-                self._notes[f"{path}: this input is not there any more; {was}"] = None
+        if is_piped and not is_there(path):
             return None
+        problem = f"{path}: this input is not there any more"
         try:
-            path = spooled_path(path) if recorded.path == STANDARD_INPUT else path
-            status = input_status(path)
-            path = status.path
-            same = status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint
+            if is_there(path):
+                path = spooled_path(path) if is_piped else path
+                status = input_status(path)
+                path, problem = status.path, f"{status.path}: this input has changed"
+                if status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint:
+                    return path
         except MissingObjectError:
-            self._notes[f"{path}: this input is not there any more; {was}"] = None
-            return None
+            problem = f"{path}: this input is not there any more"
         except InputError as error:
-            self._notes[f"{error}; {was}"] = None
-            return None
+            problem = str(error)
         except OSError as error:
-            self._notes[f"{path}: this input cannot be read ({error.strerror}); {was}"] = None
-            return None
-        if not same:
-            self._notes[f"{path}: this input has changed; {was}"] = None
-        return path if same else None
+            problem = f"{path}: this input cannot be read ({error.strerror})"
+        self._note(f"{problem}; lines are those that it had when the dataset was made from it")
+        return None
+
+    def _note(self, sentence: str) -> None:
+        self._notes[sentence] = None
 
     def _manifest(self, prefix: str) -> Manifest | None:
         if prefix not in self._manifests:
@@ -749,14 +867,11 @@ class TracedTexts:
         manifest = self._manifest(prefix)
         recorded = None if manifest is None else manifest.content.tokenizer
         if recorded is None or manifest is None:
+            lacks = f"{prefix}: has no manifest that names its tokenizer"
             if self._given is None:
-                self._notes[f"{prefix}: has no manifest that names its tokenizer; show text with --tokenizer-model"] = (
-                    None
-                )
+                self._note(f"{lacks}; show text with --tokenizer-model")
                 return None
-            self._notes[
-                f"{prefix}: has no manifest that names its tokenizer; the text is {self._given}'s, which may be another"
-            ] = None
+            self._note(f"{lacks}; the text is {self._given}'s, which may be another")
             return self._by_sha256.setdefault("given", load_tokenizer(self._given))
         if recorded.sha256 not in self._by_sha256:
             try:
@@ -764,6 +879,6 @@ class TracedTexts:
             except TokenizerError as error:
                 if self._given is not None:
                     raise
-                self._notes[f"{error}; without it, documents are shown instead of the text of the tokens"] = None
+                self._note(f"{error}; without it, documents are shown instead of the text of the tokens")
                 return None
         return self._by_sha256[recorded.sha256]

@@ -184,7 +184,6 @@ class DatasetSummary:
     """Tokens that half of the documents have at most."""
     longest: int | None
     extra_documents: int
-    """Repetitions of documents."""
     extra_tokens: int
     bytes_per_token: float | None
     used_ids: int
@@ -192,7 +191,6 @@ class DatasetSummary:
     lengths: tuple[LengthBin, ...]
     tokenizer: str | None
     digest: str | None
-    """Digest of the tokens, if it is recorded."""
 
 
 def show_overview(datasets: Sequence[DatasetSummary]) -> tuple[Block, ...]:
@@ -285,10 +283,10 @@ def show_unusual(found: Measurement, texts: DocumentTexts) -> Block:
     bounds = [("1" if bound == 2 else f"1 to {bound - 1:,}", 1, bound) for bound in SHORT]
     longest = found.lengths[-1].end if found.lengths else 0
     bounds += [(f"{bound:,} or more", bound, 2**63) for bound in LONG if bound == LONG[0] or bound < longest]
-    rows = [
-        (name, [each for each in found.lengths if least <= each.begin and each.end <= most])
-        for name, least, most in bounds
-    ]
+    rows = []
+    for name, least, most in bounds:
+        bins = [each for each in found.lengths if least <= each.begin and each.end <= most]
+        rows.append((name, sum(each.documents for each in bins), sum(each.tokens for each in bins)))
     tables = [
         Table(
             caption="Short and long documents",
@@ -296,14 +294,8 @@ def show_unusual(found: Measurement, texts: DocumentTexts) -> Block:
             rows=(
                 ("none", number(found.empty), percent(found.empty, found.documents), "0", "-"),
                 *(
-                    (
-                        name,
-                        number(sum(each.documents for each in bins)),
-                        percent(sum(each.documents for each in bins), found.documents),
-                        number(sum(each.tokens for each in bins)),
-                        percent(sum(each.tokens for each in bins), found.tokens),
-                    )
-                    for name, bins in rows
+                    (name, *_amount_and_share(documents, found.documents), *_amount_and_share(tokens, found.tokens))
+                    for name, documents, tokens in rows
                 ),
             ),
         )
@@ -329,6 +321,10 @@ def show_unusual(found: Measurement, texts: DocumentTexts) -> Block:
     return Block(title="Short, long and repeated documents", sentences=(sentence,), tables=tuple(tables))
 
 
+def _amount_and_share(amount: int, total: int) -> tuple[str, str]:
+    return number(amount), percent(amount, total)
+
+
 def show_sources(
     totals: Sequence[SourceTotals], names: Sequence[str], input_bytes: Sequence[int | None], texts: DocumentTexts
 ) -> Block:
@@ -351,13 +347,8 @@ def show_sources(
     def row(name: str, places: Sequence[int], *, is_rest: bool = False) -> tuple[str, ...]:
         documents = sum(totals[place].documents for place in places)
         own = sum(totals[place].tokens for place in places)
-        cells = [
-            name,
-            number(documents),
-            number(own),
-            percent(own, tokens),
-            short(own / documents) if documents else "-",
-        ]
+        mean = short(own / documents) if documents else "-"
+        cells = [name, number(documents), *_amount_and_share(own, tokens), mean]
         if has_inputs:
             sizes = [input_bytes[place] for place in places]
             known = sum(size for size in sizes if size is not None)

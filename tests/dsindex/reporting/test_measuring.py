@@ -13,7 +13,6 @@ from dsindex.tools.inspect_kinds import IndexedStore
 from dsindex.tools.report_measures import (
     DOCUMENTS,
     ConsecutiveSources,
-    OneSource,
     RepeatFinder,
     find_spans,
     group_documents,
@@ -38,7 +37,13 @@ def some_documents(seed: int, num: int) -> list[list[int]]:
 
 def measured(folder: Path, documents: list[list[int]], sources: Sources | None = None, threads: int = 2) -> Measurement:
     prefix = write_dataset(folder / "d", [[document] for document in documents])
-    return measure(IndexedStore(prefix), sources or OneSource(), threads=threads, folder=str(folder), most=MOST)
+    return measure(
+        IndexedStore(prefix),
+        sources or ConsecutiveSources([len(documents)]),
+        threads=threads,
+        folder=str(folder),
+        most=MOST,
+    )
 
 
 @pytest.mark.parametrize(("block_documents", "block_tokens"), [(1 << 16, 1 << 24), (3, 1 << 24), (50, 7)])
@@ -119,7 +124,7 @@ def test_digests_that_share_a_half_are_different(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["<i4", "<i8"])
 def test_ids_outside_every_vocabulary_are_counted_together(dtype: str, tmp_path: Path) -> None:
     prefix = write_dataset(tmp_path / "d", [[[5, -1, 5]], [[2**31 - 1, 1 << 20]]], dtype=dtype)
-    found = measure(IndexedStore(prefix), OneSource(), threads=1, folder=str(tmp_path), most=1).counts
+    found = measure(IndexedStore(prefix), ConsecutiveSources([2]), threads=1, folder=str(tmp_path), most=1).counts
     assert (found.others, found.other_ids) == (3, (-1, 2**31 - 1))
     assert found.by_id.tolist() == [0, 0, 0, 0, 0, 2]
 
