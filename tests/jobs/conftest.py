@@ -9,6 +9,7 @@ from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
+from tests.support.jobs import config_of
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
 if TYPE_CHECKING:
@@ -60,15 +61,7 @@ def make_config(tmp_path: Path) -> Callable[..., BuildConfig]:
     """A build of the project's own golden text into a folder of the test."""
 
     def make(**options: object) -> BuildConfig:
-        defaults: dict[str, object] = {
-            "input": (str(OWN.docs),),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "append_eod": True,
-            "output_prefix": str(tmp_path / "out" / "docs"),
-            "executor": "local",
-            "workers": 2,
-            "shard_size": "8KiB",
-        }
-        return BuildConfig(**{**defaults, **options})
+        own = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
+        return config_of(BuildConfig, OWN.docs, **{**own, **options})
 
     return make

@@ -214,12 +214,7 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
         ("mix", [{"a": 0.4}], {}, "source: expected an amount such as '40%', '2epochs' or '10B', or None, got 0.4"),
         ("mix", ["a"], {"check": True}, "mix: check=True needs data_cache_path, the folder of the caches"),
         ("pack", ["a"], {"tokenizer": "t", "output": "x.bin"}, "pack: output: expected the name of a .pbin file"),
-        (
-            "verify",
-            ["a"],
-            {"sample": 0.5},
-            "verify: sample needs against_source=True: it is the share",
-        ),
+        ("verify", ["a"], {"sample": 0.5}, "verify: sample needs against_source=True: it is the share"),
         ("verify", ["a.pbin"], {"cache": "c"}, "verify: cache checks Megatron's index caches, which a.pbin"),
         ("repair", [["a", "b"]], {"output": "o"}, r"prefix: expected one dataset, got 2 \(a, b\); choose one"),
         ("repair", ["a"], {"output": "o.pbin"}, "repair: expected a prefix as output for the prefix a"),

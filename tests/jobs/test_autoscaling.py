@@ -183,11 +183,7 @@ NODE = {"Resources": {"CPU": 4.0, "memory": 100.0}}
     ids=["static", "silent", "silent for long", "autoscaled", "lost", "lost for long", "autoscaled and lost"],
 )
 def test_wait_ends_where_nobody_adds_nodes(
-    cluster: Any,
-    nodes: list[dict[str, Any]],
-    adds_nodes: bool | None,
-    seconds: float,
-    fault: str | None,
+    cluster: Any, nodes: list[dict[str, Any]], adds_nodes: bool | None, seconds: float, fault: str | None
 ) -> None:
     cluster.state["nodes"] = nodes
     size = cluster.ClusterSize("h:1")

@@ -22,6 +22,7 @@ from dsindex.text.parts import read_part
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, golden_runs
+from tests.support.jobs import config_of
 from tests.support.killed import run_until_killed
 from tests.support.published import published
 
@@ -42,18 +43,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def build(source: Path, out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (source.name,),
-        "json_keys": ("text", "title"),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "on_bad_record": "quarantine",
-        "executor": "local",
-        "workers": 2,
-    }
+    own: dict[str, Any] = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    own["output_prefix"] = str(out / "x")
     with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
-        return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+        return run_build(config_of(BuildConfig, source.name, **{**own, **options}), reporter=Reporter())
 
 
 def outputs(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
+from tests.support.jobs import config_of
 from tests.support.killed import run_until_killed
 
 if TYPE_CHECKING:
@@ -39,17 +40,11 @@ RECORDS[18]["text"] = "two\nlines\r\nand a half"
 
 
 def build(source: Path | list[str], out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": tuple(source) if isinstance(source, list) else (str(source),),
-        **({} if "token_ids" in options else {"json_keys": ("text", "title")}),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "executor": "local",
-        "workers": 2,
-    }
+    own: dict[str, Any] = {} if "token_ids" in options else {"json_keys": ("text", "title")}
+    own |= {"append_eod": True, "output_prefix": str(out / "x")}
     out.mkdir(exist_ok=True)
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    given = tuple(source) if isinstance(source, list) else source
+    return run_build(config_of(BuildConfig, given, **{**own, **options}), reporter=Reporter())
 
 
 def data(out: Path) -> dict[str, bytes]:

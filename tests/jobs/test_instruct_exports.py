@@ -22,7 +22,7 @@ from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.exports import bridge, hugging_face
 from dsindex.jobs.instruct import run_instruct
-from dsindex.options.instruct import InstructConfig
+from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
 
 
-CONFIG = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
+CONFIG = instruct_jobs.SPLIT_IN_PARTS
 KINDS = ("hf", "hf-disk", "bridge", "sft")
 FOLDERS = ("chat_hf", "chat_hf_disk", "chat_bridge_768", "chat_sft")
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -70,20 +70,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> Path:
     return folder
 
 
-def job(folder: Path, chats: Path, **options: Any) -> InstructConfig:
-    defaults: dict[str, Any] = {
-        "input": (str(chats),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(folder / "chat"),
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "16KiB",
-        "seq_length": 768,
-        "split": "8,1,1",
-        "on_bad_record": "quarantine",
-        "export": KINDS,
-    }
-    return InstructConfig(**{**defaults, **options})
+def job(folder: Path, chats: Path, **options: Any) -> Any:
+    return instruct_jobs.job(folder / "chat", **{"input": (str(chats),), "export": KINDS, **options})
 
 
 def exported(folder: Path, *folders: str) -> dict[str, bytes]:

@@ -110,12 +110,7 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind:
     ("name", "content", "flags", "options"),
     [
         ("cl100k_base.tiktoken", tiktoken_file(), [], None),
-        (
-            "tokenizer.model",
-            tiktoken_file(),
-            ["--tiktoken-encoding", "llama3"],
-            {"tiktoken_encoding": "llama3"},
-        ),
+        ("tokenizer.model", tiktoken_file(), ["--tiktoken-encoding", "llama3"], {"tiktoken_encoding": "llama3"}),
         ("tekken.json", tekken_file(pattern=r"\S+|\s+"), [], None),
         (
             "vocab.json",

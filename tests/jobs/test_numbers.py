@@ -77,10 +77,7 @@ def test_numbers_out_of_range_are_refused_before_work(
         ([*INDEX, "--split", "9" * 400], "--split: expected one to three shares"),
         ([*INDEX, "--split", "0,1,0"], "--epochs counts epochs of train, which has no data"),
         ([*INDEX, "--like", "missing.txt"], "missing.txt: "),
-        (
-            [*STEPS, "--step-batch-size-schedule", "7"],
-            "--step-batch-size-schedule: expected",
-        ),
+        ([*STEPS, "--step-batch-size-schedule", "7"], "--step-batch-size-schedule: expected"),
     ],
     ids=lambda words: " ".join(words)[-40:] if isinstance(words, list) else "",
 )

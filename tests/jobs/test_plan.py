@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.engine.identity import Plan, describe_changes, has_added_inputs
-from dsindex.engine.inputs import (
-    MAX_SHARDS,
-    InputFile,
-    choose_shard_size,
-    choose_shard_sizes,
-    find_inputs,
-    plan_shards,
-)
+from dsindex.engine.inputs import MAX_SHARDS, InputFile, choose_shard_size, choose_shard_sizes, find_inputs, plan_shards
 from dsindex.options.numbers import parse_size
 
 if TYPE_CHECKING:

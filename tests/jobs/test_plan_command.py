@@ -110,13 +110,7 @@ broken
 
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [
-        ("/home/x", "ext4"),
-        ("/mnt", "nfs4"),
-        ("/mnt/a/b", "nfs4"),
-        ("/mnt/fast disk/b", "xfs"),
-        ("/mntx", "ext4"),
-    ],
+    [("/home/x", "ext4"), ("/mnt", "nfs4"), ("/mnt/a/b", "nfs4"), ("/mnt/fast disk/b", "xfs"), ("/mntx", "ext4")],
 )
 def test_file_system_is_that_of_the_longest_mount(folder: str, kind: str, tmp_path: Path) -> None:
     table = tmp_path / "mounts"

@@ -16,17 +16,16 @@ from dsindex.engine.ledger import Ledger
 from dsindex.errors import BadRecordError, InputError
 from dsindex.execution.local import ThreadExecutor
 from dsindex.formats.pbin import PBIN_VERSIONS
-from dsindex.instruction.config import check_config
 from dsindex.jobs.build import run_build
 from dsindex.jobs.instruct import run_instruct
 from dsindex.jobs.pack import run_pack
 from dsindex.options.build import BuildConfig
-from dsindex.options.instruct import InstructConfig
 from dsindex.options.pack import PackConfig
 from dsindex.store.storage import digest_file
+from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
 from tests.jobs.test_dispatch import FakeExecutor
-from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import config_of
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 STEP = 4096
 """Bytes of a range in these tests; it has two digest blocks."""
 OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
-INSTRUCTION = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 
 pytestmark = pytest.mark.usefixtures("small_ranges")
 
@@ -111,17 +109,9 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(
     name: str, tmp_path: Path, quiet: Reporter, started: list[str]
 ) -> None:
     run = OWN.run(name)
-    config = BuildConfig(
-        input=(str(run.input),),
-        tokenizer_model=str(run.tokenizer),
-        json_keys=run.json_keys,
-        append_eod=True,
-        output_prefix=str(tmp_path / run.name),
-        executor="local",
-        workers=1,
-        shard_size="4KiB",
-    )
-    run_build(config, reporter=quiet)
+    own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
+    own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB"}
+    run_build(config_of(BuildConfig, run.input, **own), reporter=quiet)
     assert len(early(started)) >= 6
     assert len(merged(started)) == len(set(merged(started)))
     for key, expected in run.prefixes.items():
@@ -143,15 +133,8 @@ def test_packed_ranges_but_the_first_are_merged_early(
     """The first one has the header, which says how many tokens there are."""
 
     def pack(folder: str) -> dict[str, bytes]:
-        config = PackConfig(
-            input=(str(OWN.docs),),
-            tokenizer_model=str(OWN.plain_tokenizer),
-            output=str(tmp_path / folder / "docs.pbin"),
-            pbin_era=version,
-            executor="local",
-            workers=1,
-            shard_size="4KiB",
-        )
+        output = str(tmp_path / folder / "docs.pbin")
+        config = config_of(PackConfig, OWN.docs, output=output, pbin_era=version, workers=1, shard_size="4KiB")
         run_pack(config, reporter=quiet)
         return published(tmp_path / folder)
 
@@ -169,18 +152,7 @@ def test_tokens_and_masks_of_instructions_are_merged_early(
     tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def instruct(folder: str) -> dict[str, bytes]:
-        config = InstructConfig(
-            input=(str(CONVERSATIONS),),
-            tokenizer_model=str(OWN.plain_tokenizer),
-            output_prefix=str(tmp_path / folder / "chat"),
-            executor="local",
-            workers=1,
-            shard_size="8KiB",
-            seq_length=768,
-            split="8,1,1",
-            on_bad_record="quarantine",
-        )
-        run_instruct(config, INSTRUCTION, reporter=quiet)
+        run_instruct(job(tmp_path / folder / "chat", workers=1, shard_size="8KiB"), SPLIT_IN_PARTS, reporter=quiet)
         return published(tmp_path / folder)
 
     with_them = instruct("early")

@@ -24,6 +24,7 @@ from dsindex.options.build import BuildConfig
 from dsindex.tools import report as report_dataset
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
+from tests.support.jobs import config_of
 from tests.support.pages import ReadPage
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
@@ -40,14 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("built")
     copy = folder / "copy.jsonl"
     copy.write_bytes(OWN.docs.read_bytes())
-    config = BuildConfig(
-        input=(str(OWN.docs), str(copy)),
-        tokenizer_model=str(OWN.plain_tokenizer),
-        append_eod=True,
-        output_prefix=str(folder / "docs"),
-        executor="local",
-        workers=2,
-    )
+    config = config_of(BuildConfig, (str(OWN.docs), str(copy)), append_eod=True, output_prefix=str(folder / "docs"))
     run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
     return f"{config.output_prefix}_text_document"
 
@@ -155,13 +149,8 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
     other = tmp_path / "]]><b>.jsonl"
     other.write_text('{"text": "other"}\n')
-    config = BuildConfig(
-        input=(str(source), str(other)),
-        tokenizer_model=str(MODALITIES / "gpt2"),
-        output_prefix=str(tmp_path / "<script>x"),
-        executor="local",
-        workers=1,
-    )
+    options = {"tokenizer_model": str(MODALITIES / "gpt2"), "output_prefix": str(tmp_path / "<script>x")}
+    config = config_of(BuildConfig, (str(source), str(other)), **options)
     run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
     page = report(tmp_path, f"{config.output_prefix}_text_document")
     assert len(page.with_tag("script")) == 1

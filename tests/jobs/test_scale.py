@@ -137,11 +137,7 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
         ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
         reporter = Reporter()
         work = Work(
-            executor=executor,
-            ledger=ledger,
-            reporter=reporter,
-            policy=RetryPolicy(),
-            statistics=DispatchStatistics(),
+            executor=executor, ledger=ledger, reporter=reporter, policy=RetryPolicy(), statistics=DispatchStatistics()
         )
 
         def part_of(result: ShardResult) -> Part:
@@ -265,12 +261,7 @@ def scripted(durations: list[list[float]], function: Any = lambda: None) -> Iter
 
 @pytest.mark.parametrize(
     ("kind", "seconds", "stragglers"),
-    [
-        ("processes", 100.0, 1),
-        ("ray", 100.0, 1),
-        ("local", 100.0, 0),
-        ("processes", 50.0, 0),
-    ],
+    [("processes", 100.0, 1), ("ray", 100.0, 1), ("local", 100.0, 0), ("processes", 50.0, 0)],
     ids=["processes", "Ray", "a second thread would be of no use", "short of a minute"],
 )
 def test_call_of_many_medians_is_dispatched_again(

@@ -377,11 +377,7 @@ def run_job(client: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> in
         (Client(status="FAILED", code=1), 1, "j: failed, exit code 1"),
         (Client(status="FAILED", code=130), 130, "j: failed, exit code 130"),
         (Client(status="FAILED", code=-9), 137, "j: failed, exit code 137"),
-        (
-            Client(status="FAILED", code=None, message="no disk\nTraceback"),
-            1,
-            "j: failed outside its command: no disk",
-        ),
+        (Client(status="FAILED", code=None, message="no disk\nTraceback"), 1, "j: failed outside its command: no disk"),
         (Client(status="STOPPED", code=None), 143, "j: stopped; its work folder keeps finished shards"),
         (Client(0, 2, 1, 0), 0, "j: succeeded"),
     ],

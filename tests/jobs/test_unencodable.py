@@ -18,6 +18,7 @@ from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.faults.test_quarantine import read_quarantine
 from tests.support import text_tokenizers as trained
+from tests.support.jobs import config_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +41,9 @@ def runaway_tokenizer(folder: Path) -> str:
 
 def build(path: Path, folder: Path, **options: Any) -> bytes:
     folder.mkdir()
-    given: dict[str, Any] = {
-        "input": (str(path),), "tokenizer_model": runaway_tokenizer(path.parent), "output_prefix": str(folder / "x"),
-        "append_eod": True, "eod_token": "<|eot|>", "executor": "local", "workers": 2, **options,
-    }  # fmt: skip
-    run_build(BuildConfig(**given), reporter=Reporter(PlainDisplay(seconds=1e9)))
+    own = {"tokenizer_model": runaway_tokenizer(path.parent), "append_eod": True, "eod_token": "<|eot|>"}
+    config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
+    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
 
 

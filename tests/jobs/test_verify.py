@@ -29,6 +29,7 @@ from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
+from tests.support.jobs import config_of
 from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
@@ -177,10 +178,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
 def test_manifest_that_lies_is_found(
-    edit: Callable[[dict[str, Any]], None],
-    message: str,
-    make_config: MakeConfig,
-    quiet: Reporter,
+    edit: Callable[[dict[str, Any]], None], message: str, make_config: MakeConfig, quiet: Reporter
 ) -> None:
     prefix = build(make_config, quiet)
     edit_manifest(prefix, edit)
@@ -231,9 +229,7 @@ def test_source_needs_the_same_tokenizer(make_config: MakeConfig, quiet: Reporte
 
 def test_instruction_data_refuses_its_source_and_says_what_is_possible(quiet: Reporter, tmp_path: Path) -> None:
     prefix = str(tmp_path / "chat")
-    config = InstructConfig(
-        input=(str(CONVERSATIONS),), tokenizer_model=TOKENIZER, output_prefix=prefix, executor="local", seq_length=4096
-    )
+    config = config_of(InstructConfig, CONVERSATIONS, output_prefix=prefix, seq_length=4096)
     run_instruct(config, check_config(SPEC, source="test"), reporter=quiet)
     for name in ("text_document", "loss_mask", "packing_4096"):
         assert verify(f"{prefix}_{name}", quiet).is_whole

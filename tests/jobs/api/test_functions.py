@@ -13,11 +13,7 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
-from dsindex.datasets import (
-    BlendedDataset,
-    GPTDataset,
-    PackedInstructionDataset,
-)
+from dsindex.datasets import BlendedDataset, GPTDataset, PackedInstructionDataset
 from dsindex.errors import OutputError, PlanError, TokenizerError
 from tests.jobs.api.calls import TOKENIZER, WORDS, assert_golden, build, command, published, without_times
 from tests.support.conversations import CONVERSATIONS, SPEC

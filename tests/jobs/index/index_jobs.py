@@ -40,3 +40,8 @@ def options(**changes: Any) -> dict[str, Any]:
 
 def described(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]
+
+
+def indexed(**changes: Any) -> IndexResult:
+    """Run a small job with these changes."""
+    return index(**options(**changes))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsindex.errors import InputError, OutputError
-from tests.jobs.index.index_jobs import described, index, options
+from tests.jobs.index.index_jobs import described, index, indexed, options
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 
 
 def test_bigscience_layout_writes_its_names_beside_the_data(folder: Path) -> None:
-    report = index(
-        **options(
-            layout="bigscience",
-            split="3,1,0",
-            data_cache_path=None,
-            tokenizer_identifiers=None,
-            final_epoch_threshold=0.95,
-        )
+    report = indexed(
+        layout="bigscience", split="3,1,0", data_cache_path=None, tokenizer_identifiers=None, final_epoch_threshold=0.95
     )
     train, _ = report.tasks
     names = {path.name for path in folder.iterdir() if "indexmap" in path.name}
@@ -39,11 +33,7 @@ def test_bigscience_layout_writes_its_names_beside_the_data(folder: Path) -> Non
 
 
 def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder: Path) -> None:
-    index(
-        **options(
-            layout="bigscience", data_path=["1", "web", "2", "books"], split="1", epochs=None, num_samples="100,0,0"
-        )
-    )
+    indexed(layout="bigscience", data_path=["1", "web", "2", "books"], split="1", epochs=None, num_samples="100,0,0")
     assert {path.name for path in folder.glob("*_doc_idx.npy")} == {
         "web_train_indexmap_34ns_30sl_1234s_doc_idx.npy",
         "books_train_indexmap_67ns_30sl_1234s_doc_idx.npy",
@@ -57,7 +47,7 @@ RELEASED = {
 
 
 def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder: Path) -> None:
-    index(**options(split="1", megatron_release="0.17", **RELEASED))
+    indexed(split="1", megatron_release="0.17", **RELEASED)
     (old,) = described(folder / "cache")
     assert list(old["tokenizer"])[2] == "vocab_file"
     wanted = options(split="1", **RELEASED)
@@ -69,7 +59,7 @@ def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder: Path
 
 
 def test_description_of_another_release_is_said_so(folder: Path) -> None:
-    index(**options(split="1", megatron_release="0.17", **RELEASED))
+    indexed(split="1", megatron_release="0.17", **RELEASED)
     [like] = map(str, (folder / "cache").glob("*description.txt"))
     alone = options(split="1", tokenizer_identifiers=None, like=like)
     with pytest.raises(
@@ -77,7 +67,7 @@ def test_description_of_another_release_is_said_so(folder: Path) -> None:
     ):
         index(**alone, megatron_release="main")
     assert index(**alone, megatron_release="0.16", explain=True).ok
-    index(**options(split="1", like=like, megatron_release="main", **RELEASED))
+    indexed(split="1", like=like, megatron_release="main", **RELEASED)
     assert {"use_gigatoken" in each["tokenizer"] for each in described(folder / "cache")} == {True, False}
 
 
@@ -95,14 +85,14 @@ def test_bad_metadata_of_a_tokenizer_is_refused(folder: Path, content: bytes | N
         (folder / "metadata.json").write_bytes(content)
     job = {**RELEASED["job_tokenizer"], "tokenizer_metadata": "metadata.json"}  # type: ignore[dict-item]
     with pytest.raises(InputError, match=message):
-        index(**options(tokenizer_identifiers=None, job_tokenizer=job, megatron_release="0.19"))
+        indexed(tokenizer_identifiers=None, job_tokenizer=job, megatron_release="0.19")
 
 
 def test_paths_are_read_from_the_files_that_megatron_reads(folder: Path) -> None:
     (folder / "words.txt").write_text("0.9 web\n 0.1  books\n")
     together = options(data_path=None, data_args_path="words.txt", split="9,1", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**together).results}
-    again = index(**options(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None))
+    again = indexed(data_path=["0.9", "web", "0.1", "books"], split="9,1", num_samples="100,10,0", epochs=None)
     assert {result.paths for result in again.results} == written
     assert all(result.reused for result in again.results)
     (folder / "splits.json").write_text(
@@ -111,7 +101,7 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder: Path) -> None
     apart = options(data_path=None, per_split_data_args_path="splits.json", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**apart).results}
     flags = {"data_path": None, "train_data_path": [0.5, "web", 0.5, "books"], "valid_data_path": ["books"]}
-    again = index(**options(**flags, num_samples="100,10,0", epochs=None))
+    again = indexed(**flags, num_samples="100,10,0", epochs=None)
     assert {result.paths for result in again.results} == written
 
 
@@ -136,7 +126,7 @@ def test_bad_file_of_paths_is_refused(folder: Path, option: str, content: bytes 
         (folder / "given").write_bytes(content)
     split = {"split": "1"} if option == "data_args_path" else {}
     with pytest.raises(InputError, match=rf"^given: .*{message}"):
-        index(**options(data_path=None, **{option: "given"}, **split))
+        indexed(data_path=None, **{option: "given"}, **split)
 
 
 def test_several_validation_sets_stay_apart(folder: Path) -> None:
@@ -150,14 +140,14 @@ def test_several_validation_sets_stay_apart(folder: Path) -> None:
 
 
 def test_fim_job_has_the_same_arrays_under_another_name(folder: Path) -> None:
-    index(**options())
-    index(**options(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim")))
+    indexed()
+    indexed(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim"))
     [ours] = (folder / "fim").glob("*-GPTFIMDataset-train-sample_index.npy")
     [plain] = (folder / "cache").glob("*-GPTDataset-train-sample_index.npy")
     assert ours.read_bytes() == plain.read_bytes()
-    assert index(**options(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim")), explain=True).ok
-    assert not index(**options(dataset_class="GPTFIMDataset"), explain=True).ok
-    index(**options(dataset_class="GPTFIMDataset", data_cache_path=None))
+    assert indexed(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim"), explain=True).ok
+    assert not indexed(dataset_class="GPTFIMDataset", explain=True).ok
+    indexed(dataset_class="GPTFIMDataset", data_cache_path=None)
     assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dsindex.errors import DsindexError, InputError, LimitError, OutputError
 from dsindex.options.index import IndexConfig
-from tests.jobs.index.index_jobs import index, options
+from tests.jobs.index.index_jobs import index, indexed, options
 from tests.support.datasets import write_dataset
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_json_that_nests_without_end_is_refused(folder: Path, option: str) -> None:
     (folder / "deep.json").write_text("[" * 200_000)
     with pytest.raises(DsindexError, match=r"deep\.json: expected .*, got a file that is not JSON \(maximum recursion"):
-        index(**options(**{"tokenizer_identifiers": None, option: "deep.json"}))
+        indexed(**{"tokenizer_identifiers": None, option: "deep.json"})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -80,14 +80,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 @pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=REFUSED)
 def test_refusal(folder: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        index(**options(**changes))
+        indexed(**changes)
     assert not (folder / "cache").exists()
 
 
 def test_caches_that_do_not_fit_on_the_disk_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsindex.jobs.index.free_bytes", lambda _: 1000)
     with pytest.raises(OutputError, match=r"cache: the caches need .* kB, but 1\.00 kB are free; make room, or choose"):
-        index(**options())
+        indexed()
     assert not (folder / "cache").exists()
 
 
@@ -96,14 +96,12 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
     with pytest.raises(
         LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-surplus"
     ):
-        index(
-            **options(
-                data_path=["2", "web", "7", "tight", "2", "books"],
-                epochs=None,
-                num_samples="6",
-                split="1",
-                mid_level_dataset_surplus=0,
-            )
+        indexed(
+            data_path=["2", "web", "7", "tight", "2", "books"],
+            epochs=None,
+            num_samples="6",
+            split="1",
+            mid_level_dataset_surplus=0,
         )
     assert not list((folder / "cache").glob("*Blended*"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.instruction.config import check_config
 from dsindex.options.instruct import InstructConfig
 from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.golden import OWN
+from tests.support.jobs import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,18 +23,8 @@ CHATML = """\
 
 
 def job(prefix: Path, **options: Any) -> InstructConfig:
-    defaults: dict[str, Any] = {
-        "input": (str(CONVERSATIONS),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(prefix),
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "16KiB",
-        "seq_length": 768,
-        "split": "8,1,1",
-        "on_bad_record": "quarantine",
-    }
-    return InstructConfig(**{**defaults, **options})
+    own = {"output_prefix": str(prefix), "shard_size": "16KiB", "seq_length": 768, "split": "8,1,1"}
+    return config_of(InstructConfig, CONVERSATIONS, **{**own, "on_bad_record": "quarantine", **options})
 
 
 def published(folder: Path) -> dict[str, bytes]:

@@ -65,11 +65,7 @@ def check_that_it_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str], shar
 @pytest.mark.parametrize(("executor", "shard_size"), [("local", "64MiB"), ("local", "2KiB"), ("processes", "9KiB")])
 @pytest.mark.usefixtures("stopping")
 def test_record_that_a_template_never_finishes_stops_the_job(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    executor: str,
-    shard_size: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, executor: str, shard_size: str
 ) -> None:
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
     check_that_it_stops(tmp_path, capsys, shard_size, executor)

@@ -202,12 +202,7 @@ def without_prefix(report: InstructResult) -> list[Any]:
     ],
 )
 def test_wrong_options_are_said_in_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    options: list[str],
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, options: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "chat.yaml").write_text(text)
     given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]

@@ -83,11 +83,7 @@ def test_same_bytes_on_ray(tmp_path: Path, broken: Path, expected: dict[str, byt
 
 
 def test_same_bytes_after_a_failure_and_no_shard_twice(
-    tmp_path: Path,
-    broken: Path,
-    expected: dict[str, bytes],
-    quiet: Reporter,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, broken: Path, expected: dict[str, bytes], quiet: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[int] = []
     encode_shard = instruct.encode_shard

@@ -10,7 +10,7 @@ import orjson
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
-from tests.support.golden import OWN
+from tests.support.jobs import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,16 +21,8 @@ FILES = ("bin", "idx", "provenance.parquet")
 
 
 def build(source: object, prefix: str, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (str(source),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": prefix,
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "8KiB",
-    }
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    own = {"append_eod": True, "output_prefix": prefix, "shard_size": "8KiB"}
+    return run_build(config_of(BuildConfig, source, **{**own, **options}), reporter=Reporter())
 
 
 def built(store: ObjectServer, prefix: str) -> dict[str, bytes]:

@@ -27,6 +27,7 @@ from dsindex.text.streams import LineBlock
 from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
+from tests.support.jobs import config_of
 from tests.support.killed import run_until_killed
 from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
 from tests.support.processes import wait_until
@@ -64,15 +65,8 @@ def store(store: ObjectServer, folder: Path) -> ObjectServer:
 
 
 def build(source: str, out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (source,),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "executor": "local",
-        "workers": 2,
-    }
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    config = config_of(BuildConfig, source, append_eod=True, output_prefix=str(out / "x"), **options)
+    return run_build(config, reporter=Reporter())
 
 
 def outputs(out: Path) -> dict[str, bytes]:
@@ -218,13 +212,8 @@ def test_lists_name_objects(tmp_path: Path) -> None:
 def test_other_clouds_are_read_and_listed(
     folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    key = {
-        "gcs_base_url": store.url,
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-        "private_key_id": "",
-    }
+    key = {"gcs_base_url": store.url, "disable_oauth": True}
+    key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
     for name in ("GOOGLE_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "AZURE_SKIP_SIGNATURE"):
         monkeypatch.setenv(name, "true")

@@ -16,6 +16,7 @@ from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.jobs.objects.conftest import make_ranges_small
 from tests.support.golden import OWN
+from tests.support.jobs import config_of
 from tests.support.object_server import Fault
 
 if TYPE_CHECKING:
@@ -27,15 +28,8 @@ FILES = ("pbin", "provenance.parquet")
 
 
 def pack(source: object, output: str, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (str(source),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output": output,
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "8KiB",
-    }
-    return run_pack(PackConfig(**{**defaults, **options}), reporter=Reporter())
+    config = config_of(PackConfig, source, **{"output": output, "shard_size": "8KiB", **options})
+    return run_pack(config, reporter=Reporter())
 
 
 def packed(store: ObjectServer, prefix: str) -> dict[str, bytes]:
@@ -69,10 +63,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, by
     ids=["8KiB", "3KiB", "one shard", "other byte order"],
 )
 def test_object_is_the_file_of_a_disk(
-    options: dict[str, Any],
-    store: ObjectServer,
-    expected: dict[str, dict[str, bytes]],
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any], store: ObjectServer, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)  # several pieces, and pieces within a part
     monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request

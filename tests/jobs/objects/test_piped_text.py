@@ -178,10 +178,7 @@ def test_bad_text_is_named_and_an_unused_folder_removed(
 
 
 def test_text_that_is_too_long_for_an_upload_is_refused(
-    store: ObjectServer,
-    pipe: Pipe,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    store: ObjectServer, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(object_spool, "MOST_PARTS", 0)
     pipe(TEXT)

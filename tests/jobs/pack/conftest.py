@@ -11,6 +11,7 @@ from dsindex.engine.shards.tokenize import tokenize_shard
 from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
+from tests.support.jobs import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,15 +24,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def make_pack(tmp_path: Path) -> MakeConfig:
     def make(**options: object) -> PackConfig:
-        defaults: dict[str, object] = {
-            "input": (str(OWN.docs),),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "output": str(tmp_path / "out" / "docs.pbin"),
-            "executor": "local",
-            "workers": 2,
-            "shard_size": "16KiB",
-        }
-        return PackConfig(**{**defaults, **options})
+        own = {"output": str(tmp_path / "out" / "docs.pbin"), "shard_size": "16KiB"}
+        return config_of(PackConfig, OWN.docs, **{**own, **options})
 
     return make
 

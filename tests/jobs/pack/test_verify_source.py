@@ -15,15 +15,7 @@ import pytest
 from dsindex.engine.manifest import manifest_path
 from dsindex.errors import TokenizerError
 from dsindex.tools import verify_pbin, verify_source
-from tests.jobs.pack.verifying import (
-    TOKENIZER,
-    Pack,
-    all_findings,
-    change_tokens,
-    document_ends,
-    edit_manifest,
-    verify,
-)
+from tests.jobs.pack.verifying import TOKENIZER, Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES
 from tests.support.published import move_tokenizer_away

@@ -42,10 +42,7 @@ def in_folder(folder: Path) -> ProgressFile:
 def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     reporter = Reporter()
-    with (
-        contextlib.suppress(RuntimeError),
-        reporter.showing(in_folder(tmp_path)),
-    ):
+    with contextlib.suppress(RuntimeError), reporter.showing(in_folder(tmp_path)):
         assert json.loads(path.read_bytes())["state"] == "running"
         reporter.stage("tokenize", total=10, unit="bytes", tasks=1)
         reporter.stage("merge", total=10, unit="bytes", tasks=1)
