@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pytest
 
+from dsindex.cli.main import main
 from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
@@ -13,8 +15,17 @@ from tests.support.jobs import config_of
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+
+class Shown(NamedTuple):
+    out: str
+    err: str
+
+
+class Cli(Protocol):
+    def __call__(self, words: Sequence[str], code: int = 0) -> Shown: ...
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +59,35 @@ def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     """Tests that are not about Ray do not use the connection that others have left open for the session."""
     if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
         monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command that must end with the code, and return what it alone has printed."""
+
+    def run(words: Sequence[str], code: int = 0) -> Shown:
+        capsys.readouterr()
+        try:
+            ended: object = main([*words])
+        except SystemExit as stop:  # as argparse does
+            ended = stop.code
+        shown = Shown(*capsys.readouterr())
+        assert ended == code, shown
+        return shown
+
+    return run
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
+    """Pipe bytes to the next command; where it stopped reading is `tell()` of what is returned."""
+
+    def to_stdin(data: bytes) -> io.BytesIO:
+        piped = io.BytesIO(data)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
+        return piped
+
+    return to_stdin
 
 
 @pytest.fixture

@@ -158,52 +158,35 @@ def call(name: str, *arguments: Any, **options: Any) -> None:
     function(*arguments, **options)
 
 
+GIVEN = {"tokenizer": "t", "output_prefix": "o"}
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "options", "message"),
     [
-        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "freh": 1}, "no option 'freh'; did you mean 'fresh'"),
+        ("build", ["a"], {**GIVEN, "freh": 1}, "no option 'freh'; did you mean 'fresh'"),
         ("build", ["a"], {"tokenizer_model": "t"}, "no option 'tokenizer_model'; did you mean 'tokenizer'"),
         ("build", ["a"], {"tokenizer": "t"}, "build: missing a required argument: 'output_prefix'"),
-        ("build", ["a", "b"], {"tokenizer": "t", "output_prefix": "o"}, "build: too many positional arguments"),
-        ("build", [3], {"tokenizer": "t", "output_prefix": "o"}, "input: expected a path, or several, got an int"),
-        ("build", [["a", None]], {"tokenizer": "t", "output_prefix": "o"}, "expected a path, or several, got a None"),
-        ("build", [[]], {"tokenizer": "t", "output_prefix": "o"}, "build: input is required"),
+        ("build", ["a", "b"], GIVEN, "build: too many positional arguments"),
+        ("build", [3], GIVEN, "input: expected a path, or several, got an int"),
+        ("build", [["a", None]], GIVEN, "expected a path, or several, got a None"),
+        ("build", [[]], GIVEN, "build: input is required"),
         ("build", ["a"], {"tokenizer": 3, "output_prefix": "o"}, "tokenizer: expected a path or a tokenizers.Token"),
-        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "shard_size": "9x"}, "build: shard_size: expected a"),
+        ("build", ["a"], {**GIVEN, "shard_size": "9x"}, "build: shard_size: expected a"),
+        ("build", ["a"], {**GIVEN, "executor": "dask"}, "build: executor: expected one of auto, local"),
+        ("build", ["a"], {**GIVEN, "index": dsindex.IndexOptions(epochs=2)}, "build: give seq_length, or like with"),
         (
             "build",
             ["a"],
-            {"tokenizer": "t", "output_prefix": "o", "executor": "dask"},
-            "build: executor: expected one of auto, local",
-        ),
-        (
-            "build",
-            ["a"],
-            {"tokenizer": "t", "output_prefix": "o", "index": dsindex.IndexOptions(epochs=2)},
-            "build: give seq_length, or like with",
-        ),
-        (
-            "build",
-            ["a"],
-            {"tokenizer": "t", "output_prefix": "o", "epochs": 2},
+            {**GIVEN, "epochs": 2},
             r"'epochs' is an option of the index caches; give index=dsindex.IndexOptions\(epochs=…\)",
         ),
         ("IndexOptions", [], {"sed": 1}, "IndexOptions: there is no option 'sed'"),
         ("IndexOptions", [], {"seq_length": 1}, "IndexOptions: seq_length: expected"),
-        (
-            "build",
-            ["a"],
-            {"tokenizer": "t", "output_prefix": "o", "index": 3},
-            r"index: expected dsindex.IndexOptions\(",
-        ),
-        ("build", ["a"], {"tokenizer": "t", "output_prefix": "o", "progress": 3}, "progress: expected True, False or"),
-        ("estimate", ["a"], {"tokenizer": "t", "output_prefix": "o", "sed": 1}, "there is no option 'sed'"),
-        (
-            "estimate",
-            ["a"],
-            {"tokenizer": "t", "output_prefix": "o", "index": dsindex.IndexOptions(epochs=1)},
-            "give seq_length, or like with",
-        ),
+        ("build", ["a"], {**GIVEN, "index": 3}, r"index: expected dsindex.IndexOptions\("),
+        ("build", ["a"], {**GIVEN, "progress": 3}, "progress: expected True, False or"),
+        ("estimate", ["a"], {**GIVEN, "sed": 1}, "there is no option 'sed'"),
+        ("estimate", ["a"], {**GIVEN, "index": dsindex.IndexOptions(epochs=1)}, "give seq_length, or like with"),
         ("build_index", ["a"], {"seq_length": 8}, "build_index: give one of epochs, num_samples, train_iters and"),
         ("build_index", [], {"seq_length": 8, "epochs": 1}, r"build_index: give data_path \(or train_data_path"),
         ("build_index", [5], {"seq_length": 8, "epochs": 1}, "data_path: expected a path, or the result of a"),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ray.autoscaler.v2.schema import ClusterStatus, LaunchRequest, NodeInfo, Stats
 
-from dsindex.cli.main import main
 from dsindex.engine import start
 from dsindex.engine.nodes import require_sound_here, versions
 from dsindex.engine.start import wait_for_nodes
@@ -35,19 +34,12 @@ if TYPE_CHECKING:
     from dsindex.execution.calls import Outcome
     from dsindex.execution.ray_executor import RayExecutor
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yaml")
 
 
 # From zero
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_configurations_scale_from_zero(name: str) -> None:
-    shape = read_shape(name)
-    assert shape.head_cpus == shape.min_workers == 0
-    assert shape.worker_cpus >= 1
-    assert shape.max_workers >= 1
 
 
 @pytest.mark.quick(1)
@@ -131,7 +123,7 @@ def test_waiting_is_shown_without_a_percentage(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("command", ["verify", "repair", "index", "raw-index", "convert"])
 def test_jobs_without_a_work_folder_say_what_they_wait_for(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.setattr(start, "make_executor", lambda *_, **__: Starved(2))
     prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]])
@@ -143,8 +135,7 @@ def test_jobs_without_a_work_folder_say_what_they_wait_for(
         "raw-index": [str(tmp_path / "x.jsonl")],
         "convert": [prefix, str(tmp_path / "x.pbin")],
     }[command]
-    assert main([command, *words]) == 0
-    assert "nodes: done in" in capsys.readouterr().err
+    assert "nodes: done in" in cli([command, *words]).err
 
 
 def test_nothing_is_said_where_nodes_are_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,6 +195,9 @@ def test_wait_ends_where_nobody_adds_nodes(
 
 # What the autoscaler says
 
+NONE_LEFT = {"unavailable_node_information": {"category": "NoSpot", "description": "none\nleft"}}
+NO_SPOT = {"node_availabilities": {"worker": NONE_LEFT, "other": {"unavailable_node_information": None}}}
+
 
 @pytest.mark.parametrize(
     ("report", "error", "adds_nodes", "reason"),
@@ -214,19 +208,7 @@ def test_wait_ends_where_nobody_adds_nodes(
         ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
         ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
         ({}, None, None, "no autoscaler has reported yet"),
-        (
-            {
-                "node_availability_summary": {
-                    "node_availabilities": {
-                        "worker": {"unavailable_node_information": {"category": "NoSpot", "description": "none\nleft"}},
-                        "other": {"unavailable_node_information": None},
-                    }
-                }
-            },
-            None,
-            True,
-            r"^worker not available \(NoSpot: none left\)$",
-        ),
+        ({"node_availability_summary": NO_SPOT}, None, True, r"^worker not available \(NoSpot: none left\)$"),
     ],
     ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"],
 )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_source
-from dsindex.errors import InputError, OutputError, PlanError
+from dsindex.errors import InputError, PlanError
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -39,10 +40,6 @@ RAY_WAYS = [
     {"executor": "ray", "shard_size": "64KiB", "workers": 1, "engine": "tokenizers"},
     {"executor": "ray", "shard_size": "4KiB", "workers": 3, "engine": "gigatoken"},
 ]
-
-
-def way_id(way: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in way.values())
 
 
 def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
@@ -64,7 +61,7 @@ def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporte
 
 
 @pytest.mark.quick(15)
-@pytest.mark.parametrize("way", WAYS, ids=way_id)
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     build_and_compare(run, way, tmp_path, quiet)
@@ -73,7 +70,7 @@ def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Pa
 @pytest.mark.quick(2)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
+@pytest.mark.parametrize("way", RAY_WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     build_and_compare(run, way, tmp_path, quiet)
@@ -86,7 +83,7 @@ def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
 def test_documents_of_eod_alone_are_verified_and_repaired(
-    way: dict[str, Any], make_config: MakeConfig, quiet: Reporter, capsys: pytest.CaptureFixture[str]
+    way: dict[str, Any], make_config: MakeConfig, quiet: Reporter, cli: Cli
 ) -> None:
     options = {"input": (str(FAST.input),), "empty_documents": "eod"}
     prefix = run_build(make_config(**options, **way), reporter=quiet).datasets[0].prefix
@@ -98,10 +95,8 @@ def test_documents_of_eod_alone_are_verified_and_repaired(
     assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
     assert Path(f"{prefix}-new.idx").read_bytes() == index
     Path(f"{prefix}.idx").write_bytes(index)
-    capsys.readouterr()
     other = run_build(make_config(input=options["input"], output_prefix=f"{prefix}-keep"), reporter=quiet)
-    assert main(["compare", prefix, other.datasets[0].prefix]) == 1
-    shown = capsys.readouterr().out
+    shown = cli(["compare", prefix, other.datasets[0].prefix], 1).out
     assert "A has 4 documents of such tokens only (as --empty-documents eod)" in shown
     assert "B has 4 empty documents (as --empty-documents keep)" in shown
     assert "empty-documents" in shown
@@ -167,24 +162,6 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig, quiet: Reporte
     assert content["inputs"][0]["lines"] == 5
 
 
-def test_same_command_again_is_already_complete(make_config: MakeConfig, quiet: Reporter) -> None:
-    first = run_build(make_config(), reporter=quiet)
-    again = run_build(make_config(), reporter=quiet)
-    assert again.already_complete
-    assert not first.already_complete
-    assert again.datasets == first.datasets
-    assert again.counts == first.counts
-
-
-def test_work_folder_goes_after_success_unless_it_is_kept(make_config: MakeConfig, quiet: Reporter) -> None:
-    config = make_config()
-    run_build(config, reporter=quiet)
-    assert not os.path.exists(f"{config.output_prefix}.build")
-    kept = make_config(output_prefix=config.output_prefix + "2", keep_shards=True)
-    run_build(kept, reporter=quiet)
-    assert os.path.exists(f"{kept.output_prefix}.build/ledger.jsonl")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -202,18 +179,6 @@ def test_output_of_another_plan_is_refused_by_name(
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
         run_build(make_config(**options), reporter=quiet)
     run_build(make_config(**options, fresh=True), reporter=quiet)
-
-
-def test_foreign_output_is_not_overwritten(make_config: MakeConfig, quiet: Reporter) -> None:
-    config = make_config()
-    os.makedirs(os.path.dirname(config.output_prefix))
-    path = f"{config.output_prefix}_text_document.bin"
-    with open(path, "wb") as file:
-        file.write(b"precious")
-    with pytest.raises(OutputError, match=r"docs_text_document\.bin: exists already.*--fresh"):
-        run_build(config, reporter=quiet)
-    with open(path, "rb") as file:
-        assert file.read() == b"precious"
 
 
 def test_added_inputs_only_are_tokenized(

@@ -54,11 +54,6 @@ def test_check_that_did_not_end_is_not_reported(quiet: Reporter) -> None:
         report_of([Check(name="whole"), Check(name="fails", steps=steps("fails", fail, 0))], quiet)
 
 
-def test_calls_without_results_are_judged(quiet: Reporter) -> None:
-    check = Check(judge=lambda results: Verdict(findings=(f"{len(list(results))} results",)))
-    assert report_of([check], quiet).findings == ("0 results",)
-
-
 def test_results_a_judge_leaves_are_passed_over(quiet: Reporter) -> None:
     def first_only(results: Iterator[int]) -> Verdict:
         return Verdict(findings=(str(next(results)),))

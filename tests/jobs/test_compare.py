@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
@@ -31,17 +32,15 @@ def built(make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Pa
     return build
 
 
-def test_same_data_of_two_tools(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_data_of_two_tools(built: Callable[..., str], cli: Cli) -> None:
     ours = built("ours")
-    assert main(["compare", ours, f"{GOLDEN_EOD}.bin"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = cli(["compare", ours, f"{GOLDEN_EOD}.bin"]).out.splitlines()
     assert shown[0].startswith(f"A  {ours}: 102 documents, ")
     assert shown[2:] == ["the same"]
 
 
-def test_rule_and_settings_are_told(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", built("with"), built("without", append_eod=False)]) == 1
-    shown = capsys.readouterr().out.splitlines()
+def test_rule_and_settings_are_told(built: Callable[..., str], cli: Cli) -> None:
+    shown = cli(["compare", built("with"), built("without", append_eod=False)], 1).out.splitlines()
     assert shown[2:] == [
         "DIFFERENT",
         "  rule: A ends documents with token 0 (EOD?), B does not",
@@ -70,10 +69,9 @@ def test_first_difference_is_shown_with_its_source_and_text(
     assert [row["name"] for row in found["settings"]] == ["inputs"]
 
 
-def test_another_tokenizer_of_the_same_text(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_tokenizer_of_the_same_text(built: Callable[..., str], cli: Cli) -> None:
     other = built("other", tokenizer_model=str(MODALITIES / "gpt2"), append_eod=False)
-    assert main(["compare", built("plain", append_eod=False), other]) == 1
-    shown = capsys.readouterr().out
+    shown = cli(["compare", built("plain", append_eod=False), other], 1).out
     assert "  no rule for the edges of documents explains it\n" in shown
     assert "    both tokenize the same text: another tokenizer, or special tokens read in another way\n" in shown
     assert "  tokenizer  A plain (" in shown
@@ -88,22 +86,20 @@ def test_packed_data_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "  rule: A ends documents with token 0 (EOD?), B does not\n" in capsys.readouterr().out
 
 
-def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, cli: Cli) -> None:
     one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3]]])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[3]]])
-    assert main(["compare", one, other]) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
+    assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
         "DIFFERENT",
         "  the tokens are the same one after the other; the boundaries of documents differ",
         "  rule: empty texts: A has 1 empty document, B has none",
     ]
 
 
-def test_empty_sequences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_sequences_are_told(tmp_path: Path, cli: Cli) -> None:
     one = write_dataset(tmp_path / "one", [[[1, 2]], []])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[]]])
-    assert main(["compare", one, other]) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
+    assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
         "DIFFERENT",
         "  the tokens are the same one after the other; the boundaries of sequences within documents differ",
         "  rule: empty texts: A has 0 sequences without tokens, B has 1 sequence; that is all",
@@ -117,8 +113,7 @@ def test_empty_sequences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
         ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
     ],
 )
-def test_what_is_missing_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *words]) == 1
-    shown = capsys.readouterr()
+def test_what_is_missing_is_one_sentence(words: list[str], says: str, cli: Cli) -> None:
+    shown = cli(["compare", *words], 1)
     assert says in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err

@@ -21,7 +21,6 @@ from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
 from tests.support.jobs import config_of
-from tests.support.killed import run_until_killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,16 +133,6 @@ def test_a_table_gives_the_data_of_its_rows_as_lines(
 def test_a_table_on_ray_gives_the_same(expected: dict[str, bytes], tmp_path: Path, name: str) -> None:
     FORMATS[name](tmp_path / name)
     build(tmp_path / name, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
-    assert data(tmp_path / "out") == expected
-
-
-@pytest.mark.fault
-def test_a_killed_build_of_a_table_goes_on(expected: dict[str, bytes], tmp_path: Path) -> None:
-    write_parquet(tmp_path / "x.parquet")
-    command = ["build", "--input", str(tmp_path / "x.parquet"), "--json-keys", "text", "title", "--append-eod"]
-    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out/x")]
-    run_until_killed([*command, "--shard-size", "1KiB", "--executor", "local", "--workers", "2"], num_shards=3)
-    build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
     assert data(tmp_path / "out") == expected
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
 
 CONFIG = instruct_jobs.SPLIT_IN_PARTS
@@ -296,17 +297,15 @@ def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats
     assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
 
 
-def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, cli: Cli) -> None:
     config = tmp_path / "chat.json"
     config.write_text(json.dumps({**SPEC, "job": {"export": "hf"}}))
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
-    assert main(command) == 0
-    said = capsys.readouterr().out
+    said = cli(command).out
     assert "chat_hf/: export hf" in said
     assert "train: 160 rows, " in said
-    assert main([*command, "--export", "bridge"]) == 2
-    assert "--export bridge needs --seq-length" in capsys.readouterr().err
+    assert "--export bridge needs --seq-length" in cli([*command, "--export", "bridge"], 2).err
 
 
 def test_manifest_counts_what_is_learnt(made: Path) -> None:
@@ -320,28 +319,23 @@ def test_manifest_counts_what_is_learnt(made: Path) -> None:
             assert counts["sequences"] == len(mask)
 
 
-def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, cli: Cli) -> None:
     folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
-    assert main(["inspect", str(folder)]) == 0
-    said = capsys.readouterr().out
+    said = cli(["inspect", str(folder)]).out
     assert "export: bridge, packed sequences: Megatron-Bridge, NeMo" in said
     assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
     files = sorted(folder.glob("train-*.parquet"))
     shutil.copy(files[0], tmp_path / "moved.parquet")
-    assert main(["inspect", str(tmp_path / "moved.parquet")]) == 0
-    assert "export: bridge" in capsys.readouterr().out
-    assert main(["verify", str(folder)]) == 0
-    assert "intact" in capsys.readouterr().out
+    assert "export: bridge" in cli(["inspect", str(tmp_path / "moved.parquet")]).out
+    assert "intact" in cli(["verify", str(folder)]).out
 
     data = bytearray(files[0].read_bytes())
     data[100] ^= 1
     files[0].write_bytes(data)
-    assert main(["verify", str(folder)]) == 1
-    assert f"{files[0]}: expected the content that the manifest describes" in capsys.readouterr().out
+    assert f"{files[0]}: expected the content that the manifest describes" in cli(["verify", str(folder)], 1).out
     files[0].write_bytes(data[:100])
-    assert main(["inspect", str(folder)]) == 1
-    assert "as in the manifest, got 100 bytes" in capsys.readouterr().out
+    assert "as in the manifest, got 100 bytes" in cli(["inspect", str(folder)], 1).out
     assert main(["verify", str(folder), "--against-source"]) == 2
     assert main(["inspect", str(files[0])]) == 1
 

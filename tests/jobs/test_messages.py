@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
 
@@ -134,7 +136,7 @@ def test_file_in_the_place_of_the_work_folder_is_named(
     assert (tmp_path / "good.jsonl").read_bytes() == GOOD
 
 
-def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, cli: Cli) -> None:
     values = {
         "workers: four": "--workers: expected an integer, got 'four'",
         "shard_deadline: [1]": "--shard-deadline: expected a number, got [1]",
@@ -147,8 +149,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, capsys: pyt
         "vocab_size: 2147483648": "--vocab-size: expected less than 2147483648, got 2147483648",
     }
     (tmp_path / "c.yaml").write_text("\n".join(values))
-    assert main(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER]) == 2
-    shown = capsys.readouterr().err
+    shown = cli(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER], 2).err
     for sentence in values.values():
         assert sentence in shown
     assert "should" not in shown
@@ -157,18 +158,10 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (
-            ["build", "--input", "", *TOKENIZER, "--output-prefix", "x"],
-            2,
-            "--input: expected a value, got an empty text",
-        ),
+        (["build", "--input", "", *TOKENIZER, "--output-prefix", "x"], 2, "--input: expected a value, got an empty te"),
         (["verify", ""], 2, "PREFIX: expected a value, got an empty text"),
         (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
-        (
-            ["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"],
-            1,
-            "got a file of the kernel, which",
-        ),
+        (["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"], 1, "got a file of the kernel, whi"),
         (["raw-index", "/proc/cpuinfo", "--output", "x"], 1, "got a file of the kernel, which"),
         (["raw-index", "/dev/null", "--output", "x"], 1, "/dev/null: cannot be read (a device in place of a file)"),
         (
@@ -205,10 +198,9 @@ def test_messages_are_sentences_about_what_was_given(
     assert (got, message in shown) == (code, True), shown
 
 
-def test_small_builds_are_told_in_small_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_builds_are_told_in_small_units(tmp_path: Path, cli: Cli) -> None:
     good = write(tmp_path / "good.jsonl", GOOD)
-    assert main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "x")]) == 0
-    shown = capsys.readouterr()
+    shown = cli(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "x")])
     assert f"{len(GOOD)} B of input" in shown.out
     assert ", 1 shard, " in shown.out
     assert "1 line = 1 kept" in shown.out
@@ -217,42 +209,17 @@ def test_small_builds_are_told_in_small_units(tmp_path: Path, capsys: pytest.Cap
     assert "e-0" not in shown.out + shown.err
 
 
-def test_slow_engine_and_repeated_inputs_are_said_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path: Path, cli: Cli) -> None:
     good = write(tmp_path / "good.jsonl", GOOD)
     tokenizer = write(tmp_path / "tokenizer.json", word_piece())
     given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
-    assert main(given) == 0
-    shown = capsys.readouterr().err.splitlines()
+    shown = cli(given).err.splitlines()
     [slow] = [line for line in shown if "which takes" in line]
     assert slow.startswith("tokenizers encodes, which takes about fifty times as long as gigatoken: ")
     [twice] = [line for line in shown if "given more than once" in line]
     [begun] = [line for line in shown if line.startswith("tokenize: ")]
     assert shown.index(slow) < shown.index(twice) < shown.index(begun)
-    assert main([*given, "--fresh", "--engine", "reference"]) == 0
-    assert "which takes" not in capsys.readouterr().err
-
-
-def test_bad_record_with_the_smallest_input_and_offset_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """However many workers meet however many bad records, the same one is named."""
-    first = write(tmp_path / "a.jsonl", GOOD * 400 + b"bad\n" + GOOD * 10 + b"worse\n")
-    second = write(tmp_path / "b.jsonl", b"worst\n" * 50)
-    for workers in ("1", "4"):
-        arguments = ["build", "--input", first, second, *TOKENIZER, "--output-prefix", str(tmp_path / workers / "x")]
-        code = main([*arguments, "--shard-size", "100B", "--workers", workers])
-        assert_one_sentence(capsys, code, r"a\.jsonl, line 401:")
-
-
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("a file, where a folder is wanted")
-    good = write(tmp_path / "good.jsonl", GOOD)
-    code = main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "file" / "x")])
-    assert_one_sentence(
-        capsys, code, r"file: expected a folder for the work folder, got a file; choose another --work-dir or --output"
-    )
+    assert "which takes" not in cli([*given, "--fresh", "--engine", "reference"]).err
 
 
 def test_too_little_room_is_said_before_work_starts(
@@ -262,15 +229,6 @@ def test_too_little_room_is_said_before_work_starts(
     code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
     assert_one_sentence(capsys, code, r"kB are needed for shards and output, 0\.01 kB are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()
-
-
-def test_second_driver_on_a_work_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dsindex.engine.lock import hold_lock
-
-    os.makedirs(tmp_path / "out" / "x.build")
-    with hold_lock(str(tmp_path / "out" / "x.build" / "owner.json"), what="out/x"):
-        code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, code, rf"another driver \(process {os.getpid()} on .* works on ")
 
 
 @pytest.mark.parametrize(
@@ -298,14 +256,13 @@ def test_how_a_build_ends(
     assert_one_sentence(capsys, got, message, expected_code=code)
 
 
-def test_config_file_and_flags_are_two_spellings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> None:
     config = tmp_path / "build.yaml"
     config.write_text(
         f"input: {OWN.docs}\ntokenizer_model: {OWN.plain_tokenizer}\nappend-eod: true\n"
         f"output_prefix: {tmp_path}/never\nshard_size: 4KiB\njson_keys: [text, title]\n"
     )
-    assert main(["build", "--config", str(config), "--output-prefix", str(tmp_path / "keys")]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["build", "--config", str(config), "--output-prefix", str(tmp_path / "keys")]).out
     assert "keys_text_document" in shown
     for key, prefix in OWN.run("keys").prefixes.items():
         got = tmp_path / f"keys_{key}_document.bin"

@@ -27,8 +27,7 @@ def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     code = main(["mix", *words.split()])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return code, *capsys.readouterr()
 
 
 def plan(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -119,10 +118,7 @@ def check(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         (f"books=40% web=60% {JOB}", "draws what is intended\n  books: 40 of 100 samples, 40%"),
         (f"web=60.02% books=39.98% {JOB}", "draws what is intended"),
         (f"web=50% books=50% {JOB}", "FOUND: web: 60 of 100 samples, 60%, are drawn from it, but 50% are intended"),
-        (
-            f"web=60% books=40% --tokens 2k {JOB}",
-            "FOUND: the blend has 1,000 tokens (100 samples of 10), but 2,000 are intended",
-        ),
+        (f"web=60% books=40% --tokens 2k {JOB}", "FOUND: the blend has 1,000 tokens (100 samples of 10), but 2,000 ar"),
         ("web=60% books=40% --seq-length 10 --split 9,1", "FOUND: the caches were built with the split '1'"),
         (f"web=60% code=40% {JOB}", "got blends of other datasets only (web, books); check"),
     ],

@@ -11,7 +11,6 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.shards.tokenize import ShardQuarantine, quarantine_line, write_quarantine
-from dsindex.execution.progress.displays import write_json_line
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.storage import atomic_writer
 from dsindex.text.record_blocks import BadRecord
@@ -19,6 +18,8 @@ from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
 TOKENIZER = os.fsdecode(b"tok\xe7")
@@ -161,15 +162,13 @@ def test_conversations_are_read_and_written(folder: Path, capsys: pytest.Capture
     assert main(["verify", DATASET]) == 0
 
 
-def test_configuration_spells_such_names_as_escapes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configuration_spells_such_names_as_escapes(folder: Path, cli: Cli) -> None:
     text = 'input: ["caf\\udce9.jsonl"]\ntokenizer_model: "tok\\udce7"\noutput_prefix: "out\\udcff"\nexecutor: local\n'
     (folder / "build.yaml").write_text(text)
     assert main(["build", "--config", "build.yaml"]) == 0
     assert os.path.exists(f"{DATASET}.idx")
     (folder / "build.yaml").write_text(text.replace("\\udce9", "\\ud800").replace("\\udce7", "\\0"))
-    capsys.readouterr()
-    assert main(["build", "--config", "build.yaml"]) == 2
-    shown = capsys.readouterr().err
+    shown = cli(["build", "--config", "build.yaml"], 2).err
     assert r"--input: expected a text that can be typed and can name a file, got 'caf\ud800.jsonl'" in shown
     assert r"--tokenizer-model: expected a text that can be typed and can name a file, got 'tok\x00'" in shown
 
@@ -182,11 +181,6 @@ def test_key_without_utf8_can_be_asked_for(folder: Path, lines: bytes) -> None:
     assert build("--json-keys", "\udcff") == 0
     assert os.path.getsize(f"{PREFIX}_\udcff_document.bin") > 0
     assert build("--json-keys", "\ud800") == 2
-
-
-def test_log_lines_hold_such_names(capsys: pytest.CaptureFixture[str]) -> None:
-    write_json_line("message", {"message": INPUT})
-    assert json.loads(capsys.readouterr().err)["message"] == INPUT
 
 
 def test_control_characters_in_a_name_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

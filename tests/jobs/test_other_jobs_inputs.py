@@ -28,6 +28,8 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 
 RECORDS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
@@ -83,12 +85,11 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_s
 
 
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.parquet"])
-def test_plan_and_check_read_every_container(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_and_check_read_every_container(tmp_path: Path, name: str, cli: Cli) -> None:
     source = write(tmp_path, name)
     options = ["--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer)]
     options += ["--output-prefix", str(tmp_path / "x"), "--executor", "local"]
     assert main(["plan", *options]) == 0
-    assert main(["build", "--check", *options]) == 0
-    assert "all is well" in capsys.readouterr().out
+    assert "all is well" in cli(["build", "--check", *options]).out
     estimate = run_plan(config_of(BuildConfig, source, output_prefix=str(tmp_path / "x"), workers=1))
     assert estimate.documents == pytest.approx(len(RECORDS), rel=0.3)

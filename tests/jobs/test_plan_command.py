@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 
 def test_plan_agrees_with_the_build_that_follows(
@@ -131,13 +132,12 @@ def test_network_storage_and_full_disks_are_limits(tmp_path: Path, monkeypatch: 
 
 
 def test_command_takes_the_options_of_build_and_prints(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_config: Callable[..., BuildConfig], tmp_path: Path, cli: Cli
 ) -> None:
     config = make_config()
     words = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--append-eod"]
     more = ["--epochs", "2", "--seq-length", "128", "--shard-size", "8KiB", "--workers", "3"]
-    assert main(["plan", *words, *more, "--output-prefix", config.output_prefix]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["plan", *words, *more, "--output-prefix", config.output_prefix]).out
     names = [line.split("  ")[0] for line in shown.splitlines()]
     assert names == [
         *["inputs", "sample", "shards", "documents", "tokens", "output", "work folder", "time", "memory", "limit"]

@@ -23,6 +23,8 @@ from tests.support.golden import GOLDEN, OWN
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 JOB = """
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --sequence-parallel --num-layers 32
     --hidden-size 4096 --micro-batch-size 1 --lr 3.0e-4 --min-lr=3.0e-5 --lr-warmup-init -1e-9 --bf16
@@ -31,12 +33,10 @@ JOB = """
 OWN_FLAGS = f"--data-path {GOLDEN / 'merged'} --seq-length 32 --num-samples 100,10,10 --split 90,5,5 --seed 7"
 
 
-def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, cli: Cli) -> None:
     own = ["index", *shlex.split(OWN_FLAGS), "--executor", "local", "--data-cache-path"]
-    assert main([*own, str(tmp_path / "alone")]) == 0
-    assert "without effect" not in capsys.readouterr().err
-    assert main([*own, str(tmp_path / "pasted"), *shlex.split(JOB)]) == 0
-    shown = capsys.readouterr().err
+    assert "without effect" not in cli([*own, str(tmp_path / "alone")]).err
+    shown = cli([*own, str(tmp_path / "pasted"), *shlex.split(JOB)]).err
     assert sorted(os.listdir(tmp_path / "pasted")) == sorted(os.listdir(tmp_path / "alone"))
     notes = [line for line in shown.splitlines() if "without effect" in line]
     assert len(notes) == 1
@@ -105,10 +105,9 @@ def test_build_names_flags_of_both_programs_in_one_note(tmp_path: Path, capsys: 
         assert note.count(f"{flag} ") == 1
 
 
-def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "c.yaml").write_text("pretrain_flags: [bf16]\n")
-    assert main(["index", "--config", str(tmp_path / "c.yaml")]) == 2
-    assert "there is no option 'pretrain_flags'" in capsys.readouterr().err
+    assert "there is no option 'pretrain_flags'" in cli(["index", "--config", str(tmp_path / "c.yaml")], 2).err
 
 
 def test_submitted_command_may_have_them_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

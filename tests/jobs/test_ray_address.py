@@ -56,14 +56,8 @@ def test_address_is_a_host_and_a_port(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            "http://head:8265",
-            "such as head:6379, got the job server http://head:8265; .* submit --address http://head:8265",
-        ),
-        (
-            "ray://head:10001",
-            "such as head:6379, got ray://head:10001: Ray Client is not .* --address http://head:8265",
-        ),
+        ("http://head:8265", "such as head:6379, got the job server http://head:8265; .* submit --address http://head"),
+        ("ray://head:10001", "such as head:6379, got ray://head:10001: Ray Client is not .* --address http://head:826"),
         *[
             (text, "expected the cluster's address as HOST:PORT, such as head:6379, or auto, got")
             for text in (
@@ -190,11 +184,7 @@ def test_host_that_cannot_be_reached(address: Address, says: str) -> None:
 @pytest.mark.parametrize(
     ("opened", "source", "says"),
     [
-        (
-            nobody(),
-            "--address",
-            "expected the head of a Ray cluster, but nothing answers there (Connection refused); check",
-        ),
+        (nobody(), "--address", "expected the head of a Ray cluster, but nothing answers there (Connection refused);"),
         (nobody(), "RAY_ADDRESS", "(Connection refused); correct or unset RAY_ADDRESS, or use --executor local"),
         (
             listener(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -227,9 +217,7 @@ def test_encrypted_head_is_only_tried_for_a_connection(monkeypatch: pytest.Monke
 def test_head_accepts_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with head() as address:
         check_head(address, GIVEN)
-        with pytest.raises(
-            TokenError, match=f"{address}: the cluster does not accept the token in /home/me/.ray/auth_tok"
-        ):
+        with pytest.raises(TokenError, match=f"{address}: the cluster does not accept the token in /home/me/.ray/aut"):
             check_head(address, WRONG)
         with pytest.raises(TokenError, match=f"{address}: the cluster asks for its token; set RAY_AUTH_TOKEN, or"):
             check_head(address, None)

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import dsindex
@@ -31,6 +29,8 @@ pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.jobs.conftest import Cli
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
@@ -197,12 +197,6 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path: Path, capsys: pyt
     assert page.row("0")[1] == "<|endoftext|>"
 
 
-def test_other_formats_are_reported(tmp_path: Path) -> None:
-    page = report(tmp_path, str(MODALITIES / "nonempty.pbin"), "--tokenizer-model", str(MODALITIES / "gpt2"))
-    assert len(page.texts["pre"]) > 5
-    assert any(text and not text.replace(" ", "").isdigit() for text in page.texts["pre"])
-
-
 def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> None:
     merged = str(tmp_path / "merged")
     assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
@@ -226,10 +220,7 @@ def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            [str(MODALITIES / "nonempty.jsonl")],
-            "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw index",
-        ),
+        ([str(MODALITIES / "nonempty.jsonl")], "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw ind"),
         (["{tmp}/none"], "there is no dataset"),
         ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
         ([GOLDEN_EOD] * 25, "expected at most 24 datasets on a page, got 25"),
@@ -239,22 +230,18 @@ def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
     ],
 )
 def test_bad_arguments_are_told_before_the_work(
-    arguments: Sequence[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Sequence[str], sentence: str, tmp_path: Path, cli: Cli
 ) -> None:
     given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
-    assert main(["report", *given, "-o", str(tmp_path / "report.html")]) == 1
-    shown = capsys.readouterr().err
+    shown = cli(["report", *given, "-o", str(tmp_path / "report.html")], 1).err
     assert sentence in shown
     assert "Traceback" not in shown
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_package_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert main(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")]) == 1
-    assert "pip install 'dsindex[report]'" in capsys.readouterr().err
+    assert "pip install 'dsindex[report]'" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")], 1).err
 
 
 @pytest.fixture
@@ -287,19 +274,6 @@ def test_damage_beside_the_tokens_is_a_finding(
     page = report(tmp_path, copied, code=1)
     assert sentence in capsys.readouterr().out
     assert "Document lengths" in page.texts["h3"]
-
-
-def test_provenance_of_unknown_inputs_gives_no_sources(
-    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = f"{copied}.provenance.parquet"
-    table = pq.read_table(path)
-    inputs = pa.array([*table["input"].to_pylist()[:-1], 9], pa.int32())
-    pq.write_table(table.set_column(0, "input", inputs), path, store_schema=False)
-    page = report(tmp_path, copied, code=1)
-    assert "expected inputs from 0 to 1, got others; the file is damaged" in capsys.readouterr().out
-    assert "Sources" not in page.texts["h3"]
-    assert "Tokens" in page.texts["h3"]
 
 
 def test_manifest_of_another_dataset_is_not_believed(

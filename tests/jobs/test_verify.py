@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 import pytest
 
 from dsindex.cli.main import main
@@ -25,6 +24,7 @@ from dsindex.tools import verify_source
 from dsindex.tools.verify import VerifyConfig, run_verify
 from dsindex.tools.verify_report import Verdict, VerifyReport, describe_verification, read_recorded, run_checks
 from dsindex.tools.verify_tokens import check_tokens
+from tests.jobs.pack.verifying import all_findings, edit_manifest
 from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -59,13 +60,6 @@ def change_token(prefix: str, token: int, value: int) -> None:
     tokens = np.memmap(f"{prefix}.bin", "<u2", mode="r+")
     tokens[token] = value
     tokens.flush()
-
-
-def edit_manifest(prefix: str, edit: Callable[[dict[str, Any]], None]) -> None:
-    path = Path(manifest_path(prefix))
-    manifest = json.loads(path.read_bytes())
-    edit(manifest)
-    path.write_bytes(orjson.dumps(manifest))
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
@@ -152,10 +146,6 @@ def test_record_that_is_bad_for_another_key_is_no_difference(
         report = run_build(other, reporter=quiet)
         for dataset in report.datasets:
             assert verify(dataset.prefix, quiet, against_source=True).findings == ()
-
-
-def all_findings(report: VerifyReport) -> str:
-    return "\n".join(report.findings)
 
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
@@ -289,15 +279,13 @@ def test_command_says_what_was_found(
     assert "expected a share such as 1%" in capsys.readouterr().err
 
 
-def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, cli: Cli) -> None:
     nope = str(tmp_path / "nope")
-    assert main(["verify", nope, f"{nope}.pbin"]) == 1
-    assert capsys.readouterr().out == (
+    assert cli(["verify", nope, f"{nope}.pbin"], 1).out == (
         f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n"
         f"{nope}.pbin: there is no dataset: looked for {nope}.pbin and {nope}.manifest.json; check the path\n"
     )
-    assert main(["verify", str(tmp_path), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)
     assert (report["is_whole"], report["is_there"], report["checks"]) == (False, False, [])
     assert "which is a folder; add the name of a dataset in it" in report["findings"][0]
 
@@ -313,17 +301,6 @@ def test_pipe_in_a_files_place_is_found(make_config: MakeConfig, quiet: Reporter
     assert any(
         f"{prefix}.{suffix}: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings
     )
-
-
-def test_manifest_that_names_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
-    os.mkfifo(f"{prefix}.pipe")
-    entry = {"size_bytes": 0, "xxh3_128": "0" * 32}
-    edit_manifest(prefix, lambda manifest: manifest["content"]["digests"].update(pipe=entry))
-    report = verify(prefix, quiet)
-    assert [finding for finding in report.findings if ".pipe" in finding] == [
-        f"{prefix}.pipe: expected a regular file, got something else, but the manifest lists it; restore it"
-    ]
 
 
 def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:

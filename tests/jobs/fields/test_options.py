@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -94,10 +95,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
         (("--json-keys", ".meta.none"), r"a\.jsonl, line 1: expected the key 'none' at \.meta, got only"),
         (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
         (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
-        (
-            ("--token-ids", ".meta.big"),
-            r"line 1: expected a list of token ids .* at \.meta\.big, got a list with 9999999",
-        ),
+        (("--token-ids", ".meta.big"), r"line 1: expected a list of token ids .* at \.meta\.big, got a list with 9999"),
     ],
 )
 def test_bad_fields_get_one_sentence(
@@ -122,12 +120,10 @@ def test_estimate_knows_the_fields(kind: str, source: Path, tmp_path: Path) -> N
     assert estimate.tokens == pytest.approx(sum(dataset.num_tokens for dataset in built.datasets), rel=0.05)
 
 
-def test_check_reads_the_fields(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_fields(source: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "build.yaml").write_text(
         f"input: [{source}/a.jsonl]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/out/x\n"
         'json_keys: [text, .meta.text]\njoin: "\\n"\nwhere: .n < 3\nexecutor: local\n'
     )
-    assert main(["build", "--config", str(tmp_path / "build.yaml"), "--check"]) == 0
-    assert "audited" in capsys.readouterr().out
-    assert main(["build", "--config", str(tmp_path / "build.yaml"), "--on-bad-record", "quarantine"]) == 0
-    assert "3 kept" in capsys.readouterr().out
+    assert "audited" in cli(["build", "--config", str(tmp_path / "build.yaml"), "--check"]).out
+    assert "3 kept" in cli(["build", "--config", str(tmp_path / "build.yaml"), "--on-bad-record", "quarantine"]).out

@@ -20,14 +20,6 @@ def explained(**changes: Any) -> list[str]:
 
 
 @pytest.mark.usefixtures("folder")
-def test_explain_finds_what_was_built() -> None:
-    indexed()
-    report = indexed(explain=True)
-    assert report.ok
-    assert "the job finds this cache and builds nothing" in "\n".join(report.lines())
-
-
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -93,9 +93,7 @@ def test_caches_that_do_not_fit_on_the_disk_are_refused(folder: Path, monkeypatc
 
 def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder: Path) -> None:
     write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
-    with pytest.raises(
-        LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-surplus"
-    ):
+    with pytest.raises(LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-su"):
         indexed(
             data_path=["2", "web", "7", "tight", "2", "books"],
             epochs=None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from dsindex.instruction.config import check_config
 from dsindex.options.instruct import InstructConfig
+from tests.support import published as support
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.jobs import config_of
 
@@ -29,11 +29,5 @@ def job(prefix: Path, **options: Any) -> InstructConfig:
 
 def published(folder: Path) -> dict[str, bytes]:
     """All published files; of the manifests, the part that is under the law."""
-    return {
-        path.name: json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        if path.name.endswith("manifest.json")
-        else path.read_bytes()
-        for path in sorted(folder.iterdir())
-        # A killed driver leaves its lock; the progress file tells of the run.
-        if path.is_file() and not path.name.endswith((".dsindex-lock", ".progress.json"))
-    }
+    # A killed driver leaves its lock.
+    return {name: data for name, data in support.published(folder).items() if not name.endswith(".dsindex-lock")}

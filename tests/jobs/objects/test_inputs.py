@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -311,14 +310,3 @@ def test_requests_are_few_and_shown(store: ObjectServer, tmp_path: Path) -> None
     assert report.requests.gets == store.count("GET") == len(store.requests)
     assert store.count("GET") <= 4  # looked at; the audit's sample; the shard, from the start of its first range
     assert f"objects: {report.requests.gets} GETs, " in "\n".join(report.lines())
-
-
-def test_missing_library_is_one_sentence(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['obstore'] = None; import dsindex.cli.main as m; sys.exit(m.main(sys.argv[1:]))"
-    command = ["build", "--input", "s3://b/a.jsonl", "--tokenizer-model", "t", "--output-prefix", str(tmp_path / "x")]
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *command], cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
-    assert "pip install 'dsindex[objects]'" in ended.stderr

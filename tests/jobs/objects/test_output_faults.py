@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from dsindex.cli.main import main
 from dsindex.engine.shards import attempt as held_file
 from dsindex.errors import DsindexError, OutputError
 from dsindex.store.requests import gate_of
@@ -25,6 +24,8 @@ from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectSer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 
 @pytest.mark.usefixtures("small_ranges")
@@ -114,13 +115,10 @@ def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> 
     ],
     ids=lambda value: value.code if isinstance(value, Fault) else "",
 )
-def test_refusals_are_one_sentence(
-    fault: Fault, said: str, store: ObjectServer, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_are_one_sentence(fault: Fault, said: str, store: ObjectServer, text: Path, cli: Cli) -> None:
     store.faults.append(fault)
     command = ["build", "--input", str(text), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-    assert main([*command, "--executor", "local", "--output-prefix", "s3://out/x"]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = cli([*command, "--executor", "local", "--output-prefix", "s3://out/x"], 1).err.splitlines()[-1]
     assert error.startswith("dsindex build: s3://out/x")
     assert said in error
     fault.times = 0

@@ -22,6 +22,7 @@ from tests.support.object_server import Fault
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
     from tests.support.object_server import ObjectServer
 
 FILES = ("pbin", "provenance.parquet")
@@ -98,13 +99,6 @@ def test_either_may_be_on_a_disk(store: ObjectServer, expected: dict[str, dict[s
     assert not store.names("out", "work")
 
 
-def test_same_command_again_does_nothing(store: ObjectServer) -> None:
-    pack(OWN.docs, "s3://out/x.pbin")
-    store.operations.clear()
-    assert pack(OWN.docs, "s3://out/x.pbin").already_complete
-    assert store.operations["PutObject"] == store.operations["UploadPart"] == 0
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -112,19 +106,13 @@ def test_same_command_again_does_nothing(store: ObjectServer) -> None:
         (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
         (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
         (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
-        (
-            ["--merge", "a.pbin", "--output", "s3://out/x.pbin"],
-            "--output: expected a path for --merge, got the address",
-        ),
+        (["--merge", "a.pbin", "--output", "s3://out/x.pbin"], "--output: expected a path for --merge, got the addres"),
         (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
     ],
 )
-def test_what_cannot_be_written_is_refused_when_options_are_read(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_is_refused_when_options_are_read(flags: list[str], said: str, cli: Cli) -> None:
     text = [] if "--merge" in flags else ["--input", "a.jsonl", "--tokenizer-model", "t"]
-    assert main(["pack", *text, *flags]) == 2
-    shown = capsys.readouterr().err
+    shown = cli(["pack", *text, *flags], 2).err
     assert said in shown
     assert shown.count("expected") == 1
 

@@ -22,6 +22,8 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 
 def test_a_sample_keeps_the_same_records_everywhere(texts: Path, tmp_path: Path) -> None:
     build(texts, tmp_path / "all")
@@ -173,9 +175,7 @@ def test_options_that_cannot_be_are_refused(option: str, value: object) -> None:
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **{option: value})
 
 
-def test_options_are_read_from_a_file(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_are_read_from_a_file(texts: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "build.yaml"
     config.write_text(
         f"input: [a, b, c]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/y/x\nappend_eod: true\n"
@@ -183,8 +183,7 @@ def test_options_are_read_from_a_file(
         f"repeat:\n  a: 1.5\n"
     )
     monkeypatch.chdir(texts)
-    assert main(["build", "--config", str(config)]) == 0
-    assert " kept + " in capsys.readouterr().out
+    assert " kept + " in cli(["build", "--config", str(config)]).out
     build(texts, tmp_path / "out", shuffle_documents=SEED, sample=0.5, repeat=("a=1.5",))
     assert published(tmp_path / "y") == published(tmp_path / "out")
 

@@ -16,9 +16,10 @@ from dsindex.jobs.pack import choose_token_bytes, run_pack
 from dsindex.options.pack import PackConfig
 from dsindex.store.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
-from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, published, words
+from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, words
 from tests.support.golden import MODALITIES, OWN
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes
+from tests.support.published import published
 
 if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
@@ -37,10 +38,6 @@ RAY_WAYS = [
 ]
 
 
-def way_id(way: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in way.values())
-
-
 def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> bytes:
     config = PackConfig(
         input=(str(MODALITIES / "nonempty.jsonl"),),
@@ -55,7 +52,7 @@ def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> byte
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("way", WAYS, ids=way_id)
+@pytest.mark.parametrize("way", WAYS, ids=str)
 def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
 
@@ -63,7 +60,7 @@ def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Repo
 @pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
+@pytest.mark.parametrize("way", RAY_WAYS, ids=str)
 def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
     assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +11,16 @@ import dsindex.engine.publishing
 import dsindex.engine.tokenize
 from dsindex.errors import OutputError, PlanError
 from dsindex.jobs.pack import run_pack
-from tests.jobs.pack.packing import MakeConfig, published
 from tests.support.golden import OWN
 from tests.support.killed import run_until_killed
+from tests.support.published import published
 
 if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.pack.packing import MakeConfig
 
 
 # What is done twice, cut off, or asked for differently.
-
-
-def test_same_command_again_is_already_complete(make_pack: MakeConfig, quiet: Reporter) -> None:
-    first = run_pack(make_pack(), reporter=quiet)
-    again = run_pack(make_pack(), reporter=quiet)
-    assert (first.already_complete, again.already_complete) == (False, True)
-    assert (again.files, again.counts, again.num_tokens) == (first.files, first.counts, first.num_tokens)
-    assert not os.path.exists(Path(first.path).with_suffix(".build"))
 
 
 @pytest.mark.parametrize("failing", ["provenance.parquet", "pbin"])

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from dsindex.engine.manifest import manifest_path
-from dsindex.errors import TokenizerError
 from dsindex.tools import verify_pbin, verify_source
 from tests.jobs.pack.verifying import TOKENIZER, Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES
-from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
@@ -149,17 +147,3 @@ def test_records_that_the_file_lacks_are_found(pack: Pack, quiet: Reporter, tmp_
     report = verify(less, quiet, against_source=True)
     assert "line 103, has a record, but the dataset ends before it" in all_findings(report)
     assert "expected the 101 documents of the inputs, got 100" in all_findings(report)
-
-
-def test_source_needs_the_same_tokenizer_and_inputs(pack: Pack, quiet: Reporter, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_bytes(OWN.docs.read_bytes())
-    path = pack(input=(str(source),))
-    assert verify(path, quiet, against_source=True, tokenizer_model=None).is_whole
-    move_tokenizer_away(path.removesuffix(".pbin"))
-    with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
-        verify(path, quiet, against_source=True, tokenizer_model=None)
-    with pytest.raises(TokenizerError, match="expected the tokenizer with sha256"):
-        verify(path, quiet, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
-    source.write_bytes(OWN.docs.read_bytes() + b"\n")
-    assert f"{source}: expected the input of 64460 bytes" in verify(path, quiet, against_source=True).findings[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -25,10 +24,8 @@ from dsindex.execution.progress.displays import (
     describe,
     describe_end,
     format_duration,
-    make_reporter,
 )
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.execution.progress.standard_streams import json_lines_undone
 from tests.jobs.progress.stage_play import MB, SNAPSHOT, Clock
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 
@@ -96,13 +93,6 @@ def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFix
     assert lines[0]["message"] == "hello"
     assert lines[1]["eta_seconds"] == pytest.approx(5)
     assert all(line["time"].endswith("Z") for line in lines)
-
-
-def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(make_reporter()._displays[0], PlainDisplay)
-    with json_lines_undone():
-        assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
 
 
 def test_bar_in_a_real_terminal() -> None:
