@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.execution.progress.displays import PlainDisplay
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of
@@ -88,12 +86,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
         return piped
 
     return to_stdin
-
-
-@pytest.fixture
-def quiet() -> Reporter:
-    """A reporter that writes a line only at the end of a stage."""
-    return Reporter(PlainDisplay(seconds=1e9))
 
 
 @pytest.fixture

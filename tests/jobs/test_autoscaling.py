@@ -47,7 +47,7 @@ SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yam
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])
 def test_build_starts_the_first_nodes(
-    name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+    name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig]
 ) -> None:
     half = OWN.docs.stat().st_size // 2 + 1
     with autoscaling_cluster(read_shape(name), second_version=second_version) as cluster:
@@ -66,7 +66,7 @@ def test_build_starts_the_first_nodes(
     assert "nodes: done in" in ended.stdout
     assert "2/2 CPUs" in ended.stdout
     assert "infeasible" not in ended.stdout
-    run_build(make_config(output_prefix=str(tmp_path / "local" / "x")), reporter=quiet)
+    run_build(make_config(output_prefix=str(tmp_path / "local" / "x")), reporter=Reporter())
     for suffix in ("bin", "idx"):
         made, expected = (tmp_path / where / f"x_text_document.{suffix}" for where in ("ray", "local"))
         assert made.read_bytes() == expected.read_bytes()

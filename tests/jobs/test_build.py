@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_source
 from dsindex.errors import InputError, PlanError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
@@ -22,7 +23,6 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
@@ -63,8 +63,8 @@ def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporte
 @pytest.mark.quick(15)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    build_and_compare(run, way, tmp_path, quiet)
+def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path) -> None:
+    build_and_compare(run, way, tmp_path, Reporter())
 
 
 @pytest.mark.quick(2)
@@ -72,21 +72,21 @@ def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Pa
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    build_and_compare(run, way, tmp_path, quiet)
+def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path) -> None:
+    build_and_compare(run, way, tmp_path, Reporter())
 
 
-def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> None:
+def test_build_on_processes_equals_megatron(tmp_path: Path) -> None:
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
-    build_and_compare(OWN.run("keys"), way, tmp_path, quiet)
+    build_and_compare(OWN.run("keys"), way, tmp_path, Reporter())
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
 def test_documents_of_eod_alone_are_verified_and_repaired(
-    way: dict[str, Any], make_config: MakeConfig, quiet: Reporter, cli: Cli
+    way: dict[str, Any], make_config: MakeConfig, cli: Cli
 ) -> None:
     options = {"input": (str(FAST.input),), "empty_documents": "eod"}
-    prefix = run_build(make_config(**options, **way), reporter=quiet).datasets[0].prefix
+    prefix = run_build(make_config(**options, **way), reporter=Reporter()).datasets[0].prefix
     content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (14, 4)
     assert main(["verify", prefix, "--against-source"]) == 0
@@ -95,13 +95,13 @@ def test_documents_of_eod_alone_are_verified_and_repaired(
     assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
     assert Path(f"{prefix}-new.idx").read_bytes() == index
     Path(f"{prefix}.idx").write_bytes(index)
-    other = run_build(make_config(input=options["input"], output_prefix=f"{prefix}-keep"), reporter=quiet)
+    other = run_build(make_config(input=options["input"], output_prefix=f"{prefix}-keep"), reporter=Reporter())
     shown = cli(["compare", prefix, other.datasets[0].prefix], 1).out
     assert "A has 4 documents of such tokens only (as --empty-documents eod)" in shown
     assert "B has 4 empty documents (as --empty-documents keep)" in shown
     assert "empty-documents" in shown
     with pytest.raises(PlanError, match='empty-documents was "eod" and is not set'):
-        run_build(make_config(input=options["input"], **way), reporter=quiet)
+        run_build(make_config(input=options["input"], **way), reporter=Reporter())
 
 
 def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) -> None:
@@ -109,9 +109,7 @@ def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) 
         make_config(empty_documents="eod", append_eod=False)
 
 
-def test_several_inputs_are_one_after_the_other_for_any_cut(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter
-) -> None:
+def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path: Path, make_config: MakeConfig) -> None:
     """Provenance and the manifest's content are under the law too."""
     outputs = []
     for number, (size, workers) in enumerate([("64MiB", 1), ("1KiB", 3), ("7KiB", 2)]):
@@ -122,7 +120,7 @@ def test_several_inputs_are_one_after_the_other_for_any_cut(
             shard_size=size,
             workers=workers,
         )
-        run_build(config, reporter=quiet)
+        run_build(config, reporter=Reporter())
         outputs.append(published(folder))
     assert outputs[0].keys() == {
         f"x_text_document.{suffix}" for suffix in ("bin", "idx", "manifest.json", "provenance.parquet")
@@ -134,12 +132,12 @@ def test_several_inputs_are_one_after_the_other_for_any_cut(
     assert outputs[0]["x_text_document.bin"] == docs + sentences + docs
 
 
-def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConfig) -> None:
     text = b'\xef\xbb\xbf{"text": "zero"}\r\n\n  \n{"text": ""}\n{"text": "two"}'
     (tmp_path / "a.jsonl").write_bytes(text)
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "three"}\n')
     paths = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
-    report = run_build(make_config(input=paths, shard_size="9B"), reporter=quiet)
+    report = run_build(make_config(input=paths, shard_size="9B"), reporter=Reporter())
     path = f"{report.datasets[0].prefix}.provenance.parquet"
     sources = [read_source(path, document) for document in range(4)]
     assert [(source.input, source.line) for source in sources] == [(0, 1), (0, 4), (0, 5), (1, 1)]
@@ -149,10 +147,10 @@ def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConf
         read_source(path, 4)
 
 
-def test_account_adds_up(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n{"text": ""}\nbroken\n{"text": "<|endoftext|>"}\n')
     config = make_config(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="8B")
-    report = run_build(config, reporter=quiet)
+    report = run_build(config, reporter=Reporter())
     counts = report.counts
     assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (5, 1, 4, 3, 1)
     content = json.loads((tmp_path / "out" / "docs_text_document.manifest.json").read_bytes())["content"]
@@ -173,21 +171,21 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig, quiet: Reporte
     ids=["options", "tokenizer", "shard size", "input"],
 )
 def test_output_of_another_plan_is_refused_by_name(
-    make_config: MakeConfig, quiet: Reporter, options: dict[str, Any], message: str
+    make_config: MakeConfig, options: dict[str, Any], message: str
 ) -> None:
-    run_build(make_config(), reporter=quiet)
+    run_build(make_config(), reporter=Reporter())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
-        run_build(make_config(**options), reporter=quiet)
-    run_build(make_config(**options, fresh=True), reporter=quiet)
+        run_build(make_config(**options), reporter=Reporter())
+    run_build(make_config(**options, fresh=True), reporter=Reporter())
 
 
 def test_added_inputs_only_are_tokenized(
-    make_config: MakeConfig, quiet: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dsindex.engine.tokenize
     from dsindex.engine.shards.tokenize import tokenize_shard
 
-    run_build(make_config(keep_shards=True), reporter=quiet)
+    run_build(make_config(keep_shards=True), reporter=Reporter())
     tokenized = []
 
     def spy(task: Any, settings: Any) -> Any:
@@ -195,16 +193,16 @@ def test_added_inputs_only_are_tokenized(
         return tokenize_shard(task, settings)
 
     monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
-    run_build(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True), reporter=quiet)
+    run_build(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True), reporter=Reporter())
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
-    run_build(fresh, reporter=quiet)
+    run_build(fresh, reporter=Reporter())
     grown, whole = published(tmp_path / "out"), published(tmp_path / "other")
     assert grown == whole
 
 
 def test_input_that_changes_while_it_is_read_is_refused(
-    make_config: MakeConfig, quiet: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "grows.jsonl"
     path.write_text('{"text": "one"}\n' * 2000)
@@ -222,5 +220,5 @@ def test_input_that_changes_while_it_is_read_is_refused(
 
     monkeypatch.setattr(dsindex.jobs.build, "examine_sample", grow)
     with pytest.raises(InputError, match=r"grows\.jsonl: changed while the build was running"):
-        run_build(config, reporter=quiet)
+        run_build(config, reporter=Reporter())
     assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", "manifest.json"))]

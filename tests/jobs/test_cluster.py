@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from tests.support.golden import OWN
 from tests.support.local_cluster import LocalCluster, local_cluster
@@ -26,7 +27,6 @@ from tests.support.processes import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
 @pytest.mark.ray
 @pytest.mark.timeout(1800)
 def test_build_survives_being_stopped_and_losing_a_node(
-    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig]
 ) -> None:
     text = tmp_path / "docs.jsonl"
     text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
@@ -199,7 +199,7 @@ def test_build_survives_being_stopped_and_losing_a_node(
     assert f"dsindex build: {missing}: cannot be read (No such file or directory); check --input" in shown
 
     local = make_config(input=(str(text),), output_prefix=str(tmp_path / "local" / "x"), shard_size="64MiB")
-    run_build(local, reporter=quiet)
+    run_build(local, reporter=Reporter())
     for suffix in ("bin", "idx", "provenance.parquet"):
         name = f"x_text_document.{suffix}"
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()

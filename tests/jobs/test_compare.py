@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.cli.main import main
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from tests.jobs.conftest import Cli
 
@@ -24,9 +24,9 @@ GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
 
 @pytest.fixture
-def built(make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path) -> Callable[..., str]:
+def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> Callable[..., str]:
     def build(name: str, **options: object) -> str:
-        run_build(make_config(output_prefix=str(tmp_path / name), **options), reporter=quiet)
+        run_build(make_config(output_prefix=str(tmp_path / name), **options), reporter=Reporter())
         return str(tmp_path / f"{name}_text_document")
 
     return build

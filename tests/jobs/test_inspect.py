@@ -14,6 +14,7 @@ import pytest
 from dsindex.cli.inspect import describe_inspection
 from dsindex.cli.main import main
 from dsindex.engine.lock import hold_lock
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.tools.inspect import InspectOptions, run_inspect
 from tests.support.datasets import write_dataset
@@ -23,7 +24,6 @@ from tests.support.pbin_files import write_pbin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from tests.jobs.conftest import Cli
 
@@ -32,13 +32,13 @@ TEXTS = ["The river is old. The river is slow.", "\x1b[2Jevil\x9b31m \u202etext"
 
 
 @pytest.fixture
-def built(make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path) -> str:
+def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> str:
     """The prefix of a small build whose text and tokenizer are in the same folder."""
     source = tmp_path / "source.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
     config = make_config(input=(str(source),), tokenizer_model=str(tmp_path / "tokenizer"))
-    run_build(config, reporter=quiet)
+    run_build(config, reporter=Reporter())
     return f"{config.output_prefix}_text_document"
 
 
@@ -188,19 +188,17 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, cli: Cli) -
     assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
 
 
-def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], quiet: Reporter, cli: Cli) -> None:
+def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
     config = make_config(keep_shards=True)
-    run_build(config, reporter=quiet)
+    run_build(config, reporter=Reporter())
     seen = inspect(cli, f"{config.output_prefix}.build")
     assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
     assert seen["facts"]["inputs"] == [str(OWN.docs)]
 
 
-def test_a_work_folder_whose_driver_was_killed_says_so(
-    make_config: Callable[..., BuildConfig], quiet: Reporter, cli: Cli
-) -> None:
+def test_a_work_folder_whose_driver_was_killed_says_so(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
     config = make_config(keep_shards=True)
-    run_build(config, reporter=quiet)
+    run_build(config, reporter=Reporter())
     folder = Path(f"{config.output_prefix}.build")
     progress = json.loads((folder / "progress.json").read_bytes())
     (folder / "progress.json").write_text(json.dumps({**progress, "state": "running"}))

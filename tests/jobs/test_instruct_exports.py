@@ -18,6 +18,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.exports import bridge, hugging_face
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
     from tests.jobs.conftest import Cli
 
 
@@ -62,11 +62,9 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> Path:
     """A finished job with all exports."""
-    from dsindex.execution.progress.displays import PlainDisplay
-    from dsindex.execution.progress.reporter import Reporter
 
     folder = tmp_path_factory.mktemp("made")
-    reporter = Reporter(PlainDisplay(seconds=1e9))
+    reporter = Reporter()
     run_instruct(job(folder, chats, shard_size="64MiB", workers=1), CONFIG, reporter=reporter)
     return folder
 
@@ -94,44 +92,44 @@ def names_in(folder: Path) -> set[str]:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
 def test_same_bytes_for_any_shard_size_and_executor(
-    tmp_path: Path, chats: Path, made: Path, way: dict[str, Any], quiet: Reporter
+    tmp_path: Path, chats: Path, made: Path, way: dict[str, Any]
 ) -> None:
-    run_instruct(job(tmp_path, chats, **way), CONFIG, reporter=quiet)
+    run_instruct(job(tmp_path, chats, **way), CONFIG, reporter=Reporter())
     assert exported(tmp_path) == exported(made)
     assert names_in(tmp_path) == set(FOLDERS)
 
 
 def test_room_for_exports_is_asked_for_before_the_work(
-    tmp_path: Path, chats: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 4 * chats.stat().st_size)
     with pytest.raises(OutputError, match="are needed for shards, output and exports"):
-        run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
-    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
+        run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
+    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=Reporter())
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_same_bytes_on_ray(tmp_path: Path, chats: Path, made: Path, quiet: Reporter) -> None:
-    run_instruct(job(tmp_path, chats, executor="ray", shard_size="30KiB"), CONFIG, reporter=quiet)
+def test_same_bytes_on_ray(tmp_path: Path, chats: Path, made: Path) -> None:
+    run_instruct(job(tmp_path, chats, executor="ray", shard_size="30KiB"), CONFIG, reporter=Reporter())
     assert exported(tmp_path) == exported(made)
 
 
 def test_exports_are_added_to_a_finished_job_without_doing_it_again(
-    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
+    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=Reporter())
     assert names_in(tmp_path) == set()
     monkeypatch.setattr(instruct, "encode_shard", None)
     with monkeypatch.context() as full:
         full.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
         with pytest.raises(OutputError, match=r"are needed for the export hf, 1\.00 kB are free"):
-            run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+            run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
     assert names_in(tmp_path) == set()
-    first = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    first = run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
     assert exported(tmp_path) == exported(made)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
-    again = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    again = run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
     assert [[export.already_complete for export in report.exports] for report in (first, again)] == [
         [False] * 4,
         [True] * 4,
@@ -140,7 +138,7 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(
 
 
 def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
-    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, written = hugging_face.write_hugging_face_file, []
 
@@ -154,7 +152,7 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(hugging_face, "write_hugging_face_file", fail_third)
         with pytest.raises(InputError, match="the storage went away"):
-            run_instruct(config, CONFIG, reporter=quiet)
+            run_instruct(config, CONFIG, reporter=Reporter())
     [partial] = tmp_path.glob("chat_hf.*.partial")
     (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
 
@@ -163,18 +161,18 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
         return write(task)
 
     monkeypatch.setattr(hugging_face, "write_hugging_face_file", count)
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_instruct(config, CONFIG, reporter=Reporter())
     assert exported(tmp_path, "chat_hf") == exported(made, "chat_hf")
     assert len(written) == len(set(written)) == len(list((tmp_path / "chat_hf").glob("*.parquet")))
     assert names_in(tmp_path) == {"chat_hf"}
 
 
 def test_publishing_that_was_cut_off_is_finished(
-    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old folder is moved aside, and the new one is not there yet."""
     config = job(tmp_path, chats, export=("bridge",))
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_instruct(config, CONFIG, reporter=Reporter())
     rename, renamed = os.rename, []
 
     def fail_second(source: str, target: str) -> None:
@@ -186,9 +184,9 @@ def test_publishing_that_was_cut_off_is_finished(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail_second)
         with pytest.raises(KeyboardInterrupt):
-            run_instruct(config.model_copy(update={"fresh": True}), CONFIG, reporter=quiet)
+            run_instruct(config.model_copy(update={"fresh": True}), CONFIG, reporter=Reporter())
     assert not (tmp_path / "chat_bridge_768").exists()
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_instruct(config, CONFIG, reporter=Reporter())
     assert exported(tmp_path, "chat_bridge_768") == exported(made, "chat_bridge_768")
 
 
@@ -255,7 +253,7 @@ MISREAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", MISREAD, ids=str)
-def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet: Reporter) -> None:
+def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str) -> None:
     record, expected = MISREAD[case]
     good = {"messages": [USER, REPLY]}
     path = tmp_path / "in.jsonl"
@@ -265,33 +263,33 @@ def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet
     options = {"export": ("sft",), "seq_length": None, "split": None}
     config = job(tmp_path, path, on_bad_record="fail", **options)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
-        run_instruct(config, instruction, reporter=quiet)
+        run_instruct(config, instruction, reporter=Reporter())
     assert (tmp_path / "chat_text_document.idx").exists()
     assert not (tmp_path / "chat_sft").exists()
-    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=quiet)
+    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=Reporter())
     split = report.exports[0].content.splits["train"]
     assert (split.rows, split.left_out) == (1, 1)
     assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fresh: bool, quiet: Reporter) -> None:
+def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fresh: bool) -> None:
     (tmp_path / "chat_hf").mkdir()
     (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"train-00000-of-00001\.parquet: expected only files that dsindex wrote"):
-        run_instruct(job(tmp_path, chats, fresh=fresh), CONFIG, reporter=quiet)
+        run_instruct(job(tmp_path, chats, fresh=fresh), CONFIG, reporter=Reporter())
     assert (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").read_bytes() == b"mine"
     assert not list(tmp_path.glob("chat_*.idx"))
 
 
-def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
-    run_instruct(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG, reporter=quiet)
+def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path) -> None:
+    run_instruct(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG, reporter=Reporter())
     before = exported(tmp_path, "chat_hf")
     (tmp_path / "chat_sft" / "notes.txt").write_text("mine")
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(CONVERSATIONS.read_bytes())
     config = job(tmp_path, longer, export=("hf",), fresh=True)
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_instruct(config, CONFIG, reporter=Reporter())
     assert exported(tmp_path, "chat_hf") != before
     assert names_in(tmp_path) == {"chat_hf", "chat_sft"}
     assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
@@ -340,10 +338,10 @@ def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, cli: Cli) -
     assert main(["inspect", str(files[0])]) == 1
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
+def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path) -> None:
     config = job(tmp_path, chats, export=("sft",))
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_instruct(config, CONFIG, reporter=Reporter())
     (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
     with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
-        run_instruct(config, CONFIG, reporter=quiet)
+        run_instruct(config, CONFIG, reporter=Reporter())
     assert main(["verify", str(tmp_path / "chat_sft")]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +14,9 @@ from tests.support.golden import OWN
 from tests.support.text_tokenizers import word_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.jobs.conftest import Cli
+    from tests.jobs.conftest import Cli, Shown
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
@@ -45,19 +45,16 @@ BAD_INPUT: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("data", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
 @pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
 def test_bad_input_is_named_by_file_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, message: str, shard_size: str
+    tmp_path: Path, cli: Cli, data: bytes, message: str, shard_size: str
 ) -> None:
     arguments = ["build", "--input", write(tmp_path / "in.jsonl", data), *TOKENIZER]
-    code = main([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size])
-    assert_one_sentence(capsys, code, message)
+    shown = cli([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size], 1)
+    assert_one_sentence(shown, message)
     assert_nothing_published(tmp_path / "out")
 
 
-def assert_one_sentence(capsys: pytest.CaptureFixture[str], code: int, message: str, *, expected_code: int = 1) -> None:
-    import re
-
-    shown = capsys.readouterr().err.strip().splitlines()
-    assert code == expected_code, shown
+def assert_one_sentence(printed: Shown, message: str) -> None:
+    shown = printed.err.strip().splitlines()
     assert re.search(message, shown[-1]), shown[-1]
     assert shown[-1].startswith("dsindex ")
     assert not any("Traceback" in line for line in shown)
@@ -101,7 +98,7 @@ def case(message: str, *arguments: str, code: int = 1) -> Any:
     ],
 )
 def test_wrong_options_and_places_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str, code: int
+    tmp_path: Path, cli: Cli, arguments: tuple[str, ...], message: str, code: int
 ) -> None:
     places = {
         "tmp": str(tmp_path),
@@ -113,26 +110,23 @@ def test_wrong_options_and_places_are_named(
     if "{tmp}" in arguments and "--tokenizer-model" in arguments:
         (tmp_path / "tokenizer.json").unlink()
     filled = [argument.format(**places) for argument in arguments]
-    got = main(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, got, message, expected_code=code)
+    assert_one_sentence(cli(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")], code), message)
     assert_nothing_published(tmp_path / "out")
 
 
 @pytest.mark.parametrize("prefix", [".", "out/", "out/.."])
 @pytest.mark.parametrize("command", ["build", "merge"])
-def test_prefix_without_a_name_is_refused(prefix: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main([command, "--input", "x", "--output-prefix", prefix])
-    assert_one_sentence(capsys, code, f"--output-prefix: expected a path .* got '{prefix}'", expected_code=2)
+def test_prefix_without_a_name_is_refused(prefix: str, command: str, cli: Cli) -> None:
+    shown = cli([command, "--input", "x", "--output-prefix", prefix], 2)
+    assert_one_sentence(shown, f"--output-prefix: expected a path .* got '{prefix}'")
 
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
-def test_file_in_the_place_of_the_work_folder_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str
-) -> None:
+def test_file_in_the_place_of_the_work_folder_is_named(tmp_path: Path, cli: Cli, below: str) -> None:
     good = write(tmp_path / "good.jsonl", GOOD)
     given = ["--work-dir", good + below, "--output-prefix", str(tmp_path / "x")]
-    code = main(["build", "--input", good, *TOKENIZER, *given])
-    assert_one_sentence(capsys, code, r"good\.jsonl: expected a folder for the work folder, got a file; choose")
+    shown = cli(["build", "--input", good, *TOKENIZER, *given], 1)
+    assert_one_sentence(shown, r"good\.jsonl: expected a folder for the work folder, got a file; choose")
     assert (tmp_path / "good.jsonl").read_bytes() == GOOD
 
 
@@ -177,12 +171,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, cli: Cli) -
     ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
 )
 def test_messages_are_sentences_about_what_was_given(
-    words: list[str],
-    code: int,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     job = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
@@ -190,12 +179,7 @@ def test_messages_are_sentences_about_what_was_given(
     (tmp_path / "nothing.yaml").write_text("")
     (tmp_path / "template.yaml").write_text(f"chat_template_file: none.jinja\n{job}\n")
     (tmp_path / "date.yaml").write_text(f"template_date: x\n{job}\n")
-    try:
-        got = main(words)
-    except SystemExit as end:
-        got = end.code if isinstance(end.code, int) else -1
-    shown = capsys.readouterr().err.splitlines()[-1]
-    assert (got, message in shown) == (code, True), shown
+    assert message in cli(words, code).err.splitlines()[-1]
 
 
 def test_small_builds_are_told_in_small_units(tmp_path: Path, cli: Cli) -> None:
@@ -222,12 +206,10 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path: Path
     assert "which takes" not in cli([*given, "--fresh", "--engine", "reference"]).err
 
 
-def test_too_little_room_is_said_before_work_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_room_is_said_before_work_starts(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 10)
-    code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, code, r"kB are needed for shards and output, 0\.01 kB are free; make room")
+    shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
+    assert_one_sentence(shown, r"kB are needed for shards and output, 0\.01 kB are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()
 
 
@@ -241,19 +223,14 @@ def test_too_little_room_is_said_before_work_starts(
     ids=["Ctrl-C", "ours", "fault"],
 )
 def test_how_a_build_ends(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    code: int,
-    message: str,
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("dsindex.cli.build.run_build", fail)
-    got = main(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")])
-    assert_one_sentence(capsys, got, message, expected_code=code)
+    shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
+    assert_one_sentence(shown, message)
 
 
 def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> None:
@@ -281,12 +258,9 @@ def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> No
     ],
     ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"],
 )
-def test_wrong_config_files_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, code: int
-) -> None:
+def test_wrong_config_files_are_named(tmp_path: Path, cli: Cli, text: str, message: str, code: int) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    got = main(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"])
-    assert_one_sentence(capsys, got, message, expected_code=code)
+    assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)
 
 
 UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
@@ -299,35 +273,26 @@ UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'
 @pytest.mark.parametrize(
     "words", [["build", "--config"], ["pack"], ["pack", "--config"], ["instruct"], ["index", "--config"]]
 )
-def test_no_configuration_hangs_a_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
-) -> None:
+def test_no_configuration_hangs_a_command(tmp_path: Path, cli: Cli, words: list[str], text: str) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    assert_one_sentence(
-        capsys, main([*words, str(tmp_path / "c.yaml")]), r"c\.yaml, line \d+: expected (a finite value|at most)"
-    )
+    message = r"c\.yaml, line \d+: expected (a finite value|at most)"
+    assert_one_sentence(cli([*words, str(tmp_path / "c.yaml")], 1), message)
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "dsindex build --input" in capsys.readouterr().out
-    run: Callable[[list[str]], int] = main
-    with pytest.raises(SystemExit, match="0"):
-        run(["build", "--help"])
-    assert "--append-eod" in capsys.readouterr().out
+def test_help_teaches(cli: Cli) -> None:
+    assert "dsindex build --input" in cli([], 2).out
+    assert "--append-eod" in cli(["build", "--help"]).out
 
 
-def test_mended_input_is_no_other_plan_where_nothing_was_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mended_input_is_no_other_plan_where_nothing_was_done(tmp_path: Path, cli: Cli) -> None:
     """A first shard that fails leaves nothing to continue; with finished shards a changed input is refused."""
     path = tmp_path / "in.jsonl"
     arguments = ["build", "--input", str(path), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")]
     write(path, b"broken\n")
-    assert_one_sentence(capsys, main(arguments), r"in\.jsonl, line 1:")
+    assert_one_sentence(cli(arguments, 1), r"in\.jsonl, line 1:")
     write(path, GOOD * 40 + b"broken\n")
-    assert_one_sentence(capsys, main([*arguments, "--shard-size", "64B"]), r"in\.jsonl, line 41:")
+    assert_one_sentence(cli([*arguments, "--shard-size", "64B"], 1), r"in\.jsonl, line 41:")
     write(path, GOOD * 41)
     refusal = r"unfinished build of another plan is here: the input .* was written again .*--fresh"
-    assert_one_sentence(capsys, main([*arguments, "--shard-size", "64B"]), refusal)
+    assert_one_sentence(cli([*arguments, "--shard-size", "64B"], 1), refusal)
     assert main([*arguments, "--shard-size", "64B", "--fresh"]) == 0

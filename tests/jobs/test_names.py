@@ -197,9 +197,7 @@ FORGED = "x\nFOUND: forged\x1b[2J"
 """A name of several lines, the last of which another command could have written."""
 
 
-def test_names_forge_no_line_of_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_forge_no_line_of_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.chdir(tmp_path)
     source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
     (tmp_path / source).write_bytes(GOOD * 5)
@@ -234,12 +232,7 @@ def test_names_forge_no_line_of_output(
     ]
     lines: list[str] = []
     for code, command in commands:
-        try:
-            got = main(command)
-        except SystemExit as end:
-            got = end.code if isinstance(end.code, int) else -1
-        shown = capsys.readouterr()
-        assert got == code, (command, shown)
+        shown = cli(command, code)
         lines += [line for line in (shown.out + shown.err).splitlines() if FORGED.splitlines()[1][:5] in line]
         assert "\x1b" not in shown.out + shown.err, command
         forged = [line for line in (shown.out + shown.err).splitlines() if line.startswith("FOUND: forged")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.cli.main import main
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.tools import estimate
 from dsindex.tools.estimate import file_system, find_limits, find_place_limits, run_plan
@@ -18,19 +19,16 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from tests.jobs.conftest import Cli
 
 
-def test_plan_agrees_with_the_build_that_follows(
-    make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path
-) -> None:
+def test_plan_agrees_with_the_build_that_follows(make_config: Callable[..., BuildConfig], tmp_path: Path) -> None:
     """The sample of a small input is all of it, so the figures are exact."""
     config = make_config(json_keys=("text",), keep_shards=True)
     plan = run_plan(config)
     assert os.listdir(tmp_path) == []
-    report = run_build(config, reporter=quiet)
+    report = run_build(config, reporter=Reporter())
     built = report.datasets[0]
     assert plan.num_shards == report.run.shards
     assert plan.documents == built.num_documents

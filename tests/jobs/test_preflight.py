@@ -18,6 +18,7 @@ from dsindex.engine.source import open_source
 from dsindex.errors import InputError, TokenizerError
 from dsindex.execution.calls import THIS_MACHINE, Call, NodeAnswer
 from dsindex.execution.local import ThreadExecutor
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.tools import check
 from tests.support.golden import OWN
@@ -25,7 +26,6 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from tests.jobs.conftest import Cli
 
@@ -207,18 +207,18 @@ def test_cluster_without_nodes_is_refused() -> None:
 
 
 def test_build_on_a_cluster_looks_at_its_nodes_first(
-    make_config: Callable[..., BuildConfig], own_input: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    make_config: Callable[..., BuildConfig], own_input: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster({"b": lambda: moved_away(own_input)})
     monkeypatch.setattr("dsindex.engine.start.make_executor", lambda _config, **_options: cluster)
     config = make_config(input=(str(own_input),))
     with pytest.raises(InputError, match=f"^b: {own_input}: cannot be read"):
-        run_build(config, reporter=quiet)
+        run_build(config, reporter=Reporter())
     folder = Path(f"{config.output_prefix}.build")
     assert not (folder / "shards").exists()
     assert json.loads((folder / "progress.json").read_bytes())["state"] == "failed"
     cluster = Cluster()
-    assert run_build(config, reporter=quiet).datasets[0].num_documents > 0
+    assert run_build(config, reporter=Reporter()).datasets[0].num_documents > 0
 
 
 # The command

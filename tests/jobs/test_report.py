@@ -15,7 +15,6 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
@@ -42,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     copy = folder / "copy.jsonl"
     copy.write_bytes(OWN.docs.read_bytes())
     config = config_of(BuildConfig, (str(OWN.docs), str(copy)), append_eod=True, output_prefix=str(folder / "docs"))
-    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    run_build(config, reporter=Reporter())
     return f"{config.output_prefix}_text_document"
 
 
@@ -151,7 +150,7 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     other.write_text('{"text": "other"}\n')
     options = {"tokenizer_model": str(MODALITIES / "gpt2"), "output_prefix": str(tmp_path / "<script>x")}
     config = config_of(BuildConfig, (str(source), str(other)), **options)
-    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    run_build(config, reporter=Reporter())
     page = report(tmp_path, f"{config.output_prefix}_text_document")
     assert len(page.with_tag("script")) == 1
     assert not {"img", "b"} & {tag for tag, _ in page.elements}

@@ -45,10 +45,6 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def message(capsys: pytest.CaptureFixture[str]) -> str:
-    return capsys.readouterr().err.strip().splitlines()[-1]
-
-
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """End the next build after its shards, before anything is published."""
 
@@ -83,7 +79,7 @@ def test_other_inputs_keep_their_places(pipe: Pipe) -> None:
 
 
 def test_interrupted_build_continues_without_reading_again(
-    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     pipe(TEXT)
     assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
@@ -91,17 +87,15 @@ def test_interrupted_build_continues_without_reading_again(
     interrupt(monkeypatch)
     assert STORED.read_bytes() == TEXT
     piped = pipe(OTHER)
-    capsys.readouterr()
-    assert main([*WORDS]) == 0
+    said = cli(WORDS).err
     assert piped.tell() == 0
-    said = capsys.readouterr().err
     assert f"standard input is not read: the interrupted run stored {len(TEXT):,} bytes of it in " in said
     assert published(Path("out")) == published(Path("whole"))
     assert not STORED.parent.parent.exists()
 
 
 def test_build_interrupted_after_publishing_needs_no_input(
-    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -113,10 +107,8 @@ def test_build_interrupted_after_publishing_needs_no_input(
         assert main(words) == 130
     assert Path("out/x_text_document.manifest.json").exists()
     piped = pipe(b"")
-    capsys.readouterr()
-    assert main(words) == 0
+    assert cli(words).out.startswith("already complete")
     assert piped.tell() == 0
-    assert capsys.readouterr().out.startswith("already complete")
     assert os.listdir("cache")
     assert not STORED.parent.parent.exists()
 
@@ -140,55 +132,45 @@ def test_damaged_store_is_not_taken_for_what_was_read(pipe: Pipe, monkeypatch: p
     assert piped.tell() == len(TEXT)
 
 
-def test_finished_build_knows_the_same_text_and_refuses_another(pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_build_knows_the_same_text_and_refuses_another(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     before = published(Path("out"))
     for _ in range(2):
         pipe(TEXT)
-        capsys.readouterr()
-        assert main([*WORDS, "--keep-shards"]) == 0
-        assert capsys.readouterr().out.startswith("already complete")
+        assert cli([*WORDS, "--keep-shards"]).out.startswith("already complete")
     pipe(OTHER)
-    assert main([*WORDS, "--keep-shards"]) == 1
-    assert "expected the standard input of the shards that are here, " in message(capsys)
+    assert "expected the standard input of the shards that are here, " in cli([*WORDS, "--keep-shards"], 1).err
     assert STORED.read_bytes() == TEXT
     assert published(Path("out")) == before
 
 
-def test_another_text_for_a_finished_output_leaves_no_work_folder(
-    pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_text_for_a_finished_output_leaves_no_work_folder(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS]) == 0
     pipe(OTHER)
-    assert main([*WORDS]) == 1
-    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in message(capsys)
+    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in cli(WORDS, 1).err
     assert not STORED.parent.parent.exists()
 
 
-def test_damage_is_named_and_can_be_piped_again(pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_named_and_can_be_piped_again(pipe: Pipe, cli: Cli) -> None:
     pipe(gzip.compress(TEXT)[:-9])
-    assert main([*WORDS]) == 1
-    said = message(capsys)
+    said = cli(WORDS, 1).err
     assert f"dsindex build: - (stored as {STORED.absolute()}): expected gzip data, but the member" in said
     assert said.rstrip().endswith("; --fresh reads standard input again")
     pipe(gzip.compress(TEXT))
     assert main([*WORDS, "--fresh"]) == 0
 
 
-def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(
-    pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT + b"broken\n")
-    assert main([*WORDS]) == 1
-    assert f"dsindex build: - (stored as {STORED.absolute()}), line 61: expected JSON" in message(capsys)
+    assert f"dsindex build: - (stored as {STORED.absolute()}), line 61: expected JSON" in cli(WORDS, 1).err
     pipe(b"")
     assert main([*WORDS, "--on-bad-record", "quarantine"]) == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "message_", "code"),
+    ("words", "message", "code"),
     [
         (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
         (("build", "--input", "-", "--input-list", "-"), "expected standard input (-) once", 2),
@@ -198,38 +180,36 @@ def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(
     ],
 )
 def test_uses_that_make_no_sense_are_refused(
-    words: Sequence[str], message_: str, code: int, pipe: Pipe, capsys: pytest.CaptureFixture[str]
+    words: Sequence[str], message: str, code: int, pipe: Pipe, cli: Cli
 ) -> None:
     piped = pipe(TEXT)
     own = () if words[0] == "submit" else (*TOKENIZER, "--output-prefix", "out/x")
-    assert main([*words, *own]) == code
-    assert message_ in message(capsys)
+    assert message in cli([*words, *own], code).err
     assert piped.tell() == 0
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("data", [b"", None], ids=["empty", "closed"])
 def test_nothing_on_standard_input_is_said(
-    data: bytes | None, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: bytes | None, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     if data is None:
         monkeypatch.setattr(sys, "stdin", None)
     else:
         pipe(data)
-    assert main([*WORDS]) == 1
-    assert "-: expected " in message(capsys)
+    assert "-: expected " in cli(WORDS, 1).err
     assert not STORED.parent.parent.exists()
 
 
-def test_terminal_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     ours, theirs = pty.openpty()
     try:
         with open(theirs, encoding="utf-8") as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
-            assert main([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"]) == 1
+            shown = cli([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"], 1).err
     finally:
         os.close(ours)
-    assert "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | " in message(capsys)
+    assert "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | " in shown
 
 
 def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe: Pipe) -> None:
@@ -241,7 +221,7 @@ def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe: Pipe) ->
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_users_file_in_place_of_the_folder_stays(kind: str, pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_file_in_place_of_the_folder_stays(kind: str, pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     STORED.unlink()
@@ -253,17 +233,15 @@ def test_users_file_in_place_of_the_folder_stays(kind: str, pipe: Pipe, capsys: 
     else:
         STORED.parent.write_text("mine")
     pipe(TEXT)
-    assert main([*WORDS, "--fresh"]) == 1
-    assert "inputs: expected a folder, got a symbolic link or a file; move it away" in message(capsys)
+    assert "inputs: expected a folder, got a symbolic link or a file; move it away" in cli([*WORDS, "--fresh"], 1).err
     assert Path("mine/stdin").read_text() == "mine"
 
 
-def test_folder_of_someone_else_is_refused(pipe: Pipe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_someone_else_is_refused(pipe: Pipe, cli: Cli) -> None:
     STORED.parent.mkdir(parents=True)
     STORED.write_text("mine")
     pipe(TEXT)
-    assert main([*WORDS]) == 1
-    assert "expected a new, an empty or a dsindex work folder, found 'inputs' in it" in message(capsys)
+    assert "expected a new, an empty or a dsindex work folder, found 'inputs' in it" in cli(WORDS, 1).err
     assert STORED.read_text() == "mine"
 
 

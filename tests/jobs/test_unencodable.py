@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.errors import BadRecordError
-from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
@@ -44,7 +43,7 @@ def build(path: Path, folder: Path, **options: Any) -> bytes:
     folder.mkdir()
     own = {"tokenizer_model": runaway_tokenizer(path.parent), "append_eod": True, "eod_token": "<|eot|>"}
     config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
-    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    run_build(config, reporter=Reporter())
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
 
 

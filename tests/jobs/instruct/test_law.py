@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
@@ -71,7 +70,7 @@ def published(folder: Path) -> dict[str, bytes]:
 
 def run(config: Any, instruction: Any, *, fails_after: int | None = None) -> Any:
     """Run a job; with `fails_after`, once with a failure after so many shards, and then again."""
-    reporter = Reporter(PlainDisplay(seconds=1e9))
+    reporter = Reporter()
     if fails_after is not None:
         encode_shard, done = instruct.encode_shard, []
 

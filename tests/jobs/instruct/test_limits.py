@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from dsindex.errors import RecordError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs.instruct import run_instruct
 from dsindex.text.guarded import limits
@@ -21,7 +22,6 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
     from tests.jobs.conftest import Cli
 
 
@@ -80,9 +80,7 @@ def test_record_that_a_template_never_finishes_stops_the_job_on_ray(
     check_that_it_stops(tmp_path, cli, "9KiB", "ray")
 
 
-def test_bad_record_before_one_that_stops_the_job_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Reporter
-) -> None:
+def test_bad_record_before_one_that_stops_the_job_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never = '{"conversations": [{"from": "human", "value": "STOP"}, {"from": "gpt", "value": "x"}]}'
     good = never.replace("STOP", "go")
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
@@ -93,7 +91,7 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(
         (tmp_path / "a.jsonl").write_text("\n".join(lines))
         config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), split=None, on_bad_record="fail")
         with pytest.raises(RecordError, match=said):
-            run_instruct(config, check_config({"chat_template": HANGS}, source="test"), reporter=quiet)
+            run_instruct(config, check_config({"chat_template": HANGS}, source="test"), reporter=Reporter())
 
 
 @pytest.mark.quick(1)

@@ -8,6 +8,7 @@ import pytest
 
 import dsindex.engine.tokenize
 from dsindex.engine.shards.tokenize import tokenize_shard
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
@@ -16,7 +17,6 @@ from tests.support.jobs import config_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
     from tests.jobs.pack.packing import MakeConfig
     from tests.jobs.pack.verifying import Pack
 
@@ -31,9 +31,9 @@ def make_pack(tmp_path: Path) -> MakeConfig:
 
 
 @pytest.fixture
-def pack(make_pack: MakeConfig, quiet: Reporter) -> Pack:
+def pack(make_pack: MakeConfig) -> Pack:
     """Pack with these options, and return the path of the file."""
-    return lambda **options: run_pack(make_pack(**options), reporter=quiet).path
+    return lambda **options: run_pack(make_pack(**options), reporter=Reporter()).path
 
 
 @pytest.fixture

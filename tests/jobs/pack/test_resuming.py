@@ -10,13 +10,13 @@ import pytest
 import dsindex.engine.publishing
 import dsindex.engine.tokenize
 from dsindex.errors import OutputError, PlanError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.pack import run_pack
 from tests.support.golden import OWN
 from tests.support.killed import run_until_killed
 from tests.support.published import published
 
 if TYPE_CHECKING:
-    from dsindex.execution.progress.reporter import Reporter
     from tests.jobs.pack.packing import MakeConfig
 
 
@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("failing", ["provenance.parquet", "pbin"])
 def test_what_stops_while_it_publishes_is_published_next_time(
-    failing: str,
-    make_pack: MakeConfig,
-    quiet: Reporter,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tokenized: list[int],
+    failing: str, make_pack: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenized: list[int]
 ) -> None:
-    run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="64MiB"), reporter=quiet)
+    run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="64MiB"), reporter=Reporter())
     tokenized.clear()
     real = dsindex.engine.publishing._rename
 
@@ -44,40 +39,40 @@ def test_what_stops_while_it_publishes_is_published_next_time(
     with monkeypatch.context() as patch:
         patch.setattr(dsindex.engine.publishing, "_rename", fail)
         with pytest.raises(OutputError, match="no"):
-            run_pack(make_pack(), reporter=quiet)
+            run_pack(make_pack(), reporter=Reporter())
     assert not (tmp_path / "out" / "docs.pbin").exists()
     assert tokenized
     tokenized.clear()
-    run_pack(make_pack(), reporter=quiet)
+    run_pack(make_pack(), reporter=Reporter())
     assert tokenized == []
     assert published(tmp_path / "out") == published(tmp_path / "whole")
 
 
 def test_output_that_went_is_made_again_of_the_kept_shards(
-    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]
+    make_pack: MakeConfig, tmp_path: Path, tokenized: list[int]
 ) -> None:
-    run_pack(make_pack(keep_shards=True), reporter=quiet)
+    run_pack(make_pack(keep_shards=True), reporter=Reporter())
     before = published(tmp_path / "out")
     with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
         file.truncate(1000)
     with pytest.raises(OutputError, match="expected the file that the manifest describes, got another one"):
-        run_pack(make_pack(), reporter=quiet)
+        run_pack(make_pack(), reporter=Reporter())
     (tmp_path / "out" / "docs.pbin").unlink()
     tokenized.clear()
-    run_pack(make_pack(), reporter=quiet)
+    run_pack(make_pack(), reporter=Reporter())
     assert tokenized == []
     assert published(tmp_path / "out") == before
 
 
-def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]) -> None:
+def test_killed_packing_continues(make_pack: MakeConfig, tmp_path: Path, tokenized: list[int]) -> None:
     config = make_pack(shard_size="500B")
-    expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=quiet)
+    expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=Reporter())
     num_shards = len(tokenized)
     tokenized.clear()
     arguments = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--output", config.output]
     arguments += ["--shard-size", "500B", "--workers", "1"]
     run_until_killed(["pack", *arguments], num_shards=3)
-    run_pack(config, reporter=quiet)
+    run_pack(config, reporter=Reporter())
     assert len(tokenized) == num_shards - 3
     assert Path(config.output).read_bytes() == Path(expected.path).read_bytes()
 
@@ -93,22 +88,22 @@ def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_pa
     ids=["eod", "pattern", "version", "tokenizer"],
 )
 def test_output_of_another_plan_is_refused_by_name(
-    make_pack: MakeConfig, quiet: Reporter, options: dict[str, Any], message: str
+    make_pack: MakeConfig, options: dict[str, Any], message: str
 ) -> None:
-    run_pack(make_pack(), reporter=quiet)
+    run_pack(make_pack(), reporter=Reporter())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
-        run_pack(make_pack(**options), reporter=quiet)
-    run_pack(make_pack(**options, fresh=True), reporter=quiet)
+        run_pack(make_pack(**options), reporter=Reporter())
+    run_pack(make_pack(**options, fresh=True), reporter=Reporter())
 
 
-def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
     with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
-        run_pack(make_pack(), reporter=quiet)
+        run_pack(make_pack(), reporter=Reporter())
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_pack(make_pack(fresh=True), reporter=quiet)
+    run_pack(make_pack(fresh=True), reporter=Reporter())
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()

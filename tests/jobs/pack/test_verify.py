@@ -12,6 +12,7 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.errors import InputError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.tools import verify_pbin
@@ -25,8 +26,6 @@ from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from dsindex.execution.progress.reporter import Reporter
 
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
@@ -59,113 +58,111 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
-def test_manifest_that_lies_is_found(
-    edit: Callable[[dict[str, Any]], None], message: str, pack: Pack, quiet: Reporter
-) -> None:
+def test_manifest_that_lies_is_found(edit: Callable[[dict[str, Any]], None], message: str, pack: Pack) -> None:
     path = pack()
     edit_manifest(path, edit)
-    report = verify(path, quiet)
+    report = verify(path)
     assert not report.is_whole
     assert message in all_findings(report)
 
 
-def test_damaged_tokens_are_found(pack: Pack, quiet: Reporter) -> None:
+def test_damaged_tokens_are_found(pack: Pack) -> None:
     path = pack()
     second = document_ends(path)[1]
     change_tokens(path, {second - 1: 5, 3: 65_535})
-    findings = all_findings(verify(path, quiet))
+    findings = all_findings(verify(path))
     assert "expected document 1 to end with EOD" in findings
     assert "got 65535 at byte 18; its content changed" in findings
     assert "docs.pbin: expected the digest" in findings
 
 
 @pytest.mark.parametrize("size", [1 << 12, 1 << 16])
-def test_pieces_may_end_anywhere(size: int, pack: Pack, quiet: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_may_end_anywhere(size: int, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the file, also within its header and index; and of its documents."""
     path = pack()
     monkeypatch.setattr(tokens, "DIGEST_BLOCK_BYTES", size)
     monkeypatch.setattr(tokens, "CHUNK_BYTES", 4)
     monkeypatch.setattr(verify_pbin, "DOCUMENTS_PER_ENDS", 3)
-    report = verify(path, quiet)
+    report = verify(path)
     assert all("expected the digest" in finding for finding in report.findings)  # of blocks of another size
     assert "the number of EOD tokens" in report.checks
 
 
-def test_damaged_and_missing_files_are_found(pack: Pack, quiet: Reporter) -> None:
+def test_damaged_and_missing_files_are_found(pack: Pack) -> None:
     path = pack()
     prefix = path.removesuffix(".pbin")
     provenance = Path(f"{prefix}.provenance.parquet")
     whole = provenance.read_bytes()
     provenance.write_bytes(whole[:-1])
-    assert "cannot be read as a provenance file" in all_findings(verify(path, quiet))
+    assert "cannot be read as a provenance file" in all_findings(verify(path))
     provenance.unlink()
-    assert "is missing, but the manifest lists it" in all_findings(verify(path, quiet))
+    assert "is missing, but the manifest lists it" in all_findings(verify(path))
     provenance.write_bytes(whole)
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[:-9])
-    report = verify(path, quiet, against_source=True)
+    report = verify(path, against_source=True)
     assert "got one that is cut off" in report.findings[0]
     assert f"expected {len(data)} bytes as in the manifest, got {len(data) - 9}" in all_findings(report)
     assert "every token id is in the vocabulary" in report.checks  # what is left is still checked
     assert report.notes == ("the index is damaged, so the dataset could not be compared with its source",)
     Path(path).write_bytes(data[:1000])
-    report = verify(path, quiet, against_source=True)
+    report = verify(path, against_source=True)
     assert "as its header says, and an index, got a file of 1000 bytes" in report.findings[0]
     assert report.notes == ("the header is damaged, so the file could not be compared with its source",)
     Path(path).unlink()
-    assert f"{path}: cannot be read (No such file" in verify(path, quiet).findings[0]
+    assert f"{path}: cannot be read (No such file" in verify(path).findings[0]
     os.mkfifo(path)
-    report = verify(path, quiet)
+    report = verify(path)
     assert f"{path}: cannot be read (a pipe in place of a file)" in report.findings[0]
     assert not any("the header" in check for check in report.checks)
 
 
-def test_file_of_others_is_verified_as_far_as_it_goes(quiet: Reporter, tmp_path: Path) -> None:
+def test_file_of_others_is_verified_as_far_as_it_goes(tmp_path: Path) -> None:
     for version in VERSION_NAMES:
-        report = verify(write_pbin(tmp_path / "a.pbin", [[1, 2], [], [3]], version=version), quiet)
+        report = verify(write_pbin(tmp_path / "a.pbin", [[1, 2], [], [3]], version=version))
         assert (report.findings, report.version) == ((), version)
         assert report.notes == ("there is no manifest: digests, vocabulary and EOD could not be checked",)
     with pytest.raises(InputError, match="expected the manifest of `dsindex pack`, which names inputs"):
-        verify(str(tmp_path / "a.pbin"), quiet, against_source=True)
+        verify(str(tmp_path / "a.pbin"), against_source=True)
 
 
-def test_file_of_modalities_is_whole(quiet: Reporter) -> None:
-    report = verify(str(MODALITIES / "nonempty.pbin"), quiet)
+def test_file_of_modalities_is_whole() -> None:
+    report = verify(str(MODALITIES / "nonempty.pbin"))
     assert report.findings == ()
     assert report.counts is not None
     assert (report.counts.num_documents, report.counts.token_dtype) == (216, "uint16")
 
 
-def test_joined_file_is_recognised_and_mended(pack: Pack, quiet: Reporter, tmp_path: Path) -> None:
+def test_joined_file_is_recognised_and_mended(pack: Pack, tmp_path: Path) -> None:
     part = Path(pack()).read_bytes()
     joined = tmp_path / "joined.pbin"
     joined.write_bytes(joined_by_modalities([part, part]))
-    [finding] = verify(str(joined), quiet).findings
+    [finding] = verify(str(joined)).findings
     assert "12 bytes too low after each of 1 joints" in finding
     command = finding.partition("repair it with: dsindex ")[2].replace("NEW", str(tmp_path / "mended")).split()
     assert main([*command, "--executor", "local"]) == 0
-    assert verify(str(tmp_path / "mended.pbin"), quiet).is_whole
+    assert verify(str(tmp_path / "mended.pbin")).is_whole
 
 
-def test_manifest_of_the_other_kind_is_not_gone_by(pack: Pack, quiet: Reporter, tmp_path: Path) -> None:
+def test_manifest_of_the_other_kind_is_not_gone_by(pack: Pack, tmp_path: Path) -> None:
     """An MMIDIDX pair and a .pbin may share a prefix."""
     config = config_of(BuildConfig, OWN.docs, append_eod=True, output_prefix=str(tmp_path / "docs"))
-    run_build(config, reporter=quiet)
+    run_build(config, reporter=Reporter())
     prefix = f"{config.output_prefix}_text_document"
     write_pbin(tmp_path / "docs_text_document.pbin", [[1], [2]])
-    report = verify(f"{prefix}.pbin", quiet)
+    report = verify(f"{prefix}.pbin")
     assert report.findings == ()
     assert report.notes[0].startswith(f"{prefix}.manifest.json belongs to the .bin and .idx: digests")
     packed_path = pack()
     for suffix in ("bin", "idx"):
         os.link(f"{prefix}.{suffix}", f"{packed_path.removesuffix('.pbin')}.{suffix}")
-    report = run_verify(packed_path.removesuffix(".pbin"), VerifyConfig(executor="local"), reporter=quiet)
+    report = run_verify(packed_path.removesuffix(".pbin"), VerifyConfig(executor="local"), reporter=Reporter())
     assert report.findings == ()
     assert "docs.manifest.json belongs to the .pbin" in report.notes[0]
 
 
 @pytest.mark.parametrize("suffix", ["pbin", "manifest.json", "provenance.parquet"])
-def test_any_damage_is_a_finding_and_never_an_error(suffix: str, pack: Pack, quiet: Reporter) -> None:
+def test_any_damage_is_a_finding_and_never_an_error(suffix: str, pack: Pack) -> None:
     path = pack()
     damaged = Path(f"{path.removesuffix('.pbin')}.{suffix}")
     whole = damaged.read_bytes()
@@ -175,7 +172,7 @@ def test_any_damage_is_a_finding_and_never_an_error(suffix: str, pack: Pack, qui
         damaged.write_bytes(whole[:begin] + damage_bytes(whole[begin:end], rng) + whole[end:])
         if suffix == "manifest.json" and seed % 2:
             damaged.write_text(json.dumps(damage_json(json.loads(whole), rng)))
-        report = verify(path, quiet)
+        report = verify(path)
         if suffix != "manifest.json" and damaged.read_bytes() != whole:
             assert report.findings, seed
 
