@@ -55,13 +55,9 @@ def test_build_starts_the_first_nodes(
         words += ["--output-prefix", str(tmp_path / "ray" / "x"), "--shard-size", str(half), "--installed"]
         ended = subprocess.run(
             [sys.executable, "-m", "dsindex", "build", *words, "--address", cluster.address],
-            env={**cluster.environment, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+            env={**cluster.environment, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     assert "nodes: done in" in ended.stdout
     assert "2/2 CPUs" in ended.stdout
@@ -199,19 +195,15 @@ NONE_LEFT = {"unavailable_node_information": {"category": "NoSpot", "description
 NO_SPOT = {"node_availabilities": {"worker": NONE_LEFT, "other": {"unavailable_node_information": None}}}
 
 
-@pytest.mark.parametrize(
-    ("report", "error", "adds_nodes", "reason"),
-    [
-        ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
-        ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
-        ({"pending_launches": {"worker": 2}, "pending_nodes": [["1.2.3.4", "worker", "up"]]}, None, True, "3 × worker"),
-        ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
-        ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
-        ({}, None, None, "no autoscaler has reported yet"),
-        ({"node_availability_summary": NO_SPOT}, None, True, r"^worker not available \(NoSpot: none left\)$"),
-    ],
-    ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"],
-)
+@pytest.mark.parametrize(("report", "error", "adds_nodes", "reason"), [
+    ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
+    ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
+    ({"pending_launches": {"worker": 2}, "pending_nodes": [["1.2.3.4", "worker", "up"]]}, None, True, "3 × worker"),
+    ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
+    ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
+    ({}, None, None, "no autoscaler has reported yet"),
+    ({"node_availability_summary": NO_SPOT}, None, True, r"^worker not available \(NoSpot: none left\)$"),
+], ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"])  # fmt: skip
 def test_status_of_the_first_version(
     report: dict[str, Any], error: bytes | None, adds_nodes: bool | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,15 +44,10 @@ RAY_WAYS = [
 
 def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
     config = BuildConfig(
-        input=(str(run.input),),
-        tokenizer_model=str(run.tokenizer),
-        json_keys=run.json_keys,
-        append_eod=run.append_eod,
+        input=(str(run.input),), tokenizer_model=str(run.tokenizer), json_keys=run.json_keys, append_eod=run.append_eod,
         empty_documents="eod" if run is FAST else "keep",
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        output_prefix=str(folder / run.name),
-        **way,
-    )
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, output_prefix=str(folder / run.name), **way,
+    )  # fmt: skip
     run_build(config, reporter=reporter)
     for key, expected in run.prefixes.items():
         for suffix in ("bin", "idx"):
@@ -160,16 +155,12 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
     assert content["inputs"][0]["lines"] == 5
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
-        ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
-        ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
-        ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),
-    ],
-    ids=["options", "tokenizer", "shard size", "input"],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
+    ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
+    ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
+    ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),
+], ids=["options", "tokenizer", "shard size", "input"])  # fmt: skip
 def test_output_of_another_plan_is_refused_by_name(
     make_config: MakeConfig, options: dict[str, Any], message: str
 ) -> None:

@@ -68,16 +68,10 @@ def test_shared_value_is_the_last_argument() -> None:
     assert report_of([check], Reporter()).findings == ("1 of all", "2 of all")
 
 
-@pytest.mark.parametrize(
-    ("check", "verdict", "sound"),
-    [
-        (Check(name="a"), Verdict(), True),
-        (Check(), Verdict(), False),
-        (Check(name="a", findings=("b",)), Verdict(), False),
-        (Check(name="a"), Verdict(findings=("b",)), False),
-    ],
-    ids=["sound", "not-checked", "found-by-looking", "found-by-calls"],
-)
+@pytest.mark.parametrize(("check", "verdict", "sound"), [
+    (Check(name="a"), Verdict(), True), (Check(), Verdict(), False),
+    (Check(name="a", findings=("b",)), Verdict(), False), (Check(name="a"), Verdict(findings=("b",)), False),
+], ids=["sound", "not-checked", "found-by-looking", "found-by-calls"])  # fmt: skip
 def test_only_a_check_that_ran_and_found_nothing_is_sound(check: Check, verdict: Verdict, sound: bool) -> None:
     judged = Check(name=check.name, findings=check.findings, judge=lambda _: verdict)
     [ran] = run_checks([judged], executor=FakeExecutor(), reporter=Reporter())

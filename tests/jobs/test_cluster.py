@@ -149,13 +149,9 @@ def test_build_survives_being_stopped_and_losing_a_node(
     config = tmp_path / "build.yaml"
     prefix, work_dir = tmp_path / "out" / "x", tmp_path / "out" / "x.build"
     options = {
-        "input": [str(text)],
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "engine": "tokenizers",
-        "shard_size": text.stat().st_size // SHARDS + 1,
-        "output_prefix": str(prefix),
-    }
+        "input": [str(text)], "tokenizer_model": str(OWN.plain_tokenizer), "append_eod": True, "engine": "tokenizers",
+        "shard_size": text.stat().st_size // SHARDS + 1, "output_prefix": str(prefix),
+    }  # fmt: skip
     config.write_text(json.dumps(options))  # JSON is YAML
 
     # One job that fails, detached, and looked at in the end.

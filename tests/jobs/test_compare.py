@@ -106,13 +106,10 @@ def test_empty_sequences_are_told(tmp_path: Path, cli: Cli) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
-        ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("words", "says"), [
+    (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
+    ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
+])  # fmt: skip
 def test_what_is_missing_is_one_sentence(words: list[str], says: str, cli: Cli) -> None:
     shown = cli(["compare", *words], 1)
     assert says in shown.err.splitlines()[-1]

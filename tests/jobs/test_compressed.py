@@ -254,17 +254,10 @@ def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
 
 def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
     build(
-        Path(sources[0]),
-        out,
-        input=tuple(sources),
-        json_keys=run.json_keys,
-        tokenizer_model=str(run.tokenizer),
-        append_eod=run.append_eod,
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        output_prefix=str(out / run.name),
-        shard_size="2KiB",
-        on_bad_record="fail",
-    )
+        Path(sources[0]), out, input=tuple(sources), json_keys=run.json_keys, tokenizer_model=str(run.tokenizer),
+        append_eod=run.append_eod, tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
+        output_prefix=str(out / run.name), shard_size="2KiB", on_bad_record="fail",
+    )  # fmt: skip
     for key, prefix in run.prefixes.items():
         for suffix in ("bin", "idx"):
             got = (out / f"{run.name}_{key}_document.{suffix}").read_bytes()

@@ -75,18 +75,12 @@ def test_planted_secrets_are_not_shown(tmp_path: Path) -> None:
             assert secret not in text, flags
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("ray://u:p@h:1", "ray://h:1"),
-        ("u:p@h:1", "<hidden>@h:1"),
-        ("https://planted@h/x", "https://h/x"),
-        ("https://h/x?token=abc", "https://h/x"),
-        ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
-        ("key-of-the-test", "<SOME_API_KEY>"),
-        ("false", "false"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), [
+    ("ray://u:p@h:1", "ray://h:1"), ("u:p@h:1", "<hidden>@h:1"), ("https://planted@h/x", "https://h/x"),
+    ("https://h/x?token=abc", "https://h/x"),
+    ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
+    ("key-of-the-test", "<SOME_API_KEY>"), ("false", "false"),
+])  # fmt: skip
 def test_secrets_are_told_from_other_texts(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "key-of-the-test")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
@@ -101,16 +95,13 @@ def test_works_without_home_and_where_nothing_can_be_written(tmp_path: Path) -> 
     assert shown.stdout.splitlines()[-1].endswith("1 of them makes builds fail")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--path", "{}/missing"], "{}/missing: expected a folder, got none; make it: mkdir -p {}/missing"),
-        (["--path", "{}/file"], "{}/file: expected a folder, got a file; name another"),
-        (["--tokenizer-model", "{}/missing"], "tokenizer: {}/missing: expected"),
-        (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
-        (["--address", "http://head:8265"], "expected a cluster's own address"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--path", "{}/missing"], "{}/missing: expected a folder, got none; make it: mkdir -p {}/missing"),
+    (["--path", "{}/file"], "{}/file: expected a folder, got a file; name another"),
+    (["--tokenizer-model", "{}/missing"], "tokenizer: {}/missing: expected"),
+    (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
+    (["--address", "http://head:8265"], "expected a cluster's own address"),
+])  # fmt: skip
 def test_what_makes_builds_fail_is_a_finding(flags: list[str], message: str, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "file").write_text("")
     found = examine(cli, 1, *(flag.replace("{}", str(tmp_path)) for flag in flags))
@@ -152,14 +143,11 @@ def test_head_says_whether_it_accepts_the_token(tmp_path: Path, cli: Cli, monkey
             assert token not in json.dumps(found)
 
 
-@pytest.mark.parametrize(
-    ("requirement", "fact", "breaks"),
-    [
-        ("numpy>=1", importlib.metadata.version("numpy"), None),
-        ("numpy<1.5,>=1", f"{importlib.metadata.version('numpy')}, outside >=1,<1.5", False),
-        ("no-such-package>=3", "missing", True),
-    ],
-)
+@pytest.mark.parametrize(("requirement", "fact", "breaks"), [
+    ("numpy>=1", importlib.metadata.version("numpy"), None),
+    ("numpy<1.5,>=1", f"{importlib.metadata.version('numpy')}, outside >=1,<1.5", False),
+    ("no-such-package>=3", "missing", True),
+])  # fmt: skip
 def test_package_outside_its_range_is_told(requirement: str, fact: str, breaks: bool | None) -> None:
     group = Group("software")
     examine_package(group, Requirement(requirement))

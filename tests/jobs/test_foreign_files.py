@@ -20,16 +20,10 @@ if TYPE_CHECKING:
     from tests.jobs.conftest import Cli
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            FAST.name,
-            "note: 4 texts without tokens are EOD alone, as by preprocess_data_fast.py (--empty-documents eod)",
-        ),
-        ("eod", "note: 2 texts without tokens are empty documents, as by preprocess_data.py (--empty-documents keep)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    (FAST.name, "note: 4 texts without tokens are EOD alone, as by preprocess_data_fast.py (--empty-documents eod)"),
+    ("eod", "note: 2 texts without tokens are empty documents, as by preprocess_data.py (--empty-documents keep)"),
+])  # fmt: skip
 def test_verify_says_what_became_of_empty_texts(name: str, said: str, cli: Cli) -> None:
     assert said in cli(["verify", str(GOLDEN / f"{name}_text_document")]).out
 
@@ -59,14 +53,11 @@ def test_other_files_are_not_taken_for_those_of_a_last_key(tmp_path: Path, cli: 
 
 
 COMMANDS = {
-    "verify": "verify d",
-    "merge": "merge --input d --output-prefix m",
+    "verify": "verify d", "merge": "merge --input d --output-prefix m",
     "index": "index --data-path d --seq-length 2 --epochs 1 --data-cache-path c --tokenizer-identifiers t.json",
-    "mix": "mix --data-path d --seq-length 2",
-    "convert": "convert d d.pbin",
-    "compare": "compare d d",
+    "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin", "compare": "compare d d",
     "repair": "repair d --output r",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "open"])

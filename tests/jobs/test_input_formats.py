@@ -88,15 +88,11 @@ def to_csv(delimiter: str) -> bytes:
 FORMATS: dict[str, Callable[[Path], object]] = {
     "x.parquet": write_parquet,
     "snappy.parquet": lambda path: write_parquet(path, compression="snappy"),
-    "dictionary.parquet": write_dictionary,
-    "parquet-by-content": write_parquet,
-    "file.arrow": write_arrow_file,
-    "stream.arrow": write_arrow_stream,
-    "x.feather": write_feather,
-    "x.csv": lambda path: path.write_bytes(to_csv(",")),
+    "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
+    "stream.arrow": write_arrow_stream, "x.feather": write_feather, "x.csv": lambda path: path.write_bytes(to_csv(",")),
     "x.tsv": lambda path: path.write_bytes(to_csv("\t")),
     "x.csv.gz": lambda path: path.write_bytes(gzip.compress(to_csv(","))),
-}
+}  # fmt: skip
 WAYS: list[dict[str, Any]] = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
 
 
@@ -212,14 +208,10 @@ def test_all_formats_build_side_by_side(tmp_path: Path) -> None:
         writer.write_table(pa.Table.from_pylist(rows[2]))
     (tmp_path / "3.json.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows[3]).encode()))
     build(
-        [str(tmp_path / name) for name in ("0.jsonl", "1.parquet", "2.arrow", "3.json.gz")],
-        tmp_path / "out",
-        json_keys=("text",),
-        tokenizer_model=str(run.tokenizer),
-        append_eod=run.append_eod,
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        shard_size="1KiB",
-    )
+        [str(tmp_path / name) for name in ("0.jsonl", "1.parquet", "2.arrow", "3.json.gz")], tmp_path / "out",
+        json_keys=("text",), tokenizer_model=str(run.tokenizer), append_eod=run.append_eod,
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, shard_size="1KiB",
+    )  # fmt: skip
     golden = run.prefixes["text"]
     assert (tmp_path / "out/x_text_document.bin").read_bytes() == golden.with_name(f"{golden.name}.bin").read_bytes()
     assert (tmp_path / "out/x_text_document.idx").read_bytes() == golden.with_name(f"{golden.name}.idx").read_bytes()
@@ -239,15 +231,11 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path: Path) -> None:
     assert json.loads(entry["raw"]) == {"text": None, "title": "t"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"json_keys": ("body",)}, r"x\.parquet: expected .*body.*text"),
-        ({"json_keys": ("n",)}, r"x\.parquet: expected .*'n'.*int64"),
-        ({"json_keys": (".text.inner",)}, r"x\.parquet: expected"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"json_keys": ("body",)}, r"x\.parquet: expected .*body.*text"),
+    ({"json_keys": ("n",)}, r"x\.parquet: expected .*'n'.*int64"),
+    ({"json_keys": (".text.inner",)}, r"x\.parquet: expected"),
+], ids=str)  # fmt: skip
 def test_a_column_that_is_missing_or_of_another_type_is_named(
     tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:

@@ -156,18 +156,15 @@ def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built: str, tmp_pa
     assert any("cache was built" in finding for finding in inspect(cli, cache, code=1)["findings"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--document", "3"], 1, "from 0 to 2, got 3"),
-        (["--sequence", "-1"], 1, "from 0 to 2, got -1"),
-        (["--sample", "0"], 1, "--sample, which does not apply"),
-        (["--find", ""], 1, "a text that has tokens"),
-        (["--limit", "3"], 2, "--limit needs --find"),
-        (["--find", "a", "--limit", "0"], 2, "at least 1"),
-        (["--document", "0", "--find", "a"], 2, "not allowed with"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["--document", "3"], 1, "from 0 to 2, got 3"),
+    (["--sequence", "-1"], 1, "from 0 to 2, got -1"),
+    (["--sample", "0"], 1, "--sample, which does not apply"),
+    (["--find", ""], 1, "a text that has tokens"),
+    (["--limit", "3"], 2, "--limit needs --find"),
+    (["--find", "a", "--limit", "0"], 2, "at least 1"),
+    (["--document", "0", "--find", "a"], 2, "not allowed with"),
+])  # fmt: skip
 def test_a_wrong_choice_is_one_sentence(arguments: list[str], code: int, message: str, built: str, cli: Cli) -> None:
     assert message in cli(["inspect", built, *arguments], code).err
 

@@ -149,27 +149,20 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, cli: Cli) -
     assert "should" not in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (["build", "--input", "", *TOKENIZER, "--output-prefix", "x"], 2, "--input: expected a value, got an empty te"),
-        (["verify", ""], 2, "PREFIX: expected a value, got an empty text"),
-        (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
-        (["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"], 1, "got a file of the kernel, whi"),
-        (["raw-index", "/proc/cpuinfo", "--output", "x"], 1, "got a file of the kernel, which"),
-        (["raw-index", "/dev/null", "--output", "x"], 1, "/dev/null: cannot be read (a device in place of a file)"),
-        (
-            ["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"],
-            1,
-            "/dev/null: the tokenizer cannot be read (a device in place of a file)",
-        ),
-        (["clean", "s3://"], 1, "got another text; check the address"),
-        (["instruct", "nothing.yaml"], 1, "expected a mapping of options to values, got nothing"),
-        (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
-        (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31, got 'x'"),
-    ],
-    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (["build", "--input", "", *TOKENIZER, "--output-prefix", "x"], 2, "--input: expected a value, got an empty te"),
+    (["verify", ""], 2, "PREFIX: expected a value, got an empty text"),
+    (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
+    (["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"], 1, "got a file of the kernel, whi"),
+    (["raw-index", "/proc/cpuinfo", "--output", "x"], 1, "got a file of the kernel, which"),
+    (["raw-index", "/dev/null", "--output", "x"], 1, "/dev/null: cannot be read (a device in place of a file)"),
+    (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
+     "/dev/null: the tokenizer cannot be read (a device in place of a file)"),
+    (["clean", "s3://"], 1, "got another text; check the address"),
+    (["instruct", "nothing.yaml"], 1, "expected a mapping of options to values, got nothing"),
+    (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
+    (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31, got 'x'"),
+], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(
     words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
@@ -213,15 +206,11 @@ def test_too_little_room_is_said_before_work_starts(tmp_path: Path, cli: Cli, mo
     assert not (tmp_path / "out" / "x.build").exists()
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
-        (OutputError("full"), 1, "dsindex build: full"),
-        (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
-    ],
-    ids=["Ctrl-C", "ours", "fault"],
-)
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
+    (OutputError("full"), 1, "dsindex build: full"),
+    (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
+], ids=["Ctrl-C", "ours", "fault"])  # fmt: skip
 def test_how_a_build_ends(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
@@ -246,18 +235,14 @@ def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> No
         assert got.read_bytes() == prefix.with_name(f"{prefix.name}.bin").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "code"),
-    [
-        ("input: [a\n", "expected YAML", 1),
-        ("- a\n", "expected a mapping", 1),
-        ("colour: red\n", "there is no option 'colour'", 2),
-        ("input: a\ninput: b\n", r"c\.yaml, line 2: expected each key once, got 'input' again, as on line 1", 1),
-        ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
-        ("a: &a [*a]\n", r"c\.yaml, line 1: expected a finite value", 1),
-    ],
-    ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"],
-)
+@pytest.mark.parametrize(("text", "message", "code"), [
+    ("input: [a\n", "expected YAML", 1),
+    ("- a\n", "expected a mapping", 1),
+    ("colour: red\n", "there is no option 'colour'", 2),
+    ("input: a\ninput: b\n", r"c\.yaml, line 2: expected each key once, got 'input' again, as on line 1", 1),
+    ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
+    ("a: &a [*a]\n", r"c\.yaml, line 1: expected a finite value", 1),
+], ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"])  # fmt: skip
 def test_wrong_config_files_are_named(tmp_path: Path, cli: Cli, text: str, message: str, code: int) -> None:
     (tmp_path / "c.yaml").write_text(text)
     assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)

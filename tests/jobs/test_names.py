@@ -147,15 +147,8 @@ def test_conversations_are_read_and_written(folder: Path, capsys: pytest.Capture
         "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")']\n"
     )
     words = [
-        "--input",
-        conversations,
-        "--tokenizer-model",
-        TOKENIZER,
-        "--output-prefix",
-        PREFIX,
-        "--seq-length",
-        "2048",
-    ]
+        "--input", conversations, "--tokenizer-model", TOKENIZER, "--output-prefix", PREFIX, "--seq-length", "2048",
+    ]  # fmt: skip
     assert main(["instruct", config, *words, "--executor", "local"]) == 0, capsys.readouterr()
     assert main(["instruct", config, *words, "--executor", "local"]) == 0
     assert "already complete" in capsys.readouterr().out
@@ -206,30 +199,19 @@ def test_names_forge_no_line_of_output(tmp_path: Path, monkeypatch: pytest.Monke
     cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
     (tmp_path / "empty.bin").write_bytes(b"")
     commands: list[tuple[int, list[str]]] = [
-        (0, ["build", *given, *cache]),
-        (0, ["build", *given]),
-        (1, ["build", *given, "--append-eod"]),
+        (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
         (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
-        (0, ["build", *given, "--check"]),
-        (0, ["plan", *given]),
+        (0, ["build", *given, "--check"]), (0, ["plan", *given]),
         (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
-        (0, ["verify", prefix, "--cache", f"{FORGED}c"]),
-        (1, ["verify", FORGED]),
-        (1, ["compare", prefix, f"{FORGED}m"]),
-        (0, ["inspect", prefix]),
-        (0, ["inspect", f"{FORGED}c"]),
-        (0, ["mix", prefix, "--seq-length", "2"]),
-        (0, ["trace", f"{FORGED}c", "--sample", "0"]),
+        (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
+        (1, ["compare", prefix, f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
+        (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
         (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
-        (0, ["convert", prefix, f"{FORGED}.pbin"]),
-        (0, ["raw-index", source]),
-        (0, ["repair", prefix, "--output", f"{FORGED}r"]),
-        (1, ["repair", "empty", "--output", f"{FORGED}r"]),
-        (1, ["clean", FORGED]),
-        (2, ["build", f"--{FORGED}"]),
-        (2, ["build", *given, "--engine", FORGED]),
-    ]
+        (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
+        (0, ["repair", prefix, "--output", f"{FORGED}r"]), (1, ["repair", "empty", "--output", f"{FORGED}r"]),
+        (1, ["clean", FORGED]), (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
+    ]  # fmt: skip
     lines: list[str] = []
     for code, command in commands:
         shown = cli(command, code)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, Parser, make_parser
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.jobs.conftest import Cli
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
@@ -54,10 +55,8 @@ def test_no_flag_silently_replaces_an_earlier_one(
     assert "expected once, got" in shown
 
 
-def test_abbreviated_flag_is_the_same_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["build", "--output-pre", "x", "--output-prefix", "y"])
-    assert "expected once" in capsys.readouterr().err
+def test_abbreviated_flag_is_the_same_flag(cli: Cli) -> None:
+    assert "expected once" in cli(["build", "--output-pre", "x", "--output-prefix", "y"], 2).err
 
 
 def test_one_parser_reads_several_command_lines() -> None:

@@ -68,31 +68,23 @@ def test_time_and_memory_are_of_the_workers_asked_for(make_config: Callable[...,
 
 
 SMALL: dict[str, Any] = {
-    "documents": 1e6,
-    "bin_bytes": 1e9,
-    "longest_document": 10**6,
-    "vocabulary_size": 50257,
-    "num_shards": 1000,
-    "wanted_shard_size": 64 << 20,
-    "shard_size": 64 << 20,
-}
+    "documents": 1e6, "bin_bytes": 1e9, "longest_document": 10**6, "vocabulary_size": 50257, "num_shards": 1000,
+    "wanted_shard_size": 64 << 20, "shard_size": 64 << 20,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"documents": 2.0**31}, ["document index is int32 and ends at 2,147,483,647"]),
-        ({"documents": 2.0**31 - 1}, []),
-        ({"longest_document": 2**31}, ["a document of 2,147,483,648 tokens: an .idx holds lengths as int32"]),
-        ({"vocabulary_size": 65_500}, ["tokens take 4 bytes"]),
-        ({"vocabulary_size": 65_499}, []),
-        ({"bin_bytes": 20e12}, ["a .bin of 20.0 TB: a file on ext4 has at most 16 TiB"]),
-        ({"bin_bytes": 60e12}, ["an S3 upload has at most 10,000 parts", "ext4"]),
-        ({"shard_size": 128 << 20}, ["shards of 128 MiB instead of 64 MiB"]),
-        ({"num_shards": 1_000_000}, ["1,000,000 shards, since no shard spans two inputs"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, []),
+    ({"documents": 2.0**31}, ["document index is int32 and ends at 2,147,483,647"]),
+    ({"documents": 2.0**31 - 1}, []),
+    ({"longest_document": 2**31}, ["a document of 2,147,483,648 tokens: an .idx holds lengths as int32"]),
+    ({"vocabulary_size": 65_500}, ["tokens take 4 bytes"]),
+    ({"vocabulary_size": 65_499}, []),
+    ({"bin_bytes": 20e12}, ["a .bin of 20.0 TB: a file on ext4 has at most 16 TiB"]),
+    ({"bin_bytes": 60e12}, ["an S3 upload has at most 10,000 parts", "ext4"]),
+    ({"shard_size": 128 << 20}, ["shards of 128 MiB instead of 64 MiB"]),
+    ({"num_shards": 1_000_000}, ["1,000,000 shards, since no shard spans two inputs"]),
+])  # fmt: skip
 def test_limits_are_said_where_they_begin(changes: dict[str, Any], expected: list[str]) -> None:
     limits = find_limits(**{**SMALL, **changes})
     assert len(limits) == len(expected)

@@ -93,16 +93,12 @@ def test_convert_in_spawned_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["convert", "{}/a.pbin", "{}/taken.pbin"],
-        ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
-        ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
-        ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
-    ],
-    ids=lambda command: command[0],
-)
+@pytest.mark.parametrize("command", [
+    ["convert", "{}/a.pbin", "{}/taken.pbin"],
+    ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
+    ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
+    ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
+], ids=lambda command: command[0])  # fmt: skip
 def test_output_that_is_an_input_by_another_name_is_refused(
     tmp_path: Path, cli: Cli, command: list[str], link: Callable[[Path, Path], None]
 ) -> None:

@@ -39,16 +39,10 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None
 # How they are written.
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("head:7000", "head:7000"),
-        ("head", "head:6379"),
-        ("10.0.0.1", "10.0.0.1:6379"),
-        ("[fd00::1]:7000", "[fd00::1]:7000"),
-        ("[fd00::1]", "[fd00::1]:6379"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("head:7000", "head:7000"), ("head", "head:6379"), ("10.0.0.1", "10.0.0.1:6379"),
+    ("[fd00::1]:7000", "[fd00::1]:7000"), ("[fd00::1]", "[fd00::1]:6379"),
+])  # fmt: skip
 def test_address_is_a_host_and_a_port(text: str, expected: str) -> None:
     assert str(parse_address(text, source="--address")) == expected
 
@@ -81,19 +75,15 @@ def test_other_addresses_are_refused(text: str, says: str) -> None:
 MERGE = {"input": ("a",), "output_prefix": "b"}
 
 
-@pytest.mark.parametrize(
-    ("config", "environment", "expected"),
-    [
-        (ExecutorConfig(), {"RAY_ADDRESS": "gone:1"}, None),
-        (ExecutorConfig(address="head"), {"RAY_ADDRESS": "gone:1"}, "head"),
-        (ExecutorConfig(executor="ray"), {"RAY_ADDRESS": "head:1"}, "head:1"),
-        (ExecutorConfig(), {"RAY_ADDRESS": "head:1", JOB_VARIABLE: "{}"}, "head:1"),
-        (MergeConfig(**MERGE), {"RAY_ADDRESS": "head:1"}, "head:1"),
-        (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
-        (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
-    ],
-    ids=["no cluster needed", "named", "ray by name", "in a job", "work folder", "local", "empty"],
-)
+@pytest.mark.parametrize(("config", "environment", "expected"), [
+    (ExecutorConfig(), {"RAY_ADDRESS": "gone:1"}, None),
+    (ExecutorConfig(address="head"), {"RAY_ADDRESS": "gone:1"}, "head"),
+    (ExecutorConfig(executor="ray"), {"RAY_ADDRESS": "head:1"}, "head:1"),
+    (ExecutorConfig(), {"RAY_ADDRESS": "head:1", JOB_VARIABLE: "{}"}, "head:1"),
+    (MergeConfig(**MERGE), {"RAY_ADDRESS": "head:1"}, "head:1"),
+    (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
+    (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
+], ids=["no cluster needed", "named", "ray by name", "in a job", "work folder", "local", "empty"])  # fmt: skip
 def test_environment_names_the_cluster_of_jobs_that_are_for_one(
     config: ExecutorConfig, environment: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

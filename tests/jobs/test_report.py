@@ -216,18 +216,15 @@ def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
     assert "2 of 4" in page.texts["dd"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([str(MODALITIES / "nonempty.jsonl")], "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw ind"),
-        (["{tmp}/none"], "there is no dataset"),
-        ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
-        ([GOLDEN_EOD] * 25, "expected at most 24 datasets on a page, got 25"),
-        ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, got none"),
-        ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
-        ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    ([str(MODALITIES / "nonempty.jsonl")], "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw ind"),
+    (["{tmp}/none"], "there is no dataset"),
+    ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
+    ([GOLDEN_EOD] * 25, "expected at most 24 datasets on a page, got 25"),
+    ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, got none"),
+    ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
+    ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
+])  # fmt: skip
 def test_bad_arguments_are_told_before_the_work(
     arguments: Sequence[str], sentence: str, tmp_path: Path, cli: Cli
 ) -> None:

@@ -169,16 +169,13 @@ def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe: P
     assert main([*WORDS, "--on-bad-record", "quarantine"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message", "code"),
-    [
-        (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
-        (("build", "--input", "-", "--input-list", "-"), "expected standard input (-) once", 2),
-        (("plan", "--input", "-"), "-: expected files, got standard input, which a later build could not read", 1),
-        (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
-        (("submit", "--dry-run", "--", "build", "--input", "-"), "-: standard input does not reach the cluster", 1),
-    ],
-)
+@pytest.mark.parametrize(("words", "message", "code"), [
+    (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
+    (("build", "--input", "-", "--input-list", "-"), "expected standard input (-) once", 2),
+    (("plan", "--input", "-"), "-: expected files, got standard input, which a later build could not read", 1),
+    (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
+    (("submit", "--dry-run", "--", "build", "--input", "-"), "-: standard input does not reach the cluster", 1),
+])  # fmt: skip
 def test_uses_that_make_no_sense_are_refused(
     words: Sequence[str], message: str, code: int, pipe: Pipe, cli: Cli
 ) -> None:
@@ -321,16 +318,7 @@ def test_workers_of_a_cluster_read_what_was_stored(pipe: Pipe) -> None:
     assert main([*WORDS]) == 0
     pipe(TEXT)
     words = [
-        "build",
-        "--input",
-        "-",
-        *TOKENIZER,
-        "--output-prefix",
-        "ray/x",
-        "--executor",
-        "ray",
-        "--shard-size",
-        "9KiB",
-    ]
+        "build", "--input", "-", *TOKENIZER, "--output-prefix", "ray/x", "--executor", "ray", "--shard-size", "9KiB",
+    ]  # fmt: skip
     assert main(words) == 0
     assert published(Path("ray")) == published(Path("out"))

@@ -45,13 +45,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dsindex.build_index(a, seq_length=16, epochs=2, split="1,0,0", data_cache_path=str(folder / "cache"))
     (folder / "identifiers.json").write_text('{"class": "T"}')
     dsindex.build_index(
-        ["0.7", a, "0.3", b],
-        seq_length=16,
-        num_samples=[1500],
-        split="1,0,0",
-        tokenizer_identifiers=str(folder / "identifiers.json"),
-        data_cache_path=str(folder / "blend"),
-    )
+        ["0.7", a, "0.3", b], seq_length=16, num_samples=[1500], split="1,0,0",
+        tokenizer_identifiers=str(folder / "identifiers.json"), data_cache_path=str(folder / "blend"),
+    )  # fmt: skip
     return folder
 
 
@@ -216,27 +212,24 @@ def test_megatrons_own_cache_without_a_manifest(cache: Any, cli: Cli) -> None:
     assert IndexedDataset(prefix).num_documents > document
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "message"),
-    [
-        (2, [], "expected one of --sample, --step, --document and --line, got none"),
-        (2, ["--sample", 1, "--line", "a:1"], "got --sample and --line"),
-        (2, ["--step", 1], "expected --global-batch-size"),
-        (2, ["--step", 1, "--global-batch-size", 0], "of at least 1"),
-        (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
-        (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
-        (1, ["--sample", 10**6], "expected a sample from 0 to"),
-        (1, ["--sample", "-1"], "expected a sample from 0 to"),
-        (2, ["--line", "one.jsonl"], "--line: expected FILE:LINE, got 'one.jsonl'"),
-        (2, ["--line", "one.jsonl:0"], "--line: expected FILE:LINE, got 'one.jsonl:0'"),
-        (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the index cache's datasets, which are"),
-        (1, ["--line", "one.jsonl:21"], "line 21: expected a line that became a document"),
-        (2, ["--document", "x"], "--document: expected [PREFIX:]N, got 'x'"),
-        (1, ["--document", "1000"], "expected a document from 0 to 59, got 1000"),
-        (1, ["--document", "z:1"], "z: expected a dataset of the index cache, which has"),
-        (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
-    ],
-)
+@pytest.mark.parametrize(("code", "words", "message"), [
+    (2, [], "expected one of --sample, --step, --document and --line, got none"),
+    (2, ["--sample", 1, "--line", "a:1"], "got --sample and --line"),
+    (2, ["--step", 1], "expected --global-batch-size"),
+    (2, ["--step", 1, "--global-batch-size", 0], "of at least 1"),
+    (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
+    (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
+    (1, ["--sample", 10**6], "expected a sample from 0 to"),
+    (1, ["--sample", "-1"], "expected a sample from 0 to"),
+    (2, ["--line", "one.jsonl"], "--line: expected FILE:LINE, got 'one.jsonl'"),
+    (2, ["--line", "one.jsonl:0"], "--line: expected FILE:LINE, got 'one.jsonl:0'"),
+    (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the index cache's datasets, which are"),
+    (1, ["--line", "one.jsonl:21"], "line 21: expected a line that became a document"),
+    (2, ["--document", "x"], "--document: expected [PREFIX:]N, got 'x'"),
+    (1, ["--document", "1000"], "expected a document from 0 to 59, got 1000"),
+    (1, ["--document", "z:1"], "z: expected a dataset of the index cache, which has"),
+    (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
+])  # fmt: skip
 def test_wrong_questions_get_one_sentence(
     built: Path, code: int, words: list[object], message: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

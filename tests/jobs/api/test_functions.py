@@ -130,14 +130,9 @@ def test_build_index_makes_what_the_command_makes(tmp_path: Path) -> None:
     blend = [word for pair in zip(case.weights, case.prefixes, strict=True) for word in pair]
     with contextlib.chdir(case.folder):
         caches = dsindex.build_index(
-            blend,
-            seq_length=case.sequence_length,
-            num_samples=case.num_samples,
-            split=case.split,
-            seed=case.seed,
-            like=like,
-            data_cache_path=tmp_path / "cache",
-        )
+            blend, seq_length=case.sequence_length, num_samples=case.num_samples, split=case.split, seed=case.seed,
+            like=like, data_cache_path=tmp_path / "cache",
+        )  # fmt: skip
         dataset = dsindex.open(caches)
     for name in case.files:
         assert (tmp_path / "cache" / name).read_bytes() == (case.cache / name).read_bytes(), name

@@ -62,15 +62,11 @@ def test_training_length_is_counted_by_megatrons_rule(folder: Path) -> None:
     assert counts == {"train": 200, "valid": 24, "test": 8}
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (["/lustre/web", "/lustre/books"], {"/lustre/web", "/lustre/books"}),
-        (["we=/scratch/we"], {"/scratch/web", "books"}),
-        (["web=/a/w", "books=/b"], {"/a/w", "/b"}),
-    ],
-    ids=["one-each", "beginning", "mapping"],
-)
+@pytest.mark.parametrize(("given", "expected"), [
+    (["/lustre/web", "/lustre/books"], {"/lustre/web", "/lustre/books"}),
+    (["we=/scratch/we"], {"/scratch/web", "books"}),
+    (["web=/a/w", "books=/b"], {"/a/w", "/b"}),
+], ids=["one-each", "beginning", "mapping"])  # fmt: skip
 def test_dataset_path_as_is_what_the_job_types(folder: Path, given: list[str], expected: set[str]) -> None:
     indexed(data_path=["1", "web", "1", "books"], dataset_path_as=given, epochs=None, num_samples="50", split="1")
     paths = {d["dataset_path"] for d in described(folder / "cache") if d["class"] == "GPTDataset"}
@@ -103,23 +99,14 @@ def test_like_takes_settings_from_a_description_and_flags_win(folder: Path) -> N
     indexed(seed=7, split="3,1", epochs=None, num_samples="40,none,none")
     (like,) = (folder / "cache").glob("*train-description.txt")
     indexed(
-        like=str(like),
-        seq_length=None,
-        tokenizer_identifiers=None,
-        epochs=None,
-        num_samples="40,none,none",
+        like=str(like), seq_length=None, tokenizer_identifiers=None, epochs=None, num_samples="40,none,none",
         data_cache_path="again",
-    )
+    )  # fmt: skip
     assert sorted(p.name for p in (folder / "again").iterdir()) == sorted(p.name for p in (folder / "cache").iterdir())
     indexed(
-        like=str(like),
-        seq_length=None,
-        seed=8,
-        tokenizer_identifiers=None,
-        epochs=None,
-        num_samples="40",
+        like=str(like), seq_length=None, seed=8, tokenizer_identifiers=None, epochs=None, num_samples="40",
         data_cache_path="other",
-    )
+    )  # fmt: skip
     assert {d["random_seed"] for d in described(folder / "other")} == {8}
     assert {d["sequence_length"] for d in described(folder / "other")} == {30}
 

@@ -20,16 +20,13 @@ def explained(**changes: Any) -> list[str]:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
-        ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
-        ({"seq_length": 31}, "sequence_length is 30 in the cache and 31 in the job"),
-        ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
-        ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
+    ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
+    ({"seq_length": 31}, "sequence_length is 30 in the cache and 31 in the job"),
+    ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
+    ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
+])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes: dict[str, Any], sentence: str) -> None:
     indexed(epochs="2.5")
     shown, *sentences = explained(**changes)

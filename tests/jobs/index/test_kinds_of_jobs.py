@@ -71,15 +71,10 @@ def test_description_of_another_release_is_said_so(folder: Path) -> None:
     assert {"use_gigatoken" in each["tokenizer"] for each in described(folder / "cache")} == {True, False}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"[]", "expected a JSON object, got another"),
-        (b"{", "is not JSON"),
-        (b'{"model_type": 3}', "got 3"),
-        (None, "cannot be"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (b"[]", "expected a JSON object, got another"), (b"{", "is not JSON"), (b'{"model_type": 3}', "got 3"),
+    (None, "cannot be"),
+])  # fmt: skip
 def test_bad_metadata_of_a_tokenizer_is_refused(folder: Path, content: bytes | None, message: str) -> None:
     if content is not None:
         (folder / "metadata.json").write_bytes(content)
@@ -105,18 +100,15 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder: Path) -> None
     assert {result.paths for result in again.results} == written
 
 
-@pytest.mark.parametrize(
-    ("option", "content", "message"),
-    [
-        ("data_args_path", b" \n", "got an empty file"),
-        ("data_args_path", b"\xff", "in UTF-8, got invalid start byte at byte 0"),
-        ("data_args_path", None, "cannot be read"),
-        ("per_split_data_args_path", b'{"train": ["web"]}', "which Megatron reads, got none called valid"),
-        ("per_split_data_args_path", b'{"train": [[]], "valid": null, "test": null}', r"expected paths of train .*got"),
-        ("per_split_data_args_path", b'{"train": "", "valid": null, "test": null}', "expected paths of train .*got ''"),
-        ("per_split_data_args_path", b"3", "expected a JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("option", "content", "message"), [
+    ("data_args_path", b" \n", "got an empty file"),
+    ("data_args_path", b"\xff", "in UTF-8, got invalid start byte at byte 0"),
+    ("data_args_path", None, "cannot be read"),
+    ("per_split_data_args_path", b'{"train": ["web"]}', "which Megatron reads, got none called valid"),
+    ("per_split_data_args_path", b'{"train": [[]], "valid": null, "test": null}', r"expected paths of train .*got"),
+    ("per_split_data_args_path", b'{"train": "", "valid": null, "test": null}', "expected paths of train .*got ''"),
+    ("per_split_data_args_path", b"3", "expected a JSON object"),
+])  # fmt: skip
 def test_bad_file_of_paths_is_refused(folder: Path, option: str, content: bytes | None, message: str) -> None:
     if content is not None:
         (folder / "given").write_bytes(content)
@@ -181,17 +173,10 @@ def test_sequences_of_the_datasets_are_written_for_the_jobs_start(folder: Path) 
     assert (folder / "cache/sequences.json").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("release", "size", "dtype", "read"),
-    [
-        ("0.19", 65_500, "<i4", "uint16"),
-        ("0.19", 65_536, "<i4", "uint16"),
-        ("0.19", 65_537, "<i4", None),
-        ("0.17", 65_536, "<i4", None),
-        ("0.19", 65_499, "<u2", None),
-        ("0.19", 70_000, "<u2", "int32"),
-    ],
-)
+@pytest.mark.parametrize(("release", "size", "dtype", "read"), [
+    ("0.19", 65_500, "<i4", "uint16"), ("0.19", 65_536, "<i4", "uint16"), ("0.19", 65_537, "<i4", None),
+    ("0.17", 65_536, "<i4", None), ("0.19", 65_499, "<u2", None), ("0.19", 70_000, "<u2", "int32"),
+])  # fmt: skip
 def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(
     folder: Path, release: str, size: int, dtype: str, read: str | None
 ) -> None:

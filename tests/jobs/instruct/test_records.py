@@ -107,13 +107,9 @@ def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path: Pat
     described = {
         "chat_template_file": "template.jinja",
         "record_format": shape,
-        "job": {
-            "input": str(tmp_path / "in.jsonl"),
-            "output-prefix": str(tmp_path / "out" / "chat"),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "executor": "local",
-        },
-    }
+        "job": {"input": str(tmp_path / "in.jsonl"), "output-prefix": str(tmp_path / "out" / "chat"),
+         "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local"},
+    }  # fmt: skip
     (tmp_path / "chat.yaml").write_text(yaml.safe_dump(described))
     assert main(["instruct", str(tmp_path / "chat.yaml")]) == 0
     dataset, masks = (IndexedDataset(f"{tmp_path}/out/chat_{name}") for name in ("text_document", "loss_mask"))
@@ -187,21 +183,18 @@ def without_prefix(report: InstructResult) -> list[Any]:
     return [(split.statistics, split.packing, split.files) for split in report.splits]
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "code", "message"),
-    [
-        ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: expected at least 2, got 1"),
-        ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
-        ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
-        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
-        ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
-        ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
-        ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
-        ("{message_construction: [role], special_tokens: {x: a b c}}", [], 1, "expected exactly one id of its own"),
-        ("special_tokens: {}", [], 1, "chat template"),
-        ("message_construction: [role", [], 1, "expected YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "options", "code", "message"), [
+    ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: expected at least 2, got 1"),
+    ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
+    ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
+    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+    ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
+    ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
+    ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
+    ("{message_construction: [role], special_tokens: {x: a b c}}", [], 1, "expected exactly one id of its own"),
+    ("special_tokens: {}", [], 1, "chat template"),
+    ("message_construction: [role", [], 1, "expected YAML"),
+])  # fmt: skip
 def test_wrong_options_are_said_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, options: list[str], code: int, message: str
 ) -> None:

@@ -14,7 +14,6 @@ from dsindex.engine import frame as job_frame
 from dsindex.errors import InputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
-from dsindex.jobs import instruct
 from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -23,8 +22,6 @@ from tests.support.killed import run_until_killed
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
 
 
 WAYS = [
@@ -78,36 +75,6 @@ def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_
 def test_same_bytes_on_ray(tmp_path: Path, broken: Path, expected: dict[str, bytes]) -> None:
     run_instruct(job(tmp_path / "chat", input=(str(broken),), **RAY_WAY), SPLIT_IN_PARTS, reporter=Reporter())
     assert published(tmp_path) == expected
-
-
-def test_same_bytes_after_a_failure_and_no_shard_twice(
-    tmp_path: Path, broken: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[int] = []
-    encode_shard = instruct.encode_shard
-
-    def fail_after_some(task: ShardTask, settings: Any) -> ShardResult:
-        if len(done) == 3:
-            raise InputError("the storage went away")
-        result = encode_shard(task, settings)
-        done.append(task.shard)
-        return result
-
-    def count(task: ShardTask, settings: Any) -> ShardResult:
-        done.append(task.shard)
-        return encode_shard(task, settings)
-
-    config = job(tmp_path / "chat", input=(str(broken),), workers=1)
-    monkeypatch.setattr(instruct, "encode_shard", fail_after_some)
-    with pytest.raises(InputError, match="the storage went away"):
-        run_instruct(config, SPLIT_IN_PARTS, reporter=Reporter())
-    assert published(tmp_path) == {}
-    monkeypatch.setattr(instruct, "encode_shard", count)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=Reporter())
-    assert published(tmp_path) == expected
-    assert sorted(done) == list(range(len(done)))
-    assert len(done) > 4
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
 def test_same_bytes_after_publishing_was_cut_off(

@@ -52,20 +52,11 @@ def said(words: list[str], cli: Cli, *, code: int = 0) -> str:
     return re.sub(r"; [\d.]+ \w+, [\d.]+ s$", "", out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["verify", DATASET],
-        ["verify", "docs.pbin"],
-        ["verify", DATASET, "--against-source"],
-        ["inspect", DATASET],
-        ["inspect", f"{DATASET}.bin", "--document", "7"],
-        ["inspect", "docs.pbin", "--document", "7"],
-        ["inspect", DATASET, "--find", "of a"],
-        ["compare", DATASET, "docs.pbin"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [
+    ["verify", DATASET], ["verify", "docs.pbin"], ["verify", DATASET, "--against-source"], ["inspect", DATASET],
+    ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
+    ["inspect", DATASET, "--find", "of a"], ["compare", DATASET, "docs.pbin"],
+], ids=" ".join)  # fmt: skip
 def test_reading_commands_say_the_same(folder: Path, store: ObjectServer, cli: Cli, words: list[str]) -> None:
     def placed(place: str) -> list[str]:
         return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
@@ -162,21 +153,17 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
     assert store.count("list-type") == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
-        (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
-        (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
-        (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
-        (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
-        (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
-        (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
-        (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
-        (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
+    (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
+    (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
+    (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
+    (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
+    (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
+    (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
+    (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
+    (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(
     words: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,26 +175,18 @@ def test_what_is_not_read_is_refused(
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
-        (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
-        (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
-        (
-            ["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
-            "expected every dataset once, got it twice",
-        ),
-        (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
-        (["convert", "s3://b/none", "x.pbin"], "no such object"),
-        (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
-        (
-            ["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
-            "expected --data-cache-path with a dataset in an object store",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
+    (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
+    (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
+    (["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
+     "expected every dataset once, got it twice"),
+    (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
+    (["convert", "s3://b/none", "x.pbin"], "no such object"),
+    (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
+    (["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
+     "expected --data-cache-path with a dataset in an object store"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_there_is_one_sentence(
     store: ObjectServer, words: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

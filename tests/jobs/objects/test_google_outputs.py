@@ -97,15 +97,11 @@ def test_token_is_asked_for_once_by_each_process(store: GoogleServer, text: Path
     assert store.token_requests == 1
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
-        (Fault(kind="401", code="AuthenticationRequired", operation="PutObject", times=99), "renew them"),
-        (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
-    ],
-    ids=lambda value: value.code if isinstance(value, Fault) else "",
-)
+@pytest.mark.parametrize(("fault", "said"), [
+    (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
+    (Fault(kind="401", code="AuthenticationRequired", operation="PutObject", times=99), "renew them"),
+    (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
+], ids=lambda value: value.code if isinstance(value, Fault) else "")  # fmt: skip
 def test_refusals_are_one_sentence(fault: Fault, said: str, store: GoogleServer, text: Path) -> None:
     store.faults.append(fault)
     with pytest.raises(OutputError, match=rf"^gs://out/x.*{said}"):

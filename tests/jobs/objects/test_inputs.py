@@ -27,7 +27,6 @@ from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
 from tests.support.jobs import config_of
-from tests.support.killed import run_until_killed
 from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
 from tests.support.processes import wait_until
 
@@ -136,20 +135,6 @@ def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(
     assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.fault
-def test_killed_build_goes_on(folder: Path, store: ObjectServer, tmp_path: Path) -> None:
-    command = ["build", "--input", "s3://b/text.jsonl", "--append-eod", "--tokenizer-model", str(OWN.plain_tokenizer)]
-    command += ["--output-prefix", str(tmp_path / "bucket/x"), "--shard-size", "2KiB", "--executor", "local"]
-    run_until_killed(command, num_shards=3)
-    before = len(store.requests)
-    report = build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB")
-    build(str(folder / "text.jsonl"), tmp_path / "disk")
-    assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
-    assert report.requests.gets == store.count("GET") - sum("GET" in request for request in store.requests[:before])
-    assert build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB").already_complete
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("source", "operation"),
@@ -180,16 +165,13 @@ def test_faults_on_the_way_change_nothing(folder: Path, store: ObjectServer, tmp
     assert not any(fault.times for fault in store.faults)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("s3://b/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
-        ("s3://b/d/[b]*", ["d/b c.jsonl"]),
-        ("s3://b/**/*.jsonl", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
-        ("s3://b/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
-        ("s3://b", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "names"), [
+    ("s3://b/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
+    ("s3://b/d/[b]*", ["d/b c.jsonl"]),
+    ("s3://b/**/*.jsonl", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+    ("s3://b/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+    ("s3://b", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+])  # fmt: skip
 def test_patterns_and_folders_are_listed_once(store: ObjectServer, pattern: str, names: list[str]) -> None:
     store.page_size = 2
     others = ["d/.hidden.jsonl", "d/notes.md", "d/e/x.manifest.json"]
@@ -226,15 +208,12 @@ def test_other_clouds_are_read_and_listed(
     assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("s3://b/*.nothing", "expected at least one object to match"),
-        ("s3://b/nothing/", "expected files with records"),
-        ("s3://gone/", "there is no such bucket"),
-        ("s3://b/empty.jsonl", "got an empty object"),
-    ],
-)
+@pytest.mark.parametrize(("source", "words"), [
+    ("s3://b/*.nothing", "expected at least one object to match"),
+    ("s3://b/nothing/", "expected files with records"),
+    ("s3://gone/", "there is no such bucket"),
+    ("s3://b/empty.jsonl", "got an empty object"),
+])  # fmt: skip
 def test_what_is_not_there_is_a_sentence(store: ObjectServer, source: str, words: str) -> None:
     store.objects["b/empty.jsonl"] = b""
     with pytest.raises(InputError, match=words):

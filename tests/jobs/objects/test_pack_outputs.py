@@ -99,17 +99,14 @@ def test_either_may_be_on_a_disk(store: ObjectServer, expected: dict[str, dict[s
     assert not store.names("out", "work")
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--output", "az://out/x.pbin"], "--output: az://out/x.pbin: expected a path or an address of s3://"),
-        (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
-        (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
-        (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
-        (["--merge", "a.pbin", "--output", "s3://out/x.pbin"], "--output: expected a path for --merge, got the addres"),
-        (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--output", "az://out/x.pbin"], "--output: az://out/x.pbin: expected a path or an address of s3://"),
+    (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
+    (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
+    (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
+    (["--merge", "a.pbin", "--output", "s3://out/x.pbin"], "--output: expected a path for --merge, got the addres"),
+    (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
+])  # fmt: skip
 def test_what_cannot_be_written_is_refused_when_options_are_read(flags: list[str], said: str, cli: Cli) -> None:
     text = [] if "--merge" in flags else ["--input", "a.jsonl", "--tokenizer-model", "t"]
     shown = cli(["pack", *text, *flags], 2).err

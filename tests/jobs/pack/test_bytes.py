@@ -37,13 +37,9 @@ RAY_WAYS = [
 
 def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> bytes:
     config = PackConfig(
-        input=(str(MODALITIES / "nonempty.jsonl"),),
-        tokenizer_model=str(MODALITIES / "gpt2"),
-        eod_token="<|endoftext|>",
-        output=str(folder / "x.pbin"),
-        workers=2,
-        **way,
-    )
+        input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
+        eod_token="<|endoftext|>", output=str(folder / "x.pbin"), workers=2, **way,
+    )  # fmt: skip
     run_pack(config, reporter=reporter)
     return (folder / "x.pbin").read_bytes()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.engine.start import Estimate
-from dsindex.errors import InputError, RecordError
+from dsindex.errors import InputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.pack import run_pack
 from dsindex.text.guarded import limits
@@ -110,15 +110,3 @@ def test_record_that_jq_never_finishes_stops_the_job(
         re.MULTILINE,
     )
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["x.progress.json"]
-
-
-def test_bad_record_before_one_that_jq_never_finishes_goes_first(
-    tmp_path: Path, make_pack: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
-    monkeypatch.setattr("dsindex.jobs.pack.examine_sample", lambda *_, **__: Estimate(tokens=1, documents=1))
-    for second, third, match in (('{"a": 5}', DEEP, "Cannot index number"), (DEEP, '{"a": 5}', "the jq pattern")):
-        (tmp_path / "a.jsonl").write_text("\n".join(['{"a": {"b": "x"}}', second, third]))
-        config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern="[..|..|..] as $all | .a.b")
-        with pytest.raises(RecordError, match=f"line 2: .*{match}"):
-            run_pack(config, reporter=Reporter())

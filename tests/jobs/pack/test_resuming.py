@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import dsindex.engine.publishing
-import dsindex.engine.tokenize
 from dsindex.errors import OutputError, PlanError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.pack import run_pack
 from tests.support.golden import OWN
-from tests.support.killed import run_until_killed
 from tests.support.published import published
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.jobs.pack.packing import MakeConfig
 
 
 # What is done twice, cut off, or asked for differently.
-
-
-@pytest.mark.parametrize("failing", ["provenance.parquet", "pbin"])
-def test_what_stops_while_it_publishes_is_published_next_time(
-    failing: str, make_pack: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenized: list[int]
-) -> None:
-    run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="64MiB"), reporter=Reporter())
-    tokenized.clear()
-    real = dsindex.engine.publishing._rename
-
-    def fail(dataset: Any, suffix: str) -> None:
-        if suffix == failing:
-            raise OutputError("no")
-        real(dataset, suffix)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dsindex.engine.publishing, "_rename", fail)
-        with pytest.raises(OutputError, match="no"):
-            run_pack(make_pack(), reporter=Reporter())
-    assert not (tmp_path / "out" / "docs.pbin").exists()
-    assert tokenized
-    tokenized.clear()
-    run_pack(make_pack(), reporter=Reporter())
-    assert tokenized == []
-    assert published(tmp_path / "out") == published(tmp_path / "whole")
 
 
 def test_output_that_went_is_made_again_of_the_kept_shards(
@@ -64,29 +37,12 @@ def test_output_that_went_is_made_again_of_the_kept_shards(
     assert published(tmp_path / "out") == before
 
 
-def test_killed_packing_continues(make_pack: MakeConfig, tmp_path: Path, tokenized: list[int]) -> None:
-    config = make_pack(shard_size="500B")
-    expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=Reporter())
-    num_shards = len(tokenized)
-    tokenized.clear()
-    arguments = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--output", config.output]
-    arguments += ["--shard-size", "500B", "--workers", "1"]
-    run_until_killed(["pack", *arguments], num_shards=3)
-    run_pack(config, reporter=Reporter())
-    assert len(tokenized) == num_shards - 3
-    assert Path(config.output).read_bytes() == Path(expected.path).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"eod_token": "<|pad|>"}, "eod-token was 0 and is 1"),
-        ({"jq_pattern": ".title"}, 'jq-pattern was ".text" and is ".title"'),
-        ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
-        ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
-    ],
-    ids=["eod", "pattern", "version", "tokenizer"],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"eod_token": "<|pad|>"}, "eod-token was 0 and is 1"),
+    ({"jq_pattern": ".title"}, 'jq-pattern was ".text" and is ".title"'),
+    ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
+    ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
+], ids=["eod", "pattern", "version", "tokenizer"])  # fmt: skip
 def test_output_of_another_plan_is_refused_by_name(
     make_pack: MakeConfig, options: dict[str, Any], message: str
 ) -> None:

@@ -32,28 +32,22 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 100"),
     ("dtype", lambda m: m["content"].update(token_dtype="uint8"), "expected token_dtype uint8 as in the manifest"),
     ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
-    (
-        "without-tokens",
-        lambda m: m["content"]["account"].update(empty_documents=0),
-        "kept = documents with tokens + empty, got 102 and 100",
-    ),
+    ("without-tokens", lambda m: m["content"]["account"].update(empty_documents=0),
+     "kept = documents with tokens + empty, got 102 and 100"),
     ("kept", lambda m: m["content"]["inputs"][0].update(kept=99), "records kept of all inputs, got 102 and 99"),
     ("rows", lambda m: m["content"]["inputs"][0].update(kept=99), "expected 99 documents (or up to 2 fewer"),
     ("eod", lambda m: m["content"].update(eod_in_text=0), "expected 100 EOD tokens (one at the end of each"),
     ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
     ("size", lambda m: m["content"]["digests"]["pbin"].update(size_bytes=1), "docs.pbin: expected 1 bytes"),
-    (
-        "digest",
-        lambda m: m["content"]["digests"]["pbin"].update(xxh3_128="0" * 32),
-        f"docs.pbin: expected the digest {'0' * 32}",
-    ),
+    ("digest", lambda m: m["content"]["digests"]["pbin"].update(xxh3_128="0" * 32),
+     f"docs.pbin: expected the digest {'0' * 32}"),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
     ("version", lambda m: m["content"]["options"].update(pbin_era="spec"), "of version spec as in the manifest, got"),
     ("version-type", lambda m: m["content"]["options"].update(pbin_era=3), "expected a valid content.options.pbin_era"),
     ("pattern", lambda m: m["content"]["options"].pop("jq_pattern"), "expected a valid content.options.jq_pattern"),
     ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.quick(4)

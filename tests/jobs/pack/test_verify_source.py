@@ -42,16 +42,12 @@ def test_packed_file_is_whole_and_equals_its_source(version: str, provenance: bo
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"jq_pattern": ".text | ."},
-        {"jq_pattern": '.["title"]'},
-        {"tokenizer_model": str(OWN.bos_tokenizer)},
-        {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
-    ],
-    ids=["jq", "key", "bos", "no-bos"],
-)
+@pytest.mark.parametrize("options", [
+    {"jq_pattern": ".text | ."},
+    {"jq_pattern": '.["title"]'},
+    {"tokenizer_model": str(OWN.bos_tokenizer)},
+    {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
+], ids=["jq", "key", "bos", "no-bos"])  # fmt: skip
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
 def test_source_is_read_with_the_options_of_the_packing(options: dict[str, Any], provenance: bool, pack: Pack) -> None:
     path = pack(no_provenance=not provenance, **options)

@@ -30,22 +30,15 @@ from tests.jobs.progress.stage_play import MB, SNAPSHOT, Clock
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, ETA 3:12 min"),
-        (
-            {"retries": 1, "stragglers": 2, "lost_workers": 1, "eta_seconds": None},
-            "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, 1 retry, 1 lost worker, 2 stragglers",
-        ),
-        (
-            {"unit": "datasets", "done": 1, "total": 3, "documents": 0, "tokens_per_second": 0, "eta_seconds": 5.04},
-            "1/3 datasets, ETA 5.0 s",
-        ),
-        ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
-        ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, ETA 3:12 min"),
+    ({"retries": 1, "stragglers": 2, "lost_workers": 1, "eta_seconds": None},
+     "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, 1 retry, 1 lost worker, 2 stragglers"),
+    ({"unit": "datasets", "done": 1, "total": 3, "documents": 0, "tokens_per_second": 0, "eta_seconds": 5.04},
+     "1/3 datasets, ETA 5.0 s"),
+    ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
+    ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
+])  # fmt: skip
 def test_line_says_what_is_known(changes: dict[str, Any], expected: str) -> None:
     assert describe(replace(SNAPSHOT, **changes)) == expected
 

@@ -27,15 +27,11 @@ def test_errors_are_json_lines_too(tmp_path: Path, cli: Cli) -> None:
     assert json.loads(cli([*words, "--config", str(tmp_path / "c.yaml")], 1).err)["event"] == "error"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
-        (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
-        (["--workers", "0"], "dsindex build: "),
-    ],
-    ids=["argument", "twice", "value"],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
+    (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
+    (["--workers", "0"], "dsindex build: "),
+], ids=["argument", "twice", "value"])  # fmt: skip
 @pytest.mark.parametrize("flag", ["--log-json", "--log-j"])
 def test_wrong_usage_is_a_json_line_too(
     words: list[str], message: str, flag: str, capsys: pytest.CaptureFixture[str]

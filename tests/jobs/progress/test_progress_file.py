@@ -111,17 +111,13 @@ def ended_by(error: BaseException, note: str | None = None) -> BaseException:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "state", "reason"),
-    [
-        (None, "done", None),
-        (InputError("a.jsonl: gone"), "failed", "a.jsonl: gone"),
-        (KeyError("x"), "failed", "KeyError: 'x'"),
-        (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
-        (TerminatedError(), "stopped", "terminated"),
-    ],
-    ids=["done", "failed", "bug", "interrupted", "terminated"],
-)
+@pytest.mark.parametrize(("error", "state", "reason"), [
+    (None, "done", None),
+    (InputError("a.jsonl: gone"), "failed", "a.jsonl: gone"),
+    (KeyError("x"), "failed", "KeyError: 'x'"),
+    (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
+    (TerminatedError(), "stopped", "terminated"),
+], ids=["done", "failed", "bug", "interrupted", "terminated"])  # fmt: skip
 def test_file_says_how_the_job_ended(
     beside: Folder, error: BaseException | None, state: str, reason: str | None
 ) -> None:
