@@ -21,10 +21,10 @@ from dsindex.execution.calls import Call, Shortage
 from dsindex.execution.local import ThreadExecutor
 from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from tests.support.autoscaling_cluster import autoscaling_cluster, read_shape
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, ROOT
+from tests.support.jobs import run_config
 from tests.support.processes import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_build_starts_the_first_nodes(
     assert "nodes: done in" in ended.stdout
     assert "2/2 CPUs" in ended.stdout
     assert "infeasible" not in ended.stdout
-    run_build(make_config(output_prefix=str(tmp_path / "local" / "x")), reporter=Reporter())
+    run_config(make_config(output_prefix=str(tmp_path / "local" / "x")))
     for suffix in ("bin", "idx"):
         made, expected = (tmp_path / where / f"x_text_document.{suffix}" for where in ("ray", "local"))
         assert made.read_bytes() == expected.read_bytes()

@@ -18,6 +18,7 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_documents_of_eod_alone_are_verified_and_repaired(
     way: dict[str, Any], make_config: MakeConfig, cli: Cli
 ) -> None:
     options = {"input": (str(FAST.input),), "empty_documents": "eod"}
-    prefix = run_build(make_config(**options, **way), reporter=Reporter()).datasets[0].prefix
+    prefix = run_config(make_config(**options, **way)).datasets[0].prefix
     content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (14, 4)
     assert main(["verify", prefix, "--against-source"]) == 0
@@ -90,13 +91,13 @@ def test_documents_of_eod_alone_are_verified_and_repaired(
     assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
     assert Path(f"{prefix}-new.idx").read_bytes() == index
     Path(f"{prefix}.idx").write_bytes(index)
-    other = run_build(make_config(input=options["input"], output_prefix=f"{prefix}-keep"), reporter=Reporter())
+    other = run_config(make_config(input=options["input"], output_prefix=f"{prefix}-keep"))
     shown = cli(["compare", prefix, other.datasets[0].prefix], 1).out
     assert "A has 4 documents of such tokens only (as --empty-documents eod)" in shown
     assert "B has 4 empty documents (as --empty-documents keep)" in shown
     assert "empty-documents" in shown
     with pytest.raises(PlanError, match='empty-documents was "eod" and is not set'):
-        run_build(make_config(input=options["input"], **way), reporter=Reporter())
+        run_config(make_config(input=options["input"], **way))
 
 
 def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) -> None:
@@ -115,7 +116,7 @@ def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path: Path, make
             shard_size=size,
             workers=workers,
         )
-        run_build(config, reporter=Reporter())
+        run_config(config)
         outputs.append(published(folder))
     assert outputs[0].keys() == {
         f"x_text_document.{suffix}" for suffix in ("bin", "idx", "manifest.json", "provenance.parquet")
@@ -132,7 +133,7 @@ def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConf
     (tmp_path / "a.jsonl").write_bytes(text)
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "three"}\n')
     paths = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
-    report = run_build(make_config(input=paths, shard_size="9B"), reporter=Reporter())
+    report = run_config(make_config(input=paths, shard_size="9B"))
     path = f"{report.datasets[0].prefix}.provenance.parquet"
     sources = [read_source(path, document) for document in range(4)]
     assert [(source.input, source.line) for source in sources] == [(0, 1), (0, 4), (0, 5), (1, 1)]
@@ -145,7 +146,7 @@ def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConf
 def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n{"text": ""}\nbroken\n{"text": "<|endoftext|>"}\n')
     config = make_config(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="8B")
-    report = run_build(config, reporter=Reporter())
+    report = run_config(config)
     counts = report.counts
     assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (5, 1, 4, 3, 1)
     content = json.loads((tmp_path / "out" / "docs_text_document.manifest.json").read_bytes())["content"]
@@ -164,10 +165,10 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
 def test_output_of_another_plan_is_refused_by_name(
     make_config: MakeConfig, options: dict[str, Any], message: str
 ) -> None:
-    run_build(make_config(), reporter=Reporter())
+    run_config(make_config())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
-        run_build(make_config(**options), reporter=Reporter())
-    run_build(make_config(**options, fresh=True), reporter=Reporter())
+        run_config(make_config(**options))
+    run_config(make_config(**options, fresh=True))
 
 
 def test_added_inputs_only_are_tokenized(
@@ -176,7 +177,7 @@ def test_added_inputs_only_are_tokenized(
     import dsindex.engine.tokenize
     from dsindex.engine.shards.tokenize import tokenize_shard
 
-    run_build(make_config(keep_shards=True), reporter=Reporter())
+    run_config(make_config(keep_shards=True))
     tokenized = []
 
     def spy(task: Any, settings: Any) -> Any:
@@ -184,10 +185,10 @@ def test_added_inputs_only_are_tokenized(
         return tokenize_shard(task, settings)
 
     monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
-    run_build(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True), reporter=Reporter())
+    run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True))
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
-    run_build(fresh, reporter=Reporter())
+    run_config(fresh)
     grown, whole = published(tmp_path / "out"), published(tmp_path / "other")
     assert grown == whole
 
@@ -211,5 +212,5 @@ def test_input_that_changes_while_it_is_read_is_refused(
 
     monkeypatch.setattr(dsindex.jobs.build, "examine_sample", grow)
     with pytest.raises(InputError, match=r"grows\.jsonl: changed while the build was running"):
-        run_build(config, reporter=Reporter())
+        run_config(config)
     assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", "manifest.json"))]

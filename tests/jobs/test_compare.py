@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +25,7 @@ GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 @pytest.fixture
 def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> Callable[..., str]:
     def build(name: str, **options: object) -> str:
-        run_build(make_config(output_prefix=str(tmp_path / name), **options), reporter=Reporter())
+        run_config(make_config(output_prefix=str(tmp_path / name), **options))
         return str(tmp_path / f"{name}_text_document")
 
     return build

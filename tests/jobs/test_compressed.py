@@ -14,15 +14,13 @@ import pytest
 
 from dsindex.api.verify import verify
 from dsindex.errors import BadRecordError, InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, golden_runs
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.killed import run_until_killed
 from tests.support.published import published
 
@@ -46,7 +44,7 @@ def build(source: Path, out: Path, **options: Any) -> Any:
     own: dict[str, Any] = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
     own["output_prefix"] = str(out / "x")
     with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
-        return run_build(config_of(BuildConfig, source.name, **{**own, **options}), reporter=Reporter())
+        return run_config(config_of(BuildConfig, source.name, **{**own, **options}))
 
 
 def outputs(folder: Path) -> dict[str, Any]:

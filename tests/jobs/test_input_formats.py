@@ -16,11 +16,9 @@ import pytest
 from dsindex.api.verify import verify
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +41,7 @@ def build(source: Path | list[str], out: Path, **options: Any) -> Any:
     own |= {"append_eod": True, "output_prefix": str(out / "x")}
     out.mkdir(exist_ok=True)
     given = tuple(source) if isinstance(source, list) else source
-    return run_build(config_of(BuildConfig, given, **{**own, **options}), reporter=Reporter())
+    return run_config(config_of(BuildConfig, given, **{**own, **options}))
 
 
 def data(out: Path) -> dict[str, bytes]:
@@ -121,15 +119,6 @@ def test_a_table_gives_the_data_of_its_rows_as_lines(
     assert report.counts.lines == report.counts.kept == len(RECORDS)
     if "csv" not in name and "tsv" not in name and way.get("shard_size") == "1KiB":
         assert report.run.shards > 3
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("name", ["x.parquet", "stream.arrow"])
-def test_a_table_on_ray_gives_the_same(expected: dict[str, bytes], tmp_path: Path, name: str) -> None:
-    FORMATS[name](tmp_path / name)
-    build(tmp_path / name, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
-    assert data(tmp_path / "out") == expected
 
 
 def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path: Path) -> None:

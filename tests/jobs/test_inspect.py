@@ -14,11 +14,10 @@ import pytest
 from dsindex.cli.inspect import describe_inspection
 from dsindex.cli.main import main
 from dsindex.engine.lock import hold_lock
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.tools.inspect import InspectOptions, run_inspect
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.pbin_files import write_pbin
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> str:
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
     config = make_config(input=(str(source),), tokenizer_model=str(tmp_path / "tokenizer"))
-    run_build(config, reporter=Reporter())
+    run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
@@ -187,7 +186,7 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, cli: Cli) -
 
 def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
     config = make_config(keep_shards=True)
-    run_build(config, reporter=Reporter())
+    run_config(config)
     seen = inspect(cli, f"{config.output_prefix}.build")
     assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
     assert seen["facts"]["inputs"] == [str(OWN.docs)]
@@ -195,7 +194,7 @@ def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], cl
 
 def test_a_work_folder_whose_driver_was_killed_says_so(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
     config = make_config(keep_shards=True)
-    run_build(config, reporter=Reporter())
+    run_config(config)
     folder = Path(f"{config.output_prefix}.build")
     progress = json.loads((folder / "progress.json").read_bytes())
     (folder / "progress.json").write_text(json.dumps({**progress, "state": "running"}))

@@ -26,6 +26,7 @@ from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,7 @@ def names_in(folder: Path) -> set[str]:
 def test_same_bytes_for_any_shard_size_and_executor(
     tmp_path: Path, chats: Path, made: Path, way: dict[str, Any]
 ) -> None:
-    run_instruct(job(tmp_path, chats, **way), CONFIG, reporter=Reporter())
+    run_config(job(tmp_path, chats, **way), CONFIG)
     assert exported(tmp_path) == exported(made)
     assert names_in(tmp_path) == set(FOLDERS)
 
@@ -104,32 +105,25 @@ def test_room_for_exports_is_asked_for_before_the_work(
 ) -> None:
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 4 * chats.stat().st_size)
     with pytest.raises(OutputError, match="are needed for shards, output and exports"):
-        run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
-    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=Reporter())
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_same_bytes_on_ray(tmp_path: Path, chats: Path, made: Path) -> None:
-    run_instruct(job(tmp_path, chats, executor="ray", shard_size="30KiB"), CONFIG, reporter=Reporter())
-    assert exported(tmp_path) == exported(made)
+        run_config(job(tmp_path, chats), CONFIG)
+    run_config(job(tmp_path, chats, export=()), CONFIG)
 
 
 def test_exports_are_added_to_a_finished_job_without_doing_it_again(
     tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=Reporter())
+    run_config(job(tmp_path, chats, export=()), CONFIG)
     assert names_in(tmp_path) == set()
     monkeypatch.setattr(instruct, "encode_shard", None)
     with monkeypatch.context() as full:
         full.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
         with pytest.raises(OutputError, match=r"are needed for the export hf, 1\.00 kB are free"):
-            run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
+            run_config(job(tmp_path, chats), CONFIG)
     assert names_in(tmp_path) == set()
-    first = run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
+    first = run_config(job(tmp_path, chats), CONFIG)
     assert exported(tmp_path) == exported(made)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
-    again = run_instruct(job(tmp_path, chats), CONFIG, reporter=Reporter())
+    again = run_config(job(tmp_path, chats), CONFIG)
     assert [[export.already_complete for export in report.exports] for report in (first, again)] == [
         [False] * 4,
         [True] * 4,
@@ -152,7 +146,7 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(hugging_face, "write_hugging_face_file", fail_third)
         with pytest.raises(InputError, match="the storage went away"):
-            run_instruct(config, CONFIG, reporter=Reporter())
+            run_config(config, CONFIG)
     [partial] = tmp_path.glob("chat_hf.*.partial")
     (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
 
@@ -161,7 +155,7 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
         return write(task)
 
     monkeypatch.setattr(hugging_face, "write_hugging_face_file", count)
-    run_instruct(config, CONFIG, reporter=Reporter())
+    run_config(config, CONFIG)
     assert exported(tmp_path, "chat_hf") == exported(made, "chat_hf")
     assert len(written) == len(set(written)) == len(list((tmp_path / "chat_hf").glob("*.parquet")))
     assert names_in(tmp_path) == {"chat_hf"}
@@ -172,7 +166,7 @@ def test_publishing_that_was_cut_off_is_finished(
 ) -> None:
     """The old folder is moved aside, and the new one is not there yet."""
     config = job(tmp_path, chats, export=("bridge",))
-    run_instruct(config, CONFIG, reporter=Reporter())
+    run_config(config, CONFIG)
     rename, renamed = os.rename, []
 
     def fail_second(source: str, target: str) -> None:
@@ -184,9 +178,9 @@ def test_publishing_that_was_cut_off_is_finished(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail_second)
         with pytest.raises(KeyboardInterrupt):
-            run_instruct(config.model_copy(update={"fresh": True}), CONFIG, reporter=Reporter())
+            run_config(config.model_copy(update={"fresh": True}), CONFIG)
     assert not (tmp_path / "chat_bridge_768").exists()
-    run_instruct(config, CONFIG, reporter=Reporter())
+    run_config(config, CONFIG)
     assert exported(tmp_path, "chat_bridge_768") == exported(made, "chat_bridge_768")
 
 
@@ -263,10 +257,10 @@ def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str) -> No
     options = {"export": ("sft",), "seq_length": None, "split": None}
     config = job(tmp_path, path, on_bad_record="fail", **options)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
-        run_instruct(config, instruction, reporter=Reporter())
+        run_config(config, instruction)
     assert (tmp_path / "chat_text_document.idx").exists()
     assert not (tmp_path / "chat_sft").exists()
-    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=Reporter())
+    report = run_config(job(tmp_path, path, **options), instruction)
     split = report.exports[0].content.splits["train"]
     assert (split.rows, split.left_out) == (1, 1)
     assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
@@ -277,19 +271,19 @@ def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fres
     (tmp_path / "chat_hf").mkdir()
     (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"train-00000-of-00001\.parquet: expected only files that dsindex wrote"):
-        run_instruct(job(tmp_path, chats, fresh=fresh), CONFIG, reporter=Reporter())
+        run_config(job(tmp_path, chats, fresh=fresh), CONFIG)
     assert (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").read_bytes() == b"mine"
     assert not list(tmp_path.glob("chat_*.idx"))
 
 
 def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path) -> None:
-    run_instruct(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG, reporter=Reporter())
+    run_config(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG)
     before = exported(tmp_path, "chat_hf")
     (tmp_path / "chat_sft" / "notes.txt").write_text("mine")
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(CONVERSATIONS.read_bytes())
     config = job(tmp_path, longer, export=("hf",), fresh=True)
-    run_instruct(config, CONFIG, reporter=Reporter())
+    run_config(config, CONFIG)
     assert exported(tmp_path, "chat_hf") != before
     assert names_in(tmp_path) == {"chat_hf", "chat_sft"}
     assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
@@ -340,8 +334,8 @@ def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, cli: Cli) -
 
 def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path) -> None:
     config = job(tmp_path, chats, export=("sft",))
-    run_instruct(config, CONFIG, reporter=Reporter())
+    run_config(config, CONFIG)
     (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
     with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
-        run_instruct(config, CONFIG, reporter=Reporter())
+        run_config(config, CONFIG)
     assert main(["verify", str(tmp_path / "chat_sft")]) == 1

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.merge import run_merge
 from dsindex.options.merge import MergeConfig
 from tests.support.golden import GOLDEN_SETS, OWN, GoldenSet
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +26,7 @@ def test_merge_equals_megatron(golden: GoldenSet, executor: str, tmp_path: Path)
     inputs = tuple(
         f"{prefix}{suffix}" for prefix, suffix in zip(golden.merge_inputs, ("", ".bin", ".idx"), strict=True)
     )
-    report = run_merge(merge_into(tmp_path / "m", inputs, executor=executor), reporter=Reporter())
+    report = run_config(merge_into(tmp_path / "m", inputs, executor=executor))
     for suffix in ("bin", "idx"):
         got = (tmp_path / f"m.{suffix}").read_bytes()
         assert got == golden.merged.with_name(f"merged.{suffix}").read_bytes()
@@ -37,13 +36,13 @@ def test_merge_equals_megatron(golden: GoldenSet, executor: str, tmp_path: Path)
 
 def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path: Path) -> None:
     inputs = tuple(map(str, OWN.merge_inputs))
-    run_merge(merge_into(tmp_path / "m", inputs), reporter=Reporter())
-    assert run_merge(merge_into(tmp_path / "m", inputs), reporter=Reporter()).already_complete
+    run_config(merge_into(tmp_path / "m", inputs))
+    assert run_config(merge_into(tmp_path / "m", inputs)).already_complete
     with pytest.raises(PlanError, match=r"is missing from --input.*--fresh"):
-        run_merge(merge_into(tmp_path / "m", inputs[:2]), reporter=Reporter())
+        run_config(merge_into(tmp_path / "m", inputs[:2]))
     with pytest.raises(PlanError, match=r"inputs were added"):
-        run_merge(merge_into(tmp_path / "m", (*inputs, inputs[0])), reporter=Reporter())
-    assert not run_merge(merge_into(tmp_path / "m", inputs[:2], fresh=True), reporter=Reporter()).already_complete
+        run_config(merge_into(tmp_path / "m", (*inputs, inputs[0])))
+    assert not run_config(merge_into(tmp_path / "m", inputs[:2], fresh=True)).already_complete
 
 
 def test_merge_refuses_what_makes_no_sense(tmp_path: Path) -> None:
@@ -51,12 +50,12 @@ def test_merge_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     for suffix in ("bin", "idx"):
         shutil.copy(source.with_name(f"{source.name}.{suffix}"), tmp_path / f"a.{suffix}")
     with pytest.raises(InputError, match=r"nowhere\.idx: cannot be read.*check --input"):
-        run_merge(merge_into(tmp_path / "m", (str(tmp_path / "nowhere"),)), reporter=Reporter())
+        run_config(merge_into(tmp_path / "m", (str(tmp_path / "nowhere"),)))
     with pytest.raises(OutputError, match="expected an output that is none of the inputs"):
-        run_merge(merge_into(tmp_path / "a", (str(tmp_path / "a"),)), reporter=Reporter())
+        run_config(merge_into(tmp_path / "a", (str(tmp_path / "a"),)))
     (tmp_path / "a.idx").write_bytes((tmp_path / "a.idx").read_bytes()[:-1])
     with pytest.raises(FormatError, match=r"a\.idx: expected \d+ bytes .*damaged or cut off"):
-        run_merge(merge_into(tmp_path / "m", (str(tmp_path / "a"),)), reporter=Reporter())
+        run_config(merge_into(tmp_path / "m", (str(tmp_path / "a"),)))
     (tmp_path / "m.bin").write_bytes(b"precious")
     with pytest.raises(OutputError, match=r"m\.bin: exists already"):
-        run_merge(merge_into(tmp_path / "m", (str(source),)), reporter=Reporter())
+        run_config(merge_into(tmp_path / "m", (str(source),)))

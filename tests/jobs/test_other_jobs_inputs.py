@@ -12,9 +12,6 @@ import pytest
 
 from dsindex.api.verify import verify
 from dsindex.cli.main import main
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.instruct import run_instruct
-from dsindex.jobs.pack import run_pack
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig
 from dsindex.tools.estimate import run_plan
@@ -22,7 +19,7 @@ from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
 from tests.support.compressed import zstd_frames
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -48,7 +45,7 @@ def write(folder: Path, name: str) -> Path:
 
 def pack(source: Path, out: Path, **options: Any) -> bytes:
     out.mkdir()
-    run_pack(config_of(PackConfig, source, output=str(out / "x.pbin"), **options), reporter=Reporter())
+    run_config(config_of(PackConfig, source, output=str(out / "x.pbin"), **options))
     return (out / "x.pbin").read_bytes()
 
 
@@ -75,7 +72,7 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_s
     found = {}
     for name in ("x.jsonl", "x.gz", "x.zst", "x.parquet"):
         options = {"input": (str(tmp_path / name),), "shard_size": shard_size, "export": ("sft",)}
-        run_instruct(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS, reporter=Reporter())
+        run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
         found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_sft/*.jsonl")}

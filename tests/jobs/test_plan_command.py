@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.tools import estimate
 from dsindex.tools.estimate import file_system, find_limits, find_place_limits, run_plan
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ def test_plan_agrees_with_the_build_that_follows(make_config: Callable[..., Buil
     config = make_config(json_keys=("text",), keep_shards=True)
     plan = run_plan(config)
     assert os.listdir(tmp_path) == []
-    report = run_build(config, reporter=Reporter())
+    report = run_config(config)
     built = report.datasets[0]
     assert plan.num_shards == report.run.shards
     assert plan.documents == built.num_documents

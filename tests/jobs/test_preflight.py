@@ -18,10 +18,9 @@ from dsindex.engine.source import open_source
 from dsindex.errors import InputError, TokenizerError
 from dsindex.execution.calls import THIS_MACHINE, Call, NodeAnswer
 from dsindex.execution.local import ThreadExecutor
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.tools import check
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,12 +212,12 @@ def test_build_on_a_cluster_looks_at_its_nodes_first(
     monkeypatch.setattr("dsindex.engine.start.make_executor", lambda _config, **_options: cluster)
     config = make_config(input=(str(own_input),))
     with pytest.raises(InputError, match=f"^b: {own_input}: cannot be read"):
-        run_build(config, reporter=Reporter())
+        run_config(config)
     folder = Path(f"{config.output_prefix}.build")
     assert not (folder / "shards").exists()
     assert json.loads((folder / "progress.json").read_bytes())["state"] == "failed"
     cluster = Cluster()
-    assert run_build(config, reporter=Reporter()).datasets[0].num_documents > 0
+    assert run_config(config).datasets[0].num_documents > 0
 
 
 # The command

@@ -13,9 +13,9 @@ from dsindex.cli.main import main
 from dsindex.engine.manifest import manifest_path
 from dsindex.errors import FormatError, OutputError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.jobs.repair import RepairConfig, run_repair
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PLAIN_TEXTS = "".join(json.dumps({"text": f"text number {number}"}) + "\n" for n
 @pytest.fixture
 def built(make_config: MakeConfig, tmp_path: Path) -> str:
     """The prefix of a dataset with empty documents and EOD in texts, its work folder beside it."""
-    run_build(make_config(keep_shards=True), reporter=Reporter())
+    run_config(make_config(keep_shards=True))
     return str(tmp_path / "out" / "docs_text_document")
 
 
@@ -41,7 +41,7 @@ def plain(make_config: MakeConfig, tmp_path: Path) -> str:
     """The prefix of a dataset whose `.bin` alone tells its documents."""
     source = tmp_path / "plain.jsonl"
     source.write_text(PLAIN_TEXTS)
-    run_build(make_config(input=(str(source),)), reporter=Reporter())
+    run_config(make_config(input=(str(source),)))
     return str(tmp_path / "out" / "docs_text_document")
 
 

@@ -15,13 +15,11 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.tools import report as report_dataset
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.pages import ReadPage
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
@@ -41,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     copy = folder / "copy.jsonl"
     copy.write_bytes(OWN.docs.read_bytes())
     config = config_of(BuildConfig, (str(OWN.docs), str(copy)), append_eod=True, output_prefix=str(folder / "docs"))
-    run_build(config, reporter=Reporter())
+    run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
@@ -150,7 +148,7 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     other.write_text('{"text": "other"}\n')
     options = {"tokenizer_model": str(MODALITIES / "gpt2"), "output_prefix": str(tmp_path / "<script>x")}
     config = config_of(BuildConfig, (str(source), str(other)), **options)
-    run_build(config, reporter=Reporter())
+    run_config(config)
     page = report(tmp_path, f"{config.output_prefix}_text_document")
     assert len(page.with_tag("script")) == 1
     assert not {"img", "b"} & {tag for tag, _ in page.elements}

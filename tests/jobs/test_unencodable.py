@@ -11,12 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.errors import BadRecordError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.faults.test_quarantine import read_quarantine
 from tests.support import text_tokenizers as trained
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +41,7 @@ def build(path: Path, folder: Path, **options: Any) -> bytes:
     folder.mkdir()
     own = {"tokenizer_model": runaway_tokenizer(path.parent), "append_eod": True, "eod_token": "<|eot|>"}
     config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
-    run_build(config, reporter=Reporter())
+    run_config(config)
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
 
 

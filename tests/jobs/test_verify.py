@@ -18,8 +18,6 @@ from dsindex.errors import InputError, TokenizerError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import read_index
 from dsindex.instruction.config import check_config
-from dsindex.jobs.build import run_build
-from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig
 from dsindex.tools import verify_source
 from dsindex.tools.verify import VerifyConfig, run_verify
@@ -30,7 +28,7 @@ from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('toke
 
 def build(make_config: MakeConfig, **options: Any) -> str:
     config = make_config(**options)
-    run_build(config, reporter=Reporter())
+    run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
@@ -70,15 +68,6 @@ def test_build_is_whole_and_equals_its_source(provenance: bool, engine: str, mak
     assert report.findings == ()
     trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
     assert f"against the source: 102 of 102 documents tokenized again with {trusted}" in report.checks
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_verify_on_ray(make_config: MakeConfig) -> None:
-    prefix = build(make_config)
-    assert verify(prefix, against_source=True, executor="ray").findings == ()
-    change_token(prefix, 1000, 0)
-    assert "differs from its source" in verify(prefix, against_source=True, executor="ray").findings[-1]
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
@@ -137,7 +126,7 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config: MakeCo
     config = make_config(input=(str(source),), json_keys=("text", "title"), on_bad_record="quarantine")
     for options in ({}, {"no_provenance": True}):
         other = config.model_copy(update={"output_prefix": str(tmp_path / f"out{len(options)}" / "x"), **options})
-        report = run_build(other, reporter=Reporter())
+        report = run_config(other)
         for dataset in report.datasets:
             assert verify(dataset.prefix, against_source=True).findings == ()
 
@@ -214,7 +203,7 @@ def test_source_needs_the_same_tokenizer(make_config: MakeConfig) -> None:
 def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path: Path) -> None:
     prefix = str(tmp_path / "chat")
     config = config_of(InstructConfig, CONVERSATIONS, output_prefix=prefix, seq_length=4096)
-    run_instruct(config, check_config(SPEC, source="test"), reporter=Reporter())
+    run_config(config, check_config(SPEC, source="test"))
     for name in ("text_document", "loss_mask", "packing_4096"):
         assert verify(f"{prefix}_{name}").is_whole
         message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare the digests"

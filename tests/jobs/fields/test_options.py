@@ -13,11 +13,10 @@ from pydantic import ValidationError
 import dsindex
 from dsindex.cli.main import main
 from dsindex.errors import PlanError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.jobs.fields.field_builds import KINDS, arguments, config_of
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,14 +36,14 @@ if TYPE_CHECKING:
 def test_other_fields_are_another_plan(
     first: dict[str, Any], second: dict[str, Any], change: str, source: Path, tmp_path: Path
 ) -> None:
-    run_build(config_of(source, tmp_path, **first), reporter=Reporter())
-    assert run_build(config_of(source, tmp_path, **first), reporter=Reporter()).already_complete
+    run_config(config_of(source, tmp_path, **first))
+    assert run_config(config_of(source, tmp_path, **first)).already_complete
     with pytest.raises(PlanError, match=change):
-        run_build(config_of(source, tmp_path, **second), reporter=Reporter())
+        run_config(config_of(source, tmp_path, **second))
 
 
 def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config: MakeConfig) -> None:
-    report = run_build(make_config(), reporter=Reporter())
+    report = run_config(make_config())
     manifest = json.loads(Path(f"{report.datasets[0].prefix}.manifest.json").read_bytes())
     assert manifest["content"]["options"].keys() == {
         *("json_key", "append_eod", "tokenizer_hf_no_include_special_tokens", "on_bad_record", "max_record_size"),

@@ -10,14 +10,13 @@ import pytest
 import yaml
 
 from dsindex.errors import RecordError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
-from dsindex.jobs.instruct import run_instruct
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from tests.jobs.instruct.instruct_jobs import CHATML, job, published
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +90,7 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(tmp_path: Path, mon
         (tmp_path / "a.jsonl").write_text("\n".join(lines))
         config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), split=None, on_bad_record="fail")
         with pytest.raises(RecordError, match=said):
-            run_instruct(config, check_config({"chat_template": HANGS}, source="test"), reporter=Reporter())
+            run_config(config, check_config({"chat_template": HANGS}, source="test"))
 
 
 @pytest.mark.quick(1)

@@ -12,12 +12,11 @@ from dsindex.cli.main import main
 from dsindex.demo.run import write_demo_conversations
 from dsindex.engine import frame as job_frame
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
-from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.killed import run_until_killed
 
 if TYPE_CHECKING:
@@ -30,15 +29,13 @@ WAYS = [
     {"executor": "processes", "shard_size": "40KiB", "workers": 2},
 ]
 
-RAY_WAY = {"executor": "ray", "shard_size": "30KiB", "workers": 2}
-
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path) -> dict[str, bytes]:
     """What every way of doing the same has to give."""
     folder = tmp_path_factory.mktemp("expected")
     config = job(folder / "chat", input=(str(broken),), shard_size="64MiB", workers=1)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=Reporter())
+    run_config(config, SPLIT_IN_PARTS)
     return published(folder)
 
 
@@ -52,7 +49,7 @@ def test_conversations_are_those_of_the_generator(tmp_path: Path) -> None:
 def test_same_bytes_for_any_shard_size_and_executor(
     tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any]
 ) -> None:
-    run_instruct(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS, reporter=Reporter())
+    run_config(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS)
     assert published(tmp_path) == expected
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
 
@@ -65,16 +62,9 @@ def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_
     )
     for number, way in enumerate(WAYS):
         config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
-        report = run_instruct(config, instruction, reporter=Reporter())
+        report = run_config(config, instruction)
         assert sum(split.statistics.sequences - split.statistics.conversations for split in report.splits) > 10
     assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_same_bytes_on_ray(tmp_path: Path, broken: Path, expected: dict[str, bytes]) -> None:
-    run_instruct(job(tmp_path / "chat", input=(str(broken),), **RAY_WAY), SPLIT_IN_PARTS, reporter=Reporter())
-    assert published(tmp_path) == expected
 
 
 def test_same_bytes_after_publishing_was_cut_off(
@@ -92,7 +82,7 @@ def test_same_bytes_after_publishing_was_cut_off(
 
     monkeypatch.setattr(job_frame, "publish", fail_third)
     with pytest.raises(InputError, match="the storage went away"):
-        run_instruct(config, SPLIT_IN_PARTS, reporter=Reporter())
+        run_config(config, SPLIT_IN_PARTS)
     assert [os.path.basename(prefix) for prefix in calls] == [
         "chat_train_packing_768",
         "chat_train_loss_mask",
@@ -100,7 +90,7 @@ def test_same_bytes_after_publishing_was_cut_off(
     ]
     assert not (tmp_path / "chat_train_text_document.idx").exists()
     monkeypatch.setattr(job_frame, "publish", publish)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=Reporter())
+    run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected
 
 

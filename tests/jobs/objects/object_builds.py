@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +20,7 @@ FILES = ("bin", "idx", "provenance.parquet")
 
 def build(source: object, prefix: str, **options: Any) -> Any:
     own = {"append_eod": True, "output_prefix": prefix, "shard_size": "8KiB"}
-    return run_build(config_of(BuildConfig, source, **{**own, **options}), reporter=Reporter())
+    return run_config(config_of(BuildConfig, source, **{**own, **options}))
 
 
 def built(store: ObjectServer, prefix: str) -> dict[str, bytes]:

@@ -19,14 +19,12 @@ from dsindex.api.verify import verify
 from dsindex.cli.main import main
 from dsindex.engine.inputs import find_inputs
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.text.streams import LineBlock
 from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
 from tests.support.processes import wait_until
 
@@ -64,7 +62,7 @@ def store(store: ObjectServer, folder: Path) -> ObjectServer:
 
 def build(source: str, out: Path, **options: Any) -> Any:
     config = config_of(BuildConfig, source, append_eod=True, output_prefix=str(out / "x"), **options)
-    return run_build(config, reporter=Reporter())
+    return run_config(config)
 
 
 def outputs(out: Path) -> dict[str, bytes]:

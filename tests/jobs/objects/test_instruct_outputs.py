@@ -8,13 +8,12 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.execution import local
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
-from dsindex.jobs.instruct import run_instruct
 from tests.faults.object_kills import objects
 from tests.jobs.instruct.instruct_jobs import job
 from tests.jobs.objects.conftest import make_ranges_small
 from tests.support.conversations import SPEC
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def instruct(prefix: str, **options: Any) -> Any:
     length = options.get("seq_length", 768)
     instruction = check_config({**SPEC, "max_length": length, "too_long": "truncate"}, source="test")
-    return run_instruct(job(prefix, **{"on_bad_record": "fail", **options}), instruction, reporter=Reporter())
+    return run_config(job(prefix, **{"on_bad_record": "fail", **options}), instruction)
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,11 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.execution import local
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs import pack as pbin_ends
-from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.jobs.objects.conftest import make_ranges_small
 from tests.support.golden import OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.object_server import Fault
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ FILES = ("pbin", "provenance.parquet")
 
 def pack(source: object, output: str, **options: Any) -> Any:
     config = config_of(PackConfig, source, **{"output": output, "shard_size": "8KiB", **options})
-    return run_pack(config, reporter=Reporter())
+    return run_config(config)
 
 
 def packed(store: ObjectServer, prefix: str) -> dict[str, bytes]:

@@ -10,11 +10,9 @@ import pyarrow.parquet as pq
 
 from dsindex.api.verify import verify
 from dsindex.datasets import IndexedDataset
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +28,7 @@ def build(folder: Path, out: Path, **options: Any) -> Any:
     own |= {"output_prefix": str(out / "x"), "shard_size": "4KiB"}
     out.mkdir(exist_ok=True)
     with contextlib.chdir(folder):
-        return run_build(config_of(BuildConfig, tuple(FILES), **{**own, **options}), reporter=Reporter())
+        return run_config(config_of(BuildConfig, tuple(FILES), **{**own, **options}))
 
 
 def documents(out: Path, key: str = "text") -> list[list[int]]:

@@ -12,11 +12,10 @@ from pydantic import ValidationError
 from dsindex.api.verify import verify
 from dsindex.cli.main import main
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.jobs.order.ordered_builds import FILES, SEED, build, content, origins, require_whole
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def test_condition_and_token_ids_go_with_order_and_sample(texts: Path, tmp_path:
         (tmp_path / name).mkdir()
         with contextlib.chdir(tmp_path):
             config = {"tokenizer_model": str(OWN.plain_tokenizer), "output_prefix": f"{name}/x", "append_eod": True}
-            run_build(BuildConfig(**config, **options, shard_size=shard_size), reporter=Reporter())
+            run_config(BuildConfig(**config, **options, shard_size=shard_size))
     assert published(tmp_path / "out") == published(tmp_path / "expected")
     account = content(tmp_path / "out", "ids")["account"]
     assert 0.3 * len(lines) < account["kept"] < account["filtered"]

@@ -8,11 +8,9 @@ import pytest
 
 import dsindex.engine.tokenize
 from dsindex.engine.shards.tokenize import tokenize_shard
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +31,7 @@ def make_pack(tmp_path: Path) -> MakeConfig:
 @pytest.fixture
 def pack(make_pack: MakeConfig) -> Pack:
     """Pack with these options, and return the path of the file."""
-    return lambda **options: run_pack(make_pack(**options), reporter=Reporter()).path
+    return lambda **options: run_config(make_pack(**options)).path
 
 
 @pytest.fixture

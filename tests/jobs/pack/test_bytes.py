@@ -19,6 +19,7 @@ from dsindex.store.storage import digest_file
 from dsindex.text.tokenizer import load_tokenizer
 from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, words
 from tests.support.golden import MODALITIES, OWN
+from tests.support.jobs import run_config
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes
 from tests.support.published import published
 
@@ -65,7 +66,7 @@ def test_every_era_and_token_size_is_what_is_packed_by_hand(
     version: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig
 ) -> None:
     tokenizer = words(tmp_path / "words", num_words)
-    report = run_pack(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"), reporter=Reporter())
+    report = run_config(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"))
     size = 4 if version == "spec" else token_bytes
     packed = packed_by_hand(golden_texts(), tokenizer, version=version, token_bytes=size)
     assert Path(report.path).read_bytes() == packed
@@ -83,11 +84,11 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(
     version: str, make_pack: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
-    whole = run_pack(make_pack(pbin_era=version), reporter=Reporter())
+    whole = run_config(make_pack(pbin_era=version))
     expected = Path(whole.path).read_bytes()
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
-    run_pack(make_pack(pbin_era=version, fresh=True), reporter=Reporter())
+    run_config(make_pack(pbin_era=version, fresh=True))
     assert Path(whole.path).read_bytes() == expected
     assert read_pbin_header(whole.path).version.name == version
 
@@ -99,7 +100,7 @@ def test_every_file_is_the_same_for_any_cut(make_pack: MakeConfig, tmp_path: Pat
         out = tmp_path / size
         inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
         config = make_pack(input=inputs, output=str(out / "x.pbin"), shard_size=size, on_bad_record="quarantine")
-        run_pack(config, reporter=Reporter())
+        run_config(config)
         outputs.append(published(out))
     names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
     assert outputs[0].keys() == names
@@ -110,7 +111,7 @@ def test_texts_without_tokens_are_counted_and_no_documents(make_pack: MakeConfig
     text = b'{"text": ""}\n\n{"text": "a"}\nbroken\n{"text": "<|endoftext|>"}\n{"text": ""}\n{"text": "b"}'
     (tmp_path / "a.jsonl").write_bytes(text)
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
-    report = run_pack(config, reporter=Reporter())
+    report = run_config(config)
     assert (report.num_documents, report.num_empty) == (3, 2)
     counts = report.counts
     assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (7, 1, 6, 5, 1)
@@ -126,7 +127,7 @@ def test_texts_without_tokens_are_counted_and_no_documents(make_pack: MakeConfig
 
 def test_nothing_but_texts_without_tokens_makes_an_empty_file(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 3)
-    report = run_pack(make_pack(input=(str(tmp_path / "a.jsonl"),)), reporter=Reporter())
+    report = run_config(make_pack(input=(str(tmp_path / "a.jsonl"),)))
     assert Path(report.path).read_bytes() == pbin_bytes([], version="current", token_bytes=2)
 
 
@@ -145,7 +146,7 @@ def test_token_size_is_that_of_the_vocabulary(num_words: int, token_bytes: int, 
 def test_added_token_that_does_not_fit_is_refused_by_name(make_pack: MakeConfig, tmp_path: Path) -> None:
     tokenizer = words(tmp_path / "words", 256, added=["<new>"])
     with pytest.raises(TokenizerError, match=r"expected ids that fit 1 bytes.*256 entries.*got 256 for '<new>'"):
-        run_pack(make_pack(tokenizer_model=tokenizer), reporter=Reporter())
+        run_config(make_pack(tokenizer_model=tokenizer))
     assert not (tmp_path / "out").exists()
-    run_pack(make_pack(tokenizer_model=tokenizer, pbin_era="spec"), reporter=Reporter())
+    run_config(make_pack(tokenizer_model=tokenizer, pbin_era="spec"))
     choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), PBIN_VERSIONS["current"])

@@ -9,12 +9,11 @@ import pytest
 
 from dsindex.engine.start import Estimate
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.pack import run_pack
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.selection import open_pattern
 from tests.jobs.pack.packing import TOKENIZER, MakeConfig, said
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,16 +63,16 @@ def test_pattern_without_a_text_makes_a_bad_record(
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=pattern, shard_size=shard_size)
     if pattern == ".[0]":
         with pytest.raises(InputError, match="line 1"):
-            run_pack(config, reporter=Reporter())
+            run_config(config)
         return
     with pytest.raises(InputError, match=rf"a\.jsonl, line 2: .*{message}"):
-        run_pack(config, reporter=Reporter())
+        run_config(config)
 
 
 def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
-    assert run_pack(config, reporter=Reporter()).run.executor == "processes"
+    assert run_config(config).run.executor == "processes"
 
 
 DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import OutputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.pack import run_pack
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 def test_output_that_went_is_made_again_of_the_kept_shards(
     make_pack: MakeConfig, tmp_path: Path, tokenized: list[int]
 ) -> None:
-    run_pack(make_pack(keep_shards=True), reporter=Reporter())
+    run_config(make_pack(keep_shards=True))
     before = published(tmp_path / "out")
     with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
         file.truncate(1000)
     with pytest.raises(OutputError, match="expected the file that the manifest describes, got another one"):
-        run_pack(make_pack(), reporter=Reporter())
+        run_config(make_pack())
     (tmp_path / "out" / "docs.pbin").unlink()
     tokenized.clear()
-    run_pack(make_pack(), reporter=Reporter())
+    run_config(make_pack())
     assert tokenized == []
     assert published(tmp_path / "out") == before
 
@@ -46,20 +45,20 @@ def test_output_that_went_is_made_again_of_the_kept_shards(
 def test_output_of_another_plan_is_refused_by_name(
     make_pack: MakeConfig, options: dict[str, Any], message: str
 ) -> None:
-    run_pack(make_pack(), reporter=Reporter())
+    run_config(make_pack())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
-        run_pack(make_pack(**options), reporter=Reporter())
-    run_pack(make_pack(**options, fresh=True), reporter=Reporter())
+        run_config(make_pack(**options))
+    run_config(make_pack(**options, fresh=True))
 
 
 def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
     with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
-        run_pack(make_pack(), reporter=Reporter())
+        run_config(make_pack())
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_pack(make_pack(fresh=True), reporter=Reporter())
+    run_config(make_pack(fresh=True))
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()

@@ -13,7 +13,6 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.errors import InputError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.tools import verify_pbin
 from dsindex.tools import verify_tokens as tokens
@@ -21,7 +20,7 @@ from dsindex.tools.verify import VerifyConfig, run_verify
 from tests.jobs.pack.verifying import Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import MODALITIES, OWN
-from tests.support.jobs import config_of
+from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_pbin
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def test_joined_file_is_recognised_and_mended(pack: Pack, tmp_path: Path) -> Non
 def test_manifest_of_the_other_kind_is_not_gone_by(pack: Pack, tmp_path: Path) -> None:
     """An MMIDIDX pair and a .pbin may share a prefix."""
     config = config_of(BuildConfig, OWN.docs, append_eod=True, output_prefix=str(tmp_path / "docs"))
-    run_build(config, reporter=Reporter())
+    run_config(config)
     prefix = f"{config.output_prefix}_text_document"
     write_pbin(tmp_path / "docs_text_document.pbin", [[1], [2]])
     report = verify(f"{prefix}.pbin")

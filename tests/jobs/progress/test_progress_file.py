@@ -23,6 +23,7 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from tests.jobs.progress.stage_play import SNAPSHOT, Kept
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -265,6 +266,6 @@ def test_build_that_is_stopped_says_so_before_its_threads_end(
 def test_build_that_is_refused_late_says_so_in_the_file(make_config: Callable[..., BuildConfig]) -> None:
     config = make_config(max_record_size=8)
     with pytest.raises(DsindexError) as refused:
-        run_build(config, reporter=Reporter())
+        run_config(config)
     state = json.loads(Path(f"{config.output_prefix}.progress.json").read_bytes())
     assert (state["state"], state["error"]) == ("failed", str(refused.value))
