@@ -1,19 +1,29 @@
 from __future__ import annotations
 
+import io
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pytest
 
-from dsindex.execution.progress.displays import PlainDisplay
-from dsindex.execution.progress.reporter import Reporter
+from dsindex.cli.main import main
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
+from tests.support.jobs import config_of
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+
+class Shown(NamedTuple):
+    out: str
+    err: str
+
+
+class Cli(Protocol):
+    def __call__(self, words: Sequence[str], code: int = 0) -> Shown: ...
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +60,32 @@ def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 
 
 @pytest.fixture
-def quiet() -> Reporter:
-    """A reporter that writes a line only at the end of a stage."""
-    return Reporter(PlainDisplay(seconds=1e9))
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command that must end with the code, and return what it alone has printed."""
+
+    def run(words: Sequence[str], code: int = 0) -> Shown:
+        capsys.readouterr()
+        try:
+            ended: object = main([*words])
+        except SystemExit as stop:  # as argparse does
+            ended = stop.code
+        shown = Shown(*capsys.readouterr())
+        assert ended == code, shown
+        return shown
+
+    return run
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
+    """Pipe bytes to the next command; where it stopped reading is `tell()` of what is returned."""
+
+    def to_stdin(data: bytes) -> io.BytesIO:
+        piped = io.BytesIO(data)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
+        return piped
+
+    return to_stdin
 
 
 @pytest.fixture
@@ -60,15 +93,7 @@ def make_config(tmp_path: Path) -> Callable[..., BuildConfig]:
     """A build of the project's own golden text into a folder of the test."""
 
     def make(**options: object) -> BuildConfig:
-        defaults: dict[str, object] = {
-            "input": (str(OWN.docs),),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "append_eod": True,
-            "output_prefix": str(tmp_path / "out" / "docs"),
-            "executor": "local",
-            "workers": 2,
-            "shard_size": "8KiB",
-        }
-        return BuildConfig(**{**defaults, **options})
+        own = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
+        return config_of(BuildConfig, OWN.docs, **{**own, **options})
 
     return make

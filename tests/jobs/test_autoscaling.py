@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ray.autoscaler.v2.schema import ClusterStatus, LaunchRequest, NodeInfo, Stats
 
-from dsindex.cli.main import main
 from dsindex.engine import start
 from dsindex.engine.nodes import require_sound_here, versions
 from dsindex.engine.start import wait_for_nodes
@@ -22,10 +21,10 @@ from dsindex.execution.calls import Call, Shortage
 from dsindex.execution.local import ThreadExecutor
 from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from tests.support.autoscaling_cluster import autoscaling_cluster, read_shape
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, ROOT
+from tests.support.jobs import run_config
 from tests.support.processes import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from dsindex.execution.calls import Outcome
     from dsindex.execution.ray_executor import RayExecutor
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yaml")
 
@@ -42,20 +42,12 @@ SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yam
 # From zero
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_configurations_scale_from_zero(name: str) -> None:
-    shape = read_shape(name)
-    assert shape.head_cpus == shape.min_workers == 0
-    assert shape.worker_cpus >= 1
-    assert shape.max_workers >= 1
-
-
 @pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])
 def test_build_starts_the_first_nodes(
-    name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+    name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig]
 ) -> None:
     half = OWN.docs.stat().st_size // 2 + 1
     with autoscaling_cluster(read_shape(name), second_version=second_version) as cluster:
@@ -63,18 +55,14 @@ def test_build_starts_the_first_nodes(
         words += ["--output-prefix", str(tmp_path / "ray" / "x"), "--shard-size", str(half), "--installed"]
         ended = subprocess.run(
             [sys.executable, "-m", "dsindex", "build", *words, "--address", cluster.address],
-            env={**cluster.environment, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+            env={**cluster.environment, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=PATIENCE_SECONDS, check=False,
+        )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     assert "nodes: done in" in ended.stdout
     assert "2/2 CPUs" in ended.stdout
     assert "infeasible" not in ended.stdout
-    run_build(make_config(output_prefix=str(tmp_path / "local" / "x")), reporter=quiet)
+    run_config(make_config(output_prefix=str(tmp_path / "local" / "x")))
     for suffix in ("bin", "idx"):
         made, expected = (tmp_path / where / f"x_text_document.{suffix}" for where in ("ray", "local"))
         assert made.read_bytes() == expected.read_bytes()
@@ -131,7 +119,7 @@ def test_waiting_is_shown_without_a_percentage(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("command", ["verify", "repair", "index", "raw-index", "convert"])
 def test_jobs_without_a_work_folder_say_what_they_wait_for(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.setattr(start, "make_executor", lambda *_, **__: Starved(2))
     prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]])
@@ -143,8 +131,7 @@ def test_jobs_without_a_work_folder_say_what_they_wait_for(
         "raw-index": [str(tmp_path / "x.jsonl")],
         "convert": [prefix, str(tmp_path / "x.pbin")],
     }[command]
-    assert main([command, *words]) == 0
-    assert "nodes: done in" in capsys.readouterr().err
+    assert "nodes: done in" in cli([command, *words]).err
 
 
 def test_nothing_is_said_where_nodes_are_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,11 +170,7 @@ NODE = {"Resources": {"CPU": 4.0, "memory": 100.0}}
     ids=["static", "silent", "silent for long", "autoscaled", "lost", "lost for long", "autoscaled and lost"],
 )
 def test_wait_ends_where_nobody_adds_nodes(
-    cluster: Any,
-    nodes: list[dict[str, Any]],
-    adds_nodes: bool | None,
-    seconds: float,
-    fault: str | None,
+    cluster: Any, nodes: list[dict[str, Any]], adds_nodes: bool | None, seconds: float, fault: str | None
 ) -> None:
     cluster.state["nodes"] = nodes
     size = cluster.ClusterSize("h:1")
@@ -208,32 +191,19 @@ def test_wait_ends_where_nobody_adds_nodes(
 
 # What the autoscaler says
 
+NONE_LEFT = {"unavailable_node_information": {"category": "NoSpot", "description": "none\nleft"}}
+NO_SPOT = {"node_availabilities": {"worker": NONE_LEFT, "other": {"unavailable_node_information": None}}}
 
-@pytest.mark.parametrize(
-    ("report", "error", "adds_nodes", "reason"),
-    [
-        ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
-        ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
-        ({"pending_launches": {"worker": 2}, "pending_nodes": [["1.2.3.4", "worker", "up"]]}, None, True, "3 × worker"),
-        ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
-        ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
-        ({}, None, None, "no autoscaler has reported yet"),
-        (
-            {
-                "node_availability_summary": {
-                    "node_availabilities": {
-                        "worker": {"unavailable_node_information": {"category": "NoSpot", "description": "none\nleft"}},
-                        "other": {"unavailable_node_information": None},
-                    }
-                }
-            },
-            None,
-            True,
-            r"^worker not available \(NoSpot: none left\)$",
-        ),
-    ],
-    ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"],
-)
+
+@pytest.mark.parametrize(("report", "error", "adds_nodes", "reason"), [
+    ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
+    ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
+    ({"pending_launches": {"worker": 2}, "pending_nodes": [["1.2.3.4", "worker", "up"]]}, None, True, "3 × worker"),
+    ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
+    ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
+    ({}, None, None, "no autoscaler has reported yet"),
+    ({"node_availability_summary": NO_SPOT}, None, True, r"^worker not available \(NoSpot: none left\)$"),
+], ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"])  # fmt: skip
 def test_status_of_the_first_version(
     report: dict[str, Any], error: bytes | None, adds_nodes: bool | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

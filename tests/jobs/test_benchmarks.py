@@ -110,11 +110,7 @@ def test_release_of_a_checkout(tmp_path: Path, minor: str, release: str) -> None
 
 def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path: Path) -> None:
     found = build(
-        str(OWN.docs),
-        shards=40,
-        slots=7,
-        tokenizer=str(OWN.plain_tokenizer),
-        output_prefix=str(tmp_path / "out"),
+        str(OWN.docs), shards=40, slots=7, tokenizer=str(OWN.plain_tokenizer), output_prefix=str(tmp_path / "out")
     )
     assert 35 <= found["shards"] <= 40
     assert 0 < found["first_task_seconds"] < found["seconds"]

@@ -13,16 +13,18 @@ from pydantic import ValidationError
 
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_source
-from dsindex.errors import InputError, OutputError, PlanError
+from dsindex.errors import InputError, PlanError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -41,21 +43,12 @@ RAY_WAYS = [
 ]
 
 
-def way_id(way: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in way.values())
-
-
 def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
     config = BuildConfig(
-        input=(str(run.input),),
-        tokenizer_model=str(run.tokenizer),
-        json_keys=run.json_keys,
-        append_eod=run.append_eod,
+        input=(str(run.input),), tokenizer_model=str(run.tokenizer), json_keys=run.json_keys, append_eod=run.append_eod,
         empty_documents="eod" if run is FAST else "keep",
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        output_prefix=str(folder / run.name),
-        **way,
-    )
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, output_prefix=str(folder / run.name), **way,
+    )  # fmt: skip
     run_build(config, reporter=reporter)
     for key, expected in run.prefixes.items():
         for suffix in ("bin", "idx"):
@@ -64,32 +57,32 @@ def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporte
 
 
 @pytest.mark.quick(15)
-@pytest.mark.parametrize("way", WAYS, ids=way_id)
+@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    build_and_compare(run, way, tmp_path, quiet)
+def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path) -> None:
+    build_and_compare(run, way, tmp_path, Reporter())
 
 
 @pytest.mark.quick(2)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
+@pytest.mark.parametrize("way", RAY_WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    build_and_compare(run, way, tmp_path, quiet)
+def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path) -> None:
+    build_and_compare(run, way, tmp_path, Reporter())
 
 
-def test_build_on_processes_equals_megatron(tmp_path: Path, quiet: Reporter) -> None:
+def test_build_on_processes_equals_megatron(tmp_path: Path) -> None:
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
-    build_and_compare(OWN.run("keys"), way, tmp_path, quiet)
+    build_and_compare(OWN.run("keys"), way, tmp_path, Reporter())
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
 def test_documents_of_eod_alone_are_verified_and_repaired(
-    way: dict[str, Any], make_config: MakeConfig, quiet: Reporter, capsys: pytest.CaptureFixture[str]
+    way: dict[str, Any], make_config: MakeConfig, cli: Cli
 ) -> None:
     options = {"input": (str(FAST.input),), "empty_documents": "eod"}
-    prefix = run_build(make_config(**options, **way), reporter=quiet).datasets[0].prefix
+    prefix = run_config(make_config(**options, **way)).datasets[0].prefix
     content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (14, 4)
     assert main(["verify", prefix, "--against-source"]) == 0
@@ -98,15 +91,13 @@ def test_documents_of_eod_alone_are_verified_and_repaired(
     assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
     assert Path(f"{prefix}-new.idx").read_bytes() == index
     Path(f"{prefix}.idx").write_bytes(index)
-    capsys.readouterr()
-    other = run_build(make_config(input=options["input"], output_prefix=f"{prefix}-keep"), reporter=quiet)
-    assert main(["compare", prefix, other.datasets[0].prefix]) == 1
-    shown = capsys.readouterr().out
+    other = run_config(make_config(input=options["input"], output_prefix=f"{prefix}-keep"))
+    shown = cli(["compare", prefix, other.datasets[0].prefix], 1).out
     assert "A has 4 documents of such tokens only (as --empty-documents eod)" in shown
     assert "B has 4 empty documents (as --empty-documents keep)" in shown
     assert "empty-documents" in shown
     with pytest.raises(PlanError, match='empty-documents was "eod" and is not set'):
-        run_build(make_config(input=options["input"], **way), reporter=quiet)
+        run_config(make_config(input=options["input"], **way))
 
 
 def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) -> None:
@@ -114,9 +105,7 @@ def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) 
         make_config(empty_documents="eod", append_eod=False)
 
 
-def test_several_inputs_are_one_after_the_other_for_any_cut(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter
-) -> None:
+def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path: Path, make_config: MakeConfig) -> None:
     """Provenance and the manifest's content are under the law too."""
     outputs = []
     for number, (size, workers) in enumerate([("64MiB", 1), ("1KiB", 3), ("7KiB", 2)]):
@@ -127,7 +116,7 @@ def test_several_inputs_are_one_after_the_other_for_any_cut(
             shard_size=size,
             workers=workers,
         )
-        run_build(config, reporter=quiet)
+        run_config(config)
         outputs.append(published(folder))
     assert outputs[0].keys() == {
         f"x_text_document.{suffix}" for suffix in ("bin", "idx", "manifest.json", "provenance.parquet")
@@ -139,12 +128,12 @@ def test_several_inputs_are_one_after_the_other_for_any_cut(
     assert outputs[0]["x_text_document.bin"] == docs + sentences + docs
 
 
-def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConfig) -> None:
     text = b'\xef\xbb\xbf{"text": "zero"}\r\n\n  \n{"text": ""}\n{"text": "two"}'
     (tmp_path / "a.jsonl").write_bytes(text)
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "three"}\n')
     paths = (str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"))
-    report = run_build(make_config(input=paths, shard_size="9B"), reporter=quiet)
+    report = run_config(make_config(input=paths, shard_size="9B"))
     path = f"{report.datasets[0].prefix}.provenance.parquet"
     sources = [read_source(path, document) for document in range(4)]
     assert [(source.input, source.line) for source in sources] == [(0, 1), (0, 4), (0, 5), (1, 1)]
@@ -154,10 +143,10 @@ def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConf
         read_source(path, 4)
 
 
-def test_account_adds_up(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n{"text": ""}\nbroken\n{"text": "<|endoftext|>"}\n')
     config = make_config(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="8B")
-    report = run_build(config, reporter=quiet)
+    report = run_config(config)
     counts = report.counts
     assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (5, 1, 4, 3, 1)
     content = json.loads((tmp_path / "out" / "docs_text_document.manifest.json").read_bytes())["content"]
@@ -167,62 +156,28 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig, quiet: Reporte
     assert content["inputs"][0]["lines"] == 5
 
 
-def test_same_command_again_is_already_complete(make_config: MakeConfig, quiet: Reporter) -> None:
-    first = run_build(make_config(), reporter=quiet)
-    again = run_build(make_config(), reporter=quiet)
-    assert again.already_complete
-    assert not first.already_complete
-    assert again.datasets == first.datasets
-    assert again.counts == first.counts
-
-
-def test_work_folder_goes_after_success_unless_it_is_kept(make_config: MakeConfig, quiet: Reporter) -> None:
-    config = make_config()
-    run_build(config, reporter=quiet)
-    assert not os.path.exists(f"{config.output_prefix}.build")
-    kept = make_config(output_prefix=config.output_prefix + "2", keep_shards=True)
-    run_build(kept, reporter=quiet)
-    assert os.path.exists(f"{kept.output_prefix}.build/ledger.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
-        ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
-        ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
-        ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),
-    ],
-    ids=["options", "tokenizer", "shard size", "input"],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
+    ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
+    ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
+    ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),
+], ids=["options", "tokenizer", "shard size", "input"])  # fmt: skip
 def test_output_of_another_plan_is_refused_by_name(
-    make_config: MakeConfig, quiet: Reporter, options: dict[str, Any], message: str
+    make_config: MakeConfig, options: dict[str, Any], message: str
 ) -> None:
-    run_build(make_config(), reporter=quiet)
+    run_config(make_config())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
-        run_build(make_config(**options), reporter=quiet)
-    run_build(make_config(**options, fresh=True), reporter=quiet)
-
-
-def test_foreign_output_is_not_overwritten(make_config: MakeConfig, quiet: Reporter) -> None:
-    config = make_config()
-    os.makedirs(os.path.dirname(config.output_prefix))
-    path = f"{config.output_prefix}_text_document.bin"
-    with open(path, "wb") as file:
-        file.write(b"precious")
-    with pytest.raises(OutputError, match=r"docs_text_document\.bin: exists already.*--fresh"):
-        run_build(config, reporter=quiet)
-    with open(path, "rb") as file:
-        assert file.read() == b"precious"
+        run_config(make_config(**options))
+    run_config(make_config(**options, fresh=True))
 
 
 def test_added_inputs_only_are_tokenized(
-    make_config: MakeConfig, quiet: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dsindex.engine.tokenize
     from dsindex.engine.shards.tokenize import tokenize_shard
 
-    run_build(make_config(keep_shards=True), reporter=quiet)
+    run_config(make_config(keep_shards=True))
     tokenized = []
 
     def spy(task: Any, settings: Any) -> Any:
@@ -230,16 +185,16 @@ def test_added_inputs_only_are_tokenized(
         return tokenize_shard(task, settings)
 
     monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
-    run_build(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True), reporter=quiet)
+    run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True))
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
-    run_build(fresh, reporter=quiet)
+    run_config(fresh)
     grown, whole = published(tmp_path / "out"), published(tmp_path / "other")
     assert grown == whole
 
 
 def test_input_that_changes_while_it_is_read_is_refused(
-    make_config: MakeConfig, quiet: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "grows.jsonl"
     path.write_text('{"text": "one"}\n' * 2000)
@@ -257,5 +212,5 @@ def test_input_that_changes_while_it_is_read_is_refused(
 
     monkeypatch.setattr(dsindex.jobs.build, "examine_sample", grow)
     with pytest.raises(InputError, match=r"grows\.jsonl: changed while the build was running"):
-        run_build(config, reporter=quiet)
+        run_config(config)
     assert not [name for name in os.listdir(tmp_path / "out") if name.endswith((".bin", ".idx", "manifest.json"))]

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.jobs.build import run_build
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.processes import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
 
 ROOT = Path(__file__).parents[2]
@@ -142,20 +141,16 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
 @pytest.mark.ray
 @pytest.mark.timeout(1800)
 def test_build_survives_being_stopped_and_losing_a_node(
-    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig], quiet: Reporter
+    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig]
 ) -> None:
     text = tmp_path / "docs.jsonl"
     text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
     config = tmp_path / "build.yaml"
     prefix, work_dir = tmp_path / "out" / "x", tmp_path / "out" / "x.build"
     options = {
-        "input": [str(text)],
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "engine": "tokenizers",
-        "shard_size": text.stat().st_size // SHARDS + 1,
-        "output_prefix": str(prefix),
-    }
+        "input": [str(text)], "tokenizer_model": str(OWN.plain_tokenizer), "append_eod": True, "engine": "tokenizers",
+        "shard_size": text.stat().st_size // SHARDS + 1, "output_prefix": str(prefix),
+    }  # fmt: skip
     config.write_text(json.dumps(options))  # JSON is YAML
 
     # One job that fails, detached, and looked at in the end.
@@ -199,7 +194,7 @@ def test_build_survives_being_stopped_and_losing_a_node(
     assert f"dsindex build: {missing}: cannot be read (No such file or directory); check --input" in shown
 
     local = make_config(input=(str(text),), output_prefix=str(tmp_path / "local" / "x"), shard_size="64MiB")
-    run_build(local, reporter=quiet)
+    run_config(local)
     for suffix in ("bin", "idx", "provenance.parquet"):
         name = f"x_text_document.{suffix}"
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
@@ -214,16 +209,3 @@ def test_check_asks_every_node(commands: Commands, tmp_path: Path) -> None:
     assert len(rows) == 2  # the head has no CPUs and runs no tasks; the removed worker's place was taken
     assert all(row.endswith("audited") for row in rows)
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.ray
-def test_token_of_another_cluster_is_told_in_one_line(commands: Commands, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("0" * 64)
-    commands.variables["RAY_AUTH_TOKEN_PATH"] = str(token)
-    prefix = tmp_path / "out" / "x"
-    code, shown = commands.run("merge", "--input", str(OWN.merge_inputs[0]), "--output-prefix", str(prefix))
-    assert code == 1
-    address = commands.cluster.access["RAY_ADDRESS"]
-    assert shown.startswith(f"dsindex merge: {address}: the cluster does not accept the token in {token}; set RAY_")
-    assert shown.count("\n") == 1

@@ -8,40 +8,38 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.jobs.build import run_build
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
 
 @pytest.fixture
-def built(make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path) -> Callable[..., str]:
+def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> Callable[..., str]:
     def build(name: str, **options: object) -> str:
-        run_build(make_config(output_prefix=str(tmp_path / name), **options), reporter=quiet)
+        run_config(make_config(output_prefix=str(tmp_path / name), **options))
         return str(tmp_path / f"{name}_text_document")
 
     return build
 
 
-def test_same_data_of_two_tools(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_same_data_of_two_tools(built: Callable[..., str], cli: Cli) -> None:
     ours = built("ours")
-    assert main(["compare", ours, f"{GOLDEN_EOD}.bin"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = cli(["compare", ours, f"{GOLDEN_EOD}.bin"]).out.splitlines()
     assert shown[0].startswith(f"A  {ours}: 102 documents, ")
     assert shown[2:] == ["the same"]
 
 
-def test_rule_and_settings_are_told(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", built("with"), built("without", append_eod=False)]) == 1
-    shown = capsys.readouterr().out.splitlines()
+def test_rule_and_settings_are_told(built: Callable[..., str], cli: Cli) -> None:
+    shown = cli(["compare", built("with"), built("without", append_eod=False)], 1).out.splitlines()
     assert shown[2:] == [
         "DIFFERENT",
         "  rule: A ends documents with token 0 (EOD?), B does not",
@@ -70,10 +68,9 @@ def test_first_difference_is_shown_with_its_source_and_text(
     assert [row["name"] for row in found["settings"]] == ["inputs"]
 
 
-def test_another_tokenizer_of_the_same_text(built: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_tokenizer_of_the_same_text(built: Callable[..., str], cli: Cli) -> None:
     other = built("other", tokenizer_model=str(MODALITIES / "gpt2"), append_eod=False)
-    assert main(["compare", built("plain", append_eod=False), other]) == 1
-    shown = capsys.readouterr().out
+    shown = cli(["compare", built("plain", append_eod=False), other], 1).out
     assert "  no rule for the edges of documents explains it\n" in shown
     assert "    both tokenize the same text: another tokenizer, or special tokens read in another way\n" in shown
     assert "  tokenizer  A plain (" in shown
@@ -88,37 +85,31 @@ def test_packed_data_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "  rule: A ends documents with token 0 (EOD?), B does not\n" in capsys.readouterr().out
 
 
-def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, cli: Cli) -> None:
     one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3]]])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[3]]])
-    assert main(["compare", one, other]) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
+    assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
         "DIFFERENT",
         "  the tokens are the same one after the other; the boundaries of documents differ",
         "  rule: empty texts: A has 1 empty document, B has none",
     ]
 
 
-def test_empty_sequences_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_sequences_are_told(tmp_path: Path, cli: Cli) -> None:
     one = write_dataset(tmp_path / "one", [[[1, 2]], []])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[]]])
-    assert main(["compare", one, other]) == 1
-    assert capsys.readouterr().out.splitlines()[2:] == [
+    assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
         "DIFFERENT",
         "  the tokens are the same one after the other; the boundaries of sequences within documents differ",
         "  rule: empty texts: A has 0 sequences without tokens, B has 1 sequence; that is all",
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
-        ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
-    ],
-)
-def test_what_is_missing_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *words]) == 1
-    shown = capsys.readouterr()
+@pytest.mark.parametrize(("words", "says"), [
+    (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
+    ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
+])  # fmt: skip
+def test_what_is_missing_is_one_sentence(words: list[str], says: str, cli: Cli) -> None:
+    shown = cli(["compare", *words], 1)
     assert says in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from dsindex.cli.main import main
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
+
+if TYPE_CHECKING:
+    from tests.jobs.conftest import Cli
 
 TEXTS = [[5, 6, 7], [8, 9], [4]]
 MASKS = [[0, 1, 1], [0, 1], [1]]
@@ -33,33 +36,31 @@ def write_instruction(
     return str(prefix)
 
 
-def shown(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> list[str]:
-    assert main(["compare", *map(str, words)]) == code
-    return capsys.readouterr().out.splitlines()[2:]
+def shown(cli: Cli, code: int, *words: object) -> list[str]:
+    return cli(["compare", *map(str, words)], code).out.splitlines()[2:]
 
 
-def test_loss_masks_and_block_layouts_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loss_masks_and_block_layouts_are_compared(tmp_path: Path, cli: Cli) -> None:
     one = write_instruction(tmp_path / "one", layout=[[0, 1, 2]])
-    assert shown(capsys, 0, one, write_instruction(tmp_path / "same")) == [
+    assert shown(cli, 0, one, write_instruction(tmp_path / "same")) == [
         "the same",
         "  the loss masks are the same",
         "  the block layout packing_8 is there on one side only",
     ]
     other = write_instruction(tmp_path / "other", masks=[[0, 1, 1], [0, 0], [1]], layout=[[1, 0, 2]])
-    assert shown(capsys, 1, one, other) == [
+    assert shown(cli, 1, one, other) == [
         "DIFFERENT",
         "  the tokens are the same",
         "  the loss masks differ: A has 4 trainable tokens, B has 3",
         "    first in A document 1 and B document 1, at token 1",
         "  the block layout packing_8 differs",
     ]
-    assert main(["compare", "--json", one, other]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(cli(["compare", "--json", one, other], 1).out)
     assert found["is_same"] is False
     assert found["comparison"]["same_tokens"] is True
     assert found["masks"]["layouts"] == {"packing_8": False}
     changed = write_instruction(tmp_path / "changed", texts=[[5, 6, 7], [8, 3], [4]])
-    lines = shown(capsys, 1, one, changed)
+    lines = shown(cli, 1, one, changed)
     assert "  first difference:" in lines
     assert "  the loss masks are the same" in lines
 
@@ -71,14 +72,14 @@ def copies(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "one", tmp_path / "other"
 
 
-def test_same_index_caches(copies: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, 0, *copies) == [
+def test_same_index_caches(copies: tuple[Path, Path], cli: Cli) -> None:
+    assert shown(cli, 0, *copies) == [
         "the same",
         *(f"  {split}: all 11 indices are the same" for split in ("train", "valid", "test")),
     ]
 
 
-def test_first_item_that_differs_is_named(copies: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_item_that_differs_is_named(copies: tuple[Path, Path], cli: Cli) -> None:
     one, other = copies
     [blend] = other.glob("*-BlendedDataset-train-description.txt")
     dataset = json.loads(blend.read_text())["datasets"][1]
@@ -92,30 +93,29 @@ def test_first_item_that_differs_is_named(copies: tuple[Path, Path], capsys: pyt
         array = np.load(path)
         array[place] += 1
         np.save(path, array)
-    lines = shown(capsys, 1, one, other)
+    lines = shown(cli, 1, one, other)
     assert [line for line in lines if "first differs" not in line and "all 11" not in line] == ["DIFFERENT"]
     found = [line for line in lines if line.startswith("  train")]
     assert found[0].startswith("  train: dataset_index first differs at item 7 of 300 items: A ")
     assert found[1].startswith("  train: sample_index of dataset 1 first differs at item 3 of ")
-    assert main(["compare", "--json", str(one), str(other)]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(cli(["compare", "--json", str(one), str(other)], 1).out)
     [train] = [split for split in report["splits"] if split["split"] == "train"]
     mine, theirs = train["differences"][1]["values"]
     assert (mine[0], mine[1] + 1) == tuple(theirs)
 
 
-def test_caches_of_other_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys, 1, GOLDEN / "cache" / "multi_epoch_separate", GOLDEN / "cache" / "one_epoch")
+def test_caches_of_other_settings(cli: Cli) -> None:
+    lines = shown(cli, 1, GOLDEN / "cache" / "multi_epoch_separate", GOLDEN / "cache" / "one_epoch")
     assert lines[0] == "DIFFERENT"
     assert any(line.startswith("  train: document_index") for line in lines)
     assert any(line.startswith("  train: num_samples  A ") for line in lines)
-    lines = shown(capsys, 1, SINGLE, GOLDEN / "cache" / "one_epoch")
+    lines = shown(cli, 1, SINGLE, GOLDEN / "cache" / "one_epoch")
     assert "  valid: only A has a cache of this split" in lines
     valid, test = (next(SINGLE.glob(f"*-{split}-description.txt")) for split in ("valid", "test"))
-    assert "  valid and test: index_split  A valid · B test" in shown(capsys, 1, valid, test)
+    assert "  valid and test: index_split  A valid · B test" in shown(cli, 1, valid, test)
 
 
-def test_what_cannot_be_compared_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_compared_is_one_sentence(tmp_path: Path, cli: Cli) -> None:
     chat = write_instruction(tmp_path / "chat")
     dataset = str(GOLDEN / "eod_text_document")
     shutil.copytree(SINGLE, tmp_path / "several")
@@ -128,12 +128,10 @@ def test_what_cannot_be_compared_is_one_sentence(tmp_path: Path, capsys: pytest.
         (2, [str(SINGLE), str(SINGLE), "--tokenizer-model", "x"], "--tokenizer-model does not apply to index caches"),
     ]
     for code, words, says in cases:
-        assert main(["compare", *words]) == code
-        message = capsys.readouterr().err
+        message = cli(["compare", *words], code).err
         assert says in message
         assert "Traceback" not in message
     for path in (tmp_path / "several").glob("*-train-shuffle_index.npy"):
         path.write_bytes(b"\x93NUMPY\x01\x00")
     (tmp_path / "several" / "copy-GPTDataset-valid-description.txt").unlink()
-    assert main(["compare", str(tmp_path / "several"), str(SINGLE)]) == 1
-    assert "shuffle_index.npy: cannot be read" in capsys.readouterr().err
+    assert "shuffle_index.npy: cannot be read" in cli(["compare", str(tmp_path / "several"), str(SINGLE)], 1).err

@@ -14,14 +14,13 @@ import pytest
 
 from dsindex.api.verify import verify
 from dsindex.errors import BadRecordError, InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, golden_runs
+from tests.support.jobs import config_of, run_config
 from tests.support.killed import run_until_killed
 from tests.support.published import published
 
@@ -42,18 +41,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def build(source: Path, out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (source.name,),
-        "json_keys": ("text", "title"),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "on_bad_record": "quarantine",
-        "executor": "local",
-        "workers": 2,
-    }
+    own: dict[str, Any] = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    own["output_prefix"] = str(out / "x")
     with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
-        return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+        return run_config(config_of(BuildConfig, source.name, **{**own, **options}))
 
 
 def outputs(folder: Path) -> dict[str, Any]:
@@ -230,9 +221,7 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(
     whole = source.read_bytes()
     for place in range(len(whole) // 3, len(whole), len(whole) // 3):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 0x11]) + whole[place + 1 :])
-        with pytest.raises(
-            InputError, match=r"text: expected (gzip|zstd) data, but the \w+ that begins at byte \d+ is "
-        ):
+        with pytest.raises(InputError, match=r"text: expected (gzip|zstd) data, but the \w+ that begins at byte \d+"):
             build(source, tmp_path / f"out{place}", shard_size=shard_size, on_bad_record="fail")
 
 
@@ -263,17 +252,10 @@ def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
 
 def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
     build(
-        Path(sources[0]),
-        out,
-        input=tuple(sources),
-        json_keys=run.json_keys,
-        tokenizer_model=str(run.tokenizer),
-        append_eod=run.append_eod,
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        output_prefix=str(out / run.name),
-        shard_size="2KiB",
-        on_bad_record="fail",
-    )
+        Path(sources[0]), out, input=tuple(sources), json_keys=run.json_keys, tokenizer_model=str(run.tokenizer),
+        append_eod=run.append_eod, tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
+        output_prefix=str(out / run.name), shard_size="2KiB", on_bad_record="fail",
+    )  # fmt: skip
     for key, prefix in run.prefixes.items():
         for suffix in ("bin", "idx"):
             got = (out / f"{run.name}_{key}_document.{suffix}").read_bytes()

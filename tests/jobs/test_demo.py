@@ -4,13 +4,16 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.demo.run import DEMO_MARKER, run_demo
 from dsindex.errors import OutputError
 from tests.benchmarks.__main__ import main as run_benchmarks
+
+if TYPE_CHECKING:
+    from tests.jobs.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,10 +21,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, cli: Cli) -> None:
     for _ in range(2):
-        assert main(["demo", "--output", str(tmp_path / "demo"), "--documents", "300"]) == 0
-        shown = capsys.readouterr().out
+        shown = cli(["demo", "--output", str(tmp_path / "demo"), "--documents", "300"]).out
         assert "demo_text_document: intact" in shown
         assert ", ray executor, " in shown
         assert "of 3 epochs" in shown
@@ -54,9 +56,7 @@ def test_demo_marks_its_folder_and_writes_to_it_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["text", "notes.md", DEMO_MARKER, "demo_text_document.bin"])
 def test_demo_leaves_a_folder_alone_that_it_has_not_made(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(
-        OutputError, match=rf"expected a new or empty folder, or one with .*found '{name}' in it; choose"
-    ):
+    with pytest.raises(OutputError, match=rf"expected a new or empty folder, or one with .*found '{name}' in it; cho"):
         begin_demo(tmp_path)
     assert everything(tmp_path) == {name: b"mine"}
 

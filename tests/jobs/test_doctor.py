@@ -17,14 +17,16 @@ from packaging.requirements import Requirement
 
 from dsindex.cli import doctor
 from dsindex.cli.doctor import Group, describe_groups, examine_package, hide_all_secrets, mount_of
-from dsindex.cli.main import main
 from dsindex.execution.progress.standard_streams import show_lines
+from dsindex.kernels.cache import why_unusable
 from tests.jobs.test_ray_address import GIVEN, WRONG, head
 from tests.support.golden import TOKENIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from tests.jobs.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
 SECRETS = {
@@ -35,9 +37,9 @@ SECRETS = {
 }
 
 
-def examine(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, Any]]:
-    code = main(["doctor", "--json", *flags])
-    return code, json.loads(capsys.readouterr().out)
+def examine(cli: Cli, code: int, *flags: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cli(["doctor", "--json", *flags], code).out)
+    return found
 
 
 def run_elsewhere(environment: Mapping[str, str], *flags: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -48,9 +50,8 @@ def run_elsewhere(environment: Mapping[str, str], *flags: str, cwd: Path) -> sub
     )
 
 
-def test_every_group_has_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = examine(capsys, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
-    assert code == 0
+def test_every_group_has_facts(tmp_path: Path, cli: Cli) -> None:
+    found = examine(cli, 0, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
     assert found["is_fine"]
     groups = found["groups"]
     assert list(groups) == ["software", "machine", "storage", "tokenizer", "ray", "kernels"]
@@ -74,18 +75,12 @@ def test_planted_secrets_are_not_shown(tmp_path: Path) -> None:
             assert secret not in text, flags
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("ray://u:p@h:1", "ray://h:1"),
-        ("u:p@h:1", "<hidden>@h:1"),
-        ("https://planted@h/x", "https://h/x"),
-        ("https://h/x?token=abc", "https://h/x"),
-        ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
-        ("key-of-the-test", "<SOME_API_KEY>"),
-        ("false", "false"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), [
+    ("ray://u:p@h:1", "ray://h:1"), ("u:p@h:1", "<hidden>@h:1"), ("https://planted@h/x", "https://h/x"),
+    ("https://h/x?token=abc", "https://h/x"),
+    ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
+    ("key-of-the-test", "<SOME_API_KEY>"), ("false", "false"),
+])  # fmt: skip
 def test_secrets_are_told_from_other_texts(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "key-of-the-test")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
@@ -100,47 +95,37 @@ def test_works_without_home_and_where_nothing_can_be_written(tmp_path: Path) -> 
     assert shown.stdout.splitlines()[-1].endswith("1 of them makes builds fail")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--path", "{}/missing"], "{}/missing: expected a folder, got none; make it: mkdir -p {}/missing"),
-        (["--path", "{}/file"], "{}/file: expected a folder, got a file; name another"),
-        (["--tokenizer-model", "{}/missing"], "tokenizer: {}/missing: expected"),
-        (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
-        (["--address", "http://head:8265"], "expected a cluster's own address"),
-    ],
-)
-def test_what_makes_builds_fail_is_a_finding(
-    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--path", "{}/missing"], "{}/missing: expected a folder, got none; make it: mkdir -p {}/missing"),
+    (["--path", "{}/file"], "{}/file: expected a folder, got a file; name another"),
+    (["--tokenizer-model", "{}/missing"], "tokenizer: {}/missing: expected"),
+    (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
+    (["--address", "http://head:8265"], "expected a cluster's own address"),
+])  # fmt: skip
+def test_what_makes_builds_fail_is_a_finding(flags: list[str], message: str, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "file").write_text("")
-    code, found = examine(capsys, *(flag.replace("{}", str(tmp_path)) for flag in flags))
-    assert code == 1
+    found = examine(cli, 1, *(flag.replace("{}", str(tmp_path)) for flag in flags))
     breaking = [finding["message"] for finding in found["findings"] if finding["breaks_builds"]]
     assert len(breaking) == 1
     assert message.replace("{}", str(tmp_path)) in breaking[0]
 
 
-def test_slow_engine_is_told_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_engine_is_told_with_its_reason(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsindex.text.engines.was_compared", lambda *_: False)
-    code, found = examine(capsys, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
-    assert code == 0
+    found = examine(cli, 0, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
     assert found["groups"]["tokenizer"]["engine"].endswith("the reference")
     assert any("was not compared with" in finding["message"] for finding in found["findings"])
 
 
 def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
     for flags, expected in (([], 0), (["--address", "127.0.0.1:1"], 1)):
-        code, found = examine(capsys, "--path", str(tmp_path), *flags)
-        assert code == expected
+        found = examine(cli, expected, "--path", str(tmp_path), *flags)
         (message,) = (finding["message"] for finding in found["findings"] if finding["group"] == "ray")
         assert message == (
             f"RAY_AUTH_TOKEN_PATH: {tmp_path}/none: cannot be read (No such file or directory); set it to the file "
@@ -148,38 +133,21 @@ def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(
         )
 
 
-def test_head_says_whether_it_accepts_the_token(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_head_says_whether_it_accepts_the_token(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with head() as address:
         for token, expected in ((GIVEN.value, 0), (WRONG.value, 1)):
             monkeypatch.setenv("RAY_AUTH_TOKEN", token)
-            code, found = examine(capsys, "--path", str(tmp_path), "--address", str(address))
-            assert code == expected
+            found = examine(cli, expected, "--path", str(tmp_path), "--address", str(address))
             assert ("accepts ours" in found["groups"]["ray"]["head"]) is (expected == 0)
             assert token not in json.dumps(found)
 
 
-def test_address_that_no_job_can_join_is_told_without_asking(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    code, found = examine(capsys, "--path", str(tmp_path))
-    assert code == 1
-    (message,) = (finding["message"] for finding in found["findings"] if finding["breaks_builds"])
-    assert message.startswith("RAY_ADDRESS: expected a cluster's own address such as head:6379")
-    assert "head" not in found["groups"]["ray"]
-
-
-@pytest.mark.parametrize(
-    ("requirement", "fact", "breaks"),
-    [
-        ("numpy>=1", importlib.metadata.version("numpy"), None),
-        ("numpy<1.5,>=1", f"{importlib.metadata.version('numpy')}, outside >=1,<1.5", False),
-        ("no-such-package>=3", "missing", True),
-    ],
-)
+@pytest.mark.parametrize(("requirement", "fact", "breaks"), [
+    ("numpy>=1", importlib.metadata.version("numpy"), None),
+    ("numpy<1.5,>=1", f"{importlib.metadata.version('numpy')}, outside >=1,<1.5", False),
+    ("no-such-package>=3", "missing", True),
+])  # fmt: skip
 def test_package_outside_its_range_is_told(requirement: str, fact: str, breaks: bool | None) -> None:
     group = Group("software")
     examine_package(group, Requirement(requirement))
@@ -205,24 +173,20 @@ def test_mount_is_the_longest_place_above_a_path(path: str, kind: str) -> None:
     assert mount[1] == kind
 
 
-def test_folder_that_does_not_answer_is_a_finding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_that_does_not_answer_is_a_finding(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     statvfs = os.statvfs
     monkeypatch.setattr(doctor, "ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(os, "statvfs", lambda path: (released.wait(), statvfs(path))[1])
-    code, found = examine(capsys, "--path", str(tmp_path))
+    found = examine(cli, 1, "--path", str(tmp_path))
     released.set()
-    assert code == 1
     assert found["groups"]["storage"] == {str(tmp_path): "no answer"}
 
 
-def test_low_limits_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_limits_are_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_FSIZE: 1 << 20, resource.RLIMIT_AS: -1}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], -1))
-    code, found = examine(capsys)
-    assert code == 1
+    found = examine(cli, 1)
     assert [("ulimit -n" in each["message"], each["breaks_builds"]) for each in found["findings"][-2:]] == [
         (True, False),
         (False, True),
@@ -230,15 +194,10 @@ def test_low_limits_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 
 def test_cache_that_others_can_write_is_a_finding(tmp_path: Path) -> None:
-    from dsindex.kernels.cache import why_unusable
-
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
-    assert why_unusable(str(shared)) == f"{shared} belongs to another user or can be written by others"
-    shared.chmod(0o700)
-    assert why_unusable(str(shared)) is None
-    assert why_unusable(str(shared / "a" / "b")) is None
+    tmp_path.chmod(0o777)
+    assert why_unusable(str(tmp_path)) == f"{tmp_path} belongs to another user or can be written by others"
+    tmp_path.chmod(0o700)
+    assert why_unusable(str(tmp_path / "a" / "b")) is None
 
 
 def test_text_has_findings_after_their_group() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -110,15 +111,12 @@ def processes() -> Iterator[ProcessExecutor]:
 
 @pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
 def test_executor_runs_calls_and_reports_errors(make: Callable[[int], Executor]) -> None:
-    executor = make(2)
-    try:
+    with contextlib.closing(make(2)) as executor:
         results, _ = run(executor, *[call(square, number) for number in range(20)])
         assert results == {number: number * number for number in range(20)}
         with pytest.raises(BadRecordError, match=r"f\.jsonl, line at byte 7: broken"):
             run(executor, call(square, 1), call(fail, 2))
         assert run(executor, call(square, 3))[0] == {0: 9}
-    finally:
-        executor.close()
 
 
 @pytest.mark.quick(2)
@@ -130,12 +128,8 @@ def test_whatever_a_call_raises_reaches_the_driver(
     make: Callable[[int], Executor], function: Callable[[int], None], message: str
 ) -> None:
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
-    executor = make(2)
-    try:
-        with pytest.raises(Exception, match=message):
-            run(executor, call(square, 1), call(function, 2))
-    finally:
-        executor.close()
+    with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):
+        run(executor, call(square, 1), call(function, 2))
 
 
 def test_processes_are_as_many_as_slots_and_used_again(processes: ProcessExecutor) -> None:
@@ -169,23 +163,17 @@ def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> N
 
 @pytest.mark.exhaustive
 def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path: Path) -> None:
-    executor = ProcessExecutor(1)
-    try:
+    with contextlib.closing(ProcessExecutor(1)) as executor:
         policy = RetryPolicy(deadline_seconds=8.0)  # enough for a process to start, and to square a number
         results, statistics = run(executor, call(hang_once, 7, str(tmp_path)), call(square, 3), policy=policy)
-    finally:
-        executor.close()
     assert results == {0: 7, 1: 9}
     assert statistics.stragglers >= 1
 
 
 def test_call_that_always_hangs_is_named() -> None:
-    executor = ProcessExecutor(1)
-    try:
-        with pytest.raises(TaskError, match=r"hang\[0\] \(f\.jsonl\): did not end in 3 attempts of at least 0\.2 s"):
-            run(executor, call(hang, 0), policy=RetryPolicy(deadline_seconds=0.2))
-    finally:
-        executor.close()
+    named = r"hang\[0\] \(f\.jsonl\): did not end in 3 attempts of at least 0\.2 s"
+    with contextlib.closing(ProcessExecutor(1)) as executor, pytest.raises(TaskError, match=named):
+        run(executor, call(hang, 0), policy=RetryPolicy(deadline_seconds=0.2))
 
 
 def test_closing_kills_what_runs() -> None:
@@ -203,15 +191,11 @@ def test_cpus_are_counted_by_affinity() -> None:
     assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "slots"),
-    [
-        ({"executor": "auto", "workers": 3}, "local", 3),
-        ({"executor": "local"}, "local", available_cpus()),
-        ({"executor": "processes", "workers": 1}, "processes", 1),
-    ],
-    ids=["auto", "local", "processes"],
-)
+@pytest.mark.parametrize(("options", "kind", "slots"), [
+    ({"executor": "auto", "workers": 3}, "local", 3),
+    ({"executor": "local"}, "local", available_cpus()),
+    ({"executor": "processes", "workers": 1}, "processes", 1),
+], ids=["auto", "local", "processes"])  # fmt: skip
 def test_executor_is_chosen_by_options(
     options: dict[str, Any], kind: str, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

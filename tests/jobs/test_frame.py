@@ -20,6 +20,7 @@ from dsindex.engine.publishing import Dataset, Target, shard_part
 from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask, shard_attempt
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import InputError, OutputError, PlanError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.config import WorkConfig, work_folder_path
 from dsindex.store.reading import fingerprint_input
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dsindex.engine.start import Work
-    from dsindex.execution.progress.reporter import Reporter
 
 BYTES = np.dtype("u1")
 
@@ -83,7 +83,7 @@ def part_in(work_dir: str, result: ShardResult) -> Any:
     return shard_part(result.keys[0], work_dir, BYTES)
 
 
-def test_tiny_job_publishes_resumes_and_owns(tmp_path: Path, quiet: Reporter) -> None:
+def test_tiny_job_publishes_resumes_and_owns(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name * 5)
     paths = [str(tmp_path / name) for name in "abc"]
@@ -97,18 +97,18 @@ def test_tiny_job_publishes_resumes_and_owns(tmp_path: Path, quiet: Reporter) ->
         return write_bytes(task, settings)
 
     with pytest.raises(InputError, match="the storage went away"):
-        run_bytes(config, paths, quiet, fail_at_the_third)
+        run_bytes(config, paths, Reporter(), fail_at_the_third)
     assert not (tmp_path / "out" / "bytes.idx").exists()
     done.clear()
-    assert not run_bytes(config, paths, quiet, fail_at_the_third)
+    assert not run_bytes(config, paths, Reporter(), fail_at_the_third)
     assert done == paths[2:]
     data = IndexedDataset(config.output_prefix)
     assert [bytes(data[number]).decode() for number in range(len(data))] == ["aaaaa", "bbbbb", "ccccc"]
     published = ["bytes.bin", "bytes.idx", "bytes.manifest.json", "bytes.progress.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == published
-    assert run_bytes(config, paths, quiet)
+    assert run_bytes(config, paths, Reporter())
     with pytest.raises(PlanError, match="the inputs are in another order"):
-        run_bytes(config, paths[::-1], quiet)
+        run_bytes(config, paths[::-1], Reporter())
     (tmp_path / "out" / "bytes.manifest.json").unlink()
     with pytest.raises(OutputError, match="exists already, and no manifest says that dsindex made it"):
-        run_bytes(config, paths, quiet)
+        run_bytes(config, paths, Reporter())

@@ -79,18 +79,12 @@ def test_examples_of_a_command_parse(command: str, monkeypatch: pytest.MonkeyPat
         make_parser(command).parse_args(words)
 
 
-@pytest.mark.parametrize(
-    ("command", "usage", "marked"),
-    [
-        (
-            "build",
-            "dsindex build --input PATH [PATH ...] --tokenizer-model PATH --output-prefix P [options]",
-            ["--input", "--tokenizer-model", "--output-prefix"],
-        ),
-        ("index", "dsindex index --data-path P [P ...] --seq-length L [options]", ["--data-path", "--seq-length"]),
-        ("repair", "dsindex repair PREFIX --output NEW [options]", ["--output"]),
-    ],
-)
+@pytest.mark.parametrize(("command", "usage", "marked"), [
+    ("build", "dsindex build --input PATH [PATH ...] --tokenizer-model PATH --output-prefix P [options]",
+     ["--input", "--tokenizer-model", "--output-prefix"]),
+    ("index", "dsindex index --data-path P [P ...] --seq-length L [options]", ["--data-path", "--seq-length"]),
+    ("repair", "dsindex repair PREFIX --output NEW [options]", ["--output"]),
+])  # fmt: skip
 def test_required_options_are_marked(
     command: str, usage: str, marked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,22 +96,19 @@ def test_required_options_are_marked(
     assert sorted(found) == sorted(marked)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["build", "--ouput-prefix", "x"], "there is no flag --ouput-prefix; did you mean --output-prefix?"),
-        (["build", "--qqq"], "there is no flag --qqq; dsindex build --help lists all flags"),
-        (["build", "-q"], "there is no flag -q; dsindex build --help lists all flags"),
-        (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b'"),
-        (["repair", "x", "--ouptut", "y"], "there is no flag --ouptut; did you mean --output?"),
-        (["submit", "--adress", "x", "--", "build"], "there is no flag --adress; did you mean --address?"),
-        (["submit", "--", "build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
-        (["build", "--workers", "four"], "argument --workers: expected an integer, got 'four'"),
-        (["build", "--shard-deadline", "soon"], "argument --shard-deadline: expected a number, got 'soon'"),
-        (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),
-        (["--verison"], "there is no flag --verison; did you mean --version?"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["build", "--ouput-prefix", "x"], "there is no flag --ouput-prefix; did you mean --output-prefix?"),
+    (["build", "--qqq"], "there is no flag --qqq; dsindex build --help lists all flags"),
+    (["build", "-q"], "there is no flag -q; dsindex build --help lists all flags"),
+    (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b'"),
+    (["repair", "x", "--ouptut", "y"], "there is no flag --ouptut; did you mean --output?"),
+    (["submit", "--adress", "x", "--", "build"], "there is no flag --adress; did you mean --address?"),
+    (["submit", "--", "build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
+    (["build", "--workers", "four"], "argument --workers: expected an integer, got 'four'"),
+    (["build", "--shard-deadline", "soon"], "argument --shard-deadline: expected a number, got 'soon'"),
+    (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),
+    (["--verison"], "there is no flag --verison; did you mean --version?"),
+])  # fmt: skip
 def test_mistyped_words_are_told_the_nearest_one(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,8 @@ from tests.support.killed import run_until_killed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.jobs.conftest import Cli
+
 LEDGER = Path("x.build/ledger.jsonl")
 
 
@@ -103,14 +105,13 @@ def test_ledger_names_no_file_to_remove(kind: str, way: str, command: list[str])
     assert not Path("x.build").exists()
 
 
-def test_everything_is_listed_before_it_is_removed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_listed_before_it_is_removed(command: list[str], cli: Cli) -> None:
     partials = [Path(path) for path in read_history(str(LEDGER)).partials]
     left = [path for path in partials if path.name.startswith(("x_text_document.bin", "x_text_document.idx"))]
     left += [path.with_name(f"{path.name}.{TEMPORARY}.tmp") for path in left]
     for path in left:
         path.write_text("half")
-    assert main(["clean", "x"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["clean", "x"]).out
     for path in (*left, Path("x_text_document.dsindex-lock").absolute()):
         assert f": {path}\n" in shown
         assert path.exists()
@@ -120,19 +121,17 @@ def test_everything_is_listed_before_it_is_removed(command: list[str], capsys: p
     assert command
 
 
-def test_copied_work_folder_owns_nothing_outside(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_copied_work_folder_owns_nothing_outside(command: list[str], cli: Cli) -> None:
     [partial] = [path for path in read_history(str(LEDGER)).partials if ".bin." in path]
     Path(partial).write_text("half")
     shutil.copytree("x.build", "copy.build", symlinks=True)
-    assert main(["clean", "copy.build", "--yes"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["clean", "copy.build", "--yes"]).out
     assert f"a copy of {Path('x.build').absolute()}, or moved from there" in shown
     assert partial not in shown
     assert not Path("copy.build").exists()
     assert Path(partial).read_text() == "half"
     with hold_output(str(Path("x_text_document").absolute())):
-        assert main(["clean", "x.build", "--yes"]) == 1
-        assert "works on the output" in capsys.readouterr().err
+        assert "works on the output" in cli(["clean", "x.build", "--yes"], 1).err
         assert Path(partial).exists()
     assert main(["clean", "x.build", "--yes"]) == 0
     assert not Path(partial).exists()
@@ -157,15 +156,14 @@ def as_linked_file(path: Path) -> None:
 @pytest.mark.parametrize("replace", [as_pipe, as_link, as_linked_file], ids=["pipe", "device", "link"])
 @pytest.mark.parametrize("name", ["ledger.jsonl", "plan.json"])
 def test_file_of_ours_is_a_regular_file(
-    name: str, replace: Callable[[Path], None], command: list[str], capsys: pytest.CaptureFixture[str]
+    name: str, replace: Callable[[Path], None], command: list[str], cli: Cli
 ) -> None:
     replace(Path("x.build", name))
     if name == "plan.json":  # the ledger has the plan, too
         assert main(command) == 0
         return
     for arguments in (command, ["clean", "x"], ["inspect", "x.build"]):
-        assert main(arguments) == 1
-        assert "ledger.jsonl: cannot be read (a " in "".join(capsys.readouterr())
+        assert "ledger.jsonl: cannot be read (a " in "".join(cli(arguments, 1))
 
 
 def test_line_that_is_none_is_not_held(tmp_path: Path) -> None:
@@ -201,28 +199,17 @@ def test_ledger_that_cannot_be_one_is_refused(size_bytes: int, reason: str, tmp_
         list(FileJournal(str(tmp_path / "ledger.jsonl")).read())
 
 
-@pytest.mark.parametrize(
-    ("place", "is_refused"),
-    [
-        ("/dev/stdout", True),
-        ("/dev/stdout_text_document.bin", True),
-        ("/dev", True),
-        ("/dev/../dev/null", True),
-        ("/proc/self/fd/x", True),
-        ("/sys/x", True),
-        ("link/x", True),
-        ("/dev/shm/x", False),
-        ("/dev/shm", False),
-        ("/devices/x", False),
-        ("out/dev/x", False),
-    ],
-)
-def test_no_output_is_written_among_devices(
-    place: str, is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+DEVICES = (
+    "/dev/stdout", "/dev/stdout_text_document.bin", "/dev", "/dev/../dev/null", "/proc/self/fd/x", "/sys/x", "link/x",
+)  # fmt: skip
+DISKS = ("/dev/shm/x", "/dev/shm", "/devices/x", "out/dev/x")
+
+
+@pytest.mark.parametrize("place", DEVICES + DISKS)
+def test_no_output_is_written_among_devices(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to("/dev")
-    if not is_refused:
+    if place in DISKS:
         require_path(place)
         return
     with pytest.raises(OutputError, match=f"{place}: expected a place on a disk, got one in a folder of devices"):

@@ -88,23 +88,6 @@ def test_grown_inputs_are_what_a_fresh_build_gives(before: str, now: str, kept: 
     assert datasets("out/x") == datasets("other/x")
 
 
-@pytest.mark.parametrize(("before", "now"), [("A B A", "A B"), ("A B A", "A A B"), ("A", "A A")])
-def test_merge_of_other_inputs_is_another_plan(before: str, now: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in "AB":
-        assert build(name.lower(), f"parts/{name}") == 0
-
-    def merge(names: str) -> int:
-        return main(
-            ["merge", "--input", *(f"parts/{n}_text_document" for n in names.split()), "--output-prefix", "out/m"]
-        )
-
-    assert merge(before) == 0
-    capsys.readouterr()
-    assert merge(now) == 1
-    assert "finished output of another plan is here" in capsys.readouterr().err
-    assert merge(before) == 0
-
-
 def edit(name: str, after: float = 1 / 3) -> None:
     """Change a letter behind a share of a file, and put its time back; its size stays."""
     path = Path(name)

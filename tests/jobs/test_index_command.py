@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 FLAGS = shlex.split(
     "--data-path web --split 90,5,5 --seq-length 30 --global-batch-size 8 --train-iters 20 --eval-interval 10 "
     "--eval-iters 2 --tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/x"
@@ -114,34 +116,25 @@ def test_batch_size_follows_from_the_ranks(folder: Path, capsys: pytest.CaptureF
     assert caches(folder / "cache") == caches(folder / "flags")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("echo pretrain_gpt.py", "got none"),
-        ("pretrain_gpt.py", "got none"),
-        ("python pretrain_gpt.py --lr 1", "expected flags of pretrain_gpt.py, got none that its caches depend on"),
-        (
-            "torchrun pretrain_gpt.py --seq-length 1\ntorchrun pretrain_gpt.py --seq-length 2",
-            "got several, in lines 1, 2",
-        ),
-        ("torchrun pretrain_gpt.py --seq-length 'x", "train.sh: cannot be read as a shell script: line 1 has what"),
-        ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length: expected one value, .* got 1 2; a shell splits"),
-        ("torchrun pretrain_gpt.py --seq-length 32 --yaml-cfg x", "x: cannot be read"),
-        ("torchrun pretrain_gpt.py --yaml-cfg x y", "--yaml-cfg: expected one value, got x y"),
-        ("torchrun pretrain_gpt.py --yaml-cfg $X", r"--yaml-cfg: \$X is not known"),
-        ("torchrun pretrain_t5.py --encoder-seq-length 9", "pretrain_t5.py has datasets of its own"),
-        ("torchrun train.py --data-path $X --dataloader-type external", "such a job brings a loader of its own"),
-        ("torchrun pretrain_gpt.py --data-path $X --mock-data", "--mock-data: such a job makes up its data"),
-        ("\udcff", "expected a shell script, got bytes that are not UTF-8 at 0"),
-        ("x" * (1 << 20) + "y", "expected a shell script of at most 1048576 bytes"),
-    ],
-)
-def test_what_is_no_command_is_refused(
-    folder: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("text", "message"), [
+    ("echo pretrain_gpt.py", "got none"),
+    ("pretrain_gpt.py", "got none"),
+    ("python pretrain_gpt.py --lr 1", "expected flags of pretrain_gpt.py, got none that its caches depend on"),
+    ("torchrun pretrain_gpt.py --seq-length 1\ntorchrun pretrain_gpt.py --seq-length 2", "got several, in lines 1"),
+    ("torchrun pretrain_gpt.py --seq-length 'x", "train.sh: cannot be read as a shell script: line 1 has what"),
+    ("torchrun pretrain_gpt.py --seq-length 1 2", "--seq-length: expected one value, .* got 1 2; a shell splits"),
+    ("torchrun pretrain_gpt.py --seq-length 32 --yaml-cfg x", "x: cannot be read"),
+    ("torchrun pretrain_gpt.py --yaml-cfg x y", "--yaml-cfg: expected one value, got x y"),
+    ("torchrun pretrain_gpt.py --yaml-cfg $X", r"--yaml-cfg: \$X is not known"),
+    ("torchrun pretrain_t5.py --encoder-seq-length 9", "pretrain_t5.py has datasets of its own"),
+    ("torchrun train.py --data-path $X --dataloader-type external", "such a job brings a loader of its own"),
+    ("torchrun pretrain_gpt.py --data-path $X --mock-data", "--mock-data: such a job makes up its data"),
+    ("\udcff", "expected a shell script, got bytes that are not UTF-8 at 0"),
+    ("x" * (1 << 20) + "y", "expected a shell script of at most 1048576 bytes"),
+])  # fmt: skip
+def test_what_is_no_command_is_refused(folder: Path, text: str, message: str, cli: Cli) -> None:
     (folder / "train.sh").write_bytes(text.encode(errors="surrogateescape"))
-    assert main(["index", *RELEASE, "--from-command", "train.sh"]) == 1
-    shown = capsys.readouterr().err
+    shown = cli(["index", *RELEASE, "--from-command", "train.sh"], 1).err
 
     assert re.search(message, shown), shown
 

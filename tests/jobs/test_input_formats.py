@@ -16,11 +16,9 @@ import pytest
 from dsindex.api.verify import verify
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
-from tests.support.killed import run_until_killed
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,17 +37,11 @@ RECORDS[18]["text"] = "two\nlines\r\nand a half"
 
 
 def build(source: Path | list[str], out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": tuple(source) if isinstance(source, list) else (str(source),),
-        **({} if "token_ids" in options else {"json_keys": ("text", "title")}),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "executor": "local",
-        "workers": 2,
-    }
+    own: dict[str, Any] = {} if "token_ids" in options else {"json_keys": ("text", "title")}
+    own |= {"append_eod": True, "output_prefix": str(out / "x")}
     out.mkdir(exist_ok=True)
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    given = tuple(source) if isinstance(source, list) else source
+    return run_config(config_of(BuildConfig, given, **{**own, **options}))
 
 
 def data(out: Path) -> dict[str, bytes]:
@@ -94,15 +86,11 @@ def to_csv(delimiter: str) -> bytes:
 FORMATS: dict[str, Callable[[Path], object]] = {
     "x.parquet": write_parquet,
     "snappy.parquet": lambda path: write_parquet(path, compression="snappy"),
-    "dictionary.parquet": write_dictionary,
-    "parquet-by-content": write_parquet,
-    "file.arrow": write_arrow_file,
-    "stream.arrow": write_arrow_stream,
-    "x.feather": write_feather,
-    "x.csv": lambda path: path.write_bytes(to_csv(",")),
+    "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
+    "stream.arrow": write_arrow_stream, "x.feather": write_feather, "x.csv": lambda path: path.write_bytes(to_csv(",")),
     "x.tsv": lambda path: path.write_bytes(to_csv("\t")),
     "x.csv.gz": lambda path: path.write_bytes(gzip.compress(to_csv(","))),
-}
+}  # fmt: skip
 WAYS: list[dict[str, Any]] = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
 
 
@@ -131,25 +119,6 @@ def test_a_table_gives_the_data_of_its_rows_as_lines(
     assert report.counts.lines == report.counts.kept == len(RECORDS)
     if "csv" not in name and "tsv" not in name and way.get("shard_size") == "1KiB":
         assert report.run.shards > 3
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("name", ["x.parquet", "stream.arrow"])
-def test_a_table_on_ray_gives_the_same(expected: dict[str, bytes], tmp_path: Path, name: str) -> None:
-    FORMATS[name](tmp_path / name)
-    build(tmp_path / name, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
-    assert data(tmp_path / "out") == expected
-
-
-@pytest.mark.fault
-def test_a_killed_build_of_a_table_goes_on(expected: dict[str, bytes], tmp_path: Path) -> None:
-    write_parquet(tmp_path / "x.parquet")
-    command = ["build", "--input", str(tmp_path / "x.parquet"), "--json-keys", "text", "title", "--append-eod"]
-    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out/x")]
-    run_until_killed([*command, "--shard-size", "1KiB", "--executor", "local", "--workers", "2"], num_shards=3)
-    build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
-    assert data(tmp_path / "out") == expected
 
 
 def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path: Path) -> None:
@@ -228,14 +197,10 @@ def test_all_formats_build_side_by_side(tmp_path: Path) -> None:
         writer.write_table(pa.Table.from_pylist(rows[2]))
     (tmp_path / "3.json.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows[3]).encode()))
     build(
-        [str(tmp_path / name) for name in ("0.jsonl", "1.parquet", "2.arrow", "3.json.gz")],
-        tmp_path / "out",
-        json_keys=("text",),
-        tokenizer_model=str(run.tokenizer),
-        append_eod=run.append_eod,
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        shard_size="1KiB",
-    )
+        [str(tmp_path / name) for name in ("0.jsonl", "1.parquet", "2.arrow", "3.json.gz")], tmp_path / "out",
+        json_keys=("text",), tokenizer_model=str(run.tokenizer), append_eod=run.append_eod,
+        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, shard_size="1KiB",
+    )  # fmt: skip
     golden = run.prefixes["text"]
     assert (tmp_path / "out/x_text_document.bin").read_bytes() == golden.with_name(f"{golden.name}.bin").read_bytes()
     assert (tmp_path / "out/x_text_document.idx").read_bytes() == golden.with_name(f"{golden.name}.idx").read_bytes()
@@ -255,15 +220,11 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path: Path) -> None:
     assert json.loads(entry["raw"]) == {"text": None, "title": "t"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"json_keys": ("body",)}, r"x\.parquet: expected .*body.*text"),
-        ({"json_keys": ("n",)}, r"x\.parquet: expected .*'n'.*int64"),
-        ({"json_keys": (".text.inner",)}, r"x\.parquet: expected"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"json_keys": ("body",)}, r"x\.parquet: expected .*body.*text"),
+    ({"json_keys": ("n",)}, r"x\.parquet: expected .*'n'.*int64"),
+    ({"json_keys": (".text.inner",)}, r"x\.parquet: expected"),
+], ids=str)  # fmt: skip
 def test_a_column_that_is_missing_or_of_another_type_is_named(
     tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:

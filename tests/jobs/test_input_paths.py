@@ -24,6 +24,8 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.jobs.conftest import Cli
+
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
@@ -51,15 +53,8 @@ def refusal(*patterns: str, lists: Sequence[str] = (), split: str | None = None)
 
 def test_folder_is_taken_by_names_from_top_to_bottom() -> None:
     names = [
-        "a-b/x.jsonl",
-        "a/z.jsonl",
-        "a.json",
-        "b/c/d.ndjson.zst",
-        "B.CSV",
-        "b/c.tsv.xz",
-        "é.arrow",
-        "part-10.jsonl",
-    ]
+        "a-b/x.jsonl", "a/z.jsonl", "a.json", "b/c/d.ndjson.zst", "B.CSV", "b/c.tsv.xz", "é.arrow", "part-10.jsonl",
+    ]  # fmt: skip
     write(*(f"in/{name}" for name in [*names, "part-2.jsonl", "big.parquet", "y.jsonl.bgz"]))
     assert found("in") == [
         f"in/{name}"
@@ -154,22 +149,13 @@ def test_file_in_two_formats_is_refused(other: str) -> None:
     assert found("in/*.jsonl", "in/b.csv") == ["in/a.jsonl", "in/b.csv"]
 
 
-@pytest.mark.parametrize(
-    ("path", "split"),
-    [
-        ("data/train-00000-of-00012.parquet", "train"),
-        ("data/books-00000-of-00012-0123456789abcdef.parquet", "books"),
-        ("books-00000-of-00012.parquet", None),
-        ("default/val/0000.parquet", "validation"),
-        ("en/Test/x.jsonl", "test"),
-        ("train/test_notes.jsonl", "train"),
-        ("dev.jsonl", "validation"),
-        ("wiki_evaluation2.jsonl.gz", "test"),
-        ("my-training/0.csv", "train"),
-        ("latest.jsonl", None),
-        ("devices/trainer.jsonl", None),
-    ],
-)
+@pytest.mark.parametrize(("path", "split"), [
+    ("data/train-00000-of-00012.parquet", "train"),
+    ("data/books-00000-of-00012-0123456789abcdef.parquet", "books"),
+    ("books-00000-of-00012.parquet", None), ("default/val/0000.parquet", "validation"), ("en/Test/x.jsonl", "test"),
+    ("train/test_notes.jsonl", "train"), ("dev.jsonl", "validation"), ("wiki_evaluation2.jsonl.gz", "test"),
+    ("my-training/0.csv", "train"), ("latest.jsonl", None), ("devices/trainer.jsonl", None),
+])  # fmt: skip
 def test_split_is_told_by_names(path: str, split: str | None) -> None:
     assert find_split(path.split("/")) == split
 
@@ -194,18 +180,11 @@ def test_folder_without_splits_is_for_training() -> None:
     assert "expected a folder to take the split from" in refusal("in/a.jsonl", split="train")
 
 
-@pytest.mark.parametrize(
-    ("numbers", "missing"),
-    [
-        ([0, 1, 2, 3], None),
-        ([1, 2, 3, 4], None),
-        ([0, 1, 3], "x-00002-of-00004.jsonl"),
-        ([0, 1, 2], "x-00003-of-00004.jsonl"),
-        ([1, 2, 3], "x-00000-of-00004.jsonl"),
-        ([2, 3, 4], "x-00001-of-00004.jsonl"),
-        ([0, 1, 2, 3, 7], None),
-    ],
-)
+@pytest.mark.parametrize(("numbers", "missing"), [
+    ([0, 1, 2, 3], None), ([1, 2, 3, 4], None), ([0, 1, 3], "x-00002-of-00004.jsonl"),
+    ([0, 1, 2], "x-00003-of-00004.jsonl"), ([1, 2, 3], "x-00000-of-00004.jsonl"), ([2, 3, 4], "x-00001-of-00004.jsonl"),
+    ([0, 1, 2, 3, 7], None),
+])  # fmt: skip
 def test_missing_part_is_named(numbers: list[int], missing: str | None) -> None:
     write("in/whole.jsonl", *(f"in/x-{number:05}-of-00004.jsonl" for number in numbers))
     if missing is None:
@@ -252,17 +231,13 @@ def test_saved_dict_has_splits() -> None:
     assert found("in", split="all") == ["in/train/data-00000-of-00001.arrow", "in/test/data-00000-of-00001.arrow"]
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({"_data_files": [{"filename": "../../secret.arrow"}]}, "expected a name inside the folder, got '../../secret"),
-        ({"_data_files": [{"filename": "gone.arrow"}]}, "expected the file 'gone.arrow' beside it, found none"),
-        ({"_data_files": []}, "_data_files: List should have at least 1 item"),
-        ({"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}, "call flatten_indices"),
-        ("[", "expected JSON as datasets.save_to_disk writes it"),
-    ],
-    ids=["outside", "gone", "none", "indices", "syntax"],
-)
+@pytest.mark.parametrize(("state", "message"), [
+    ({"_data_files": [{"filename": "../../secret.arrow"}]}, "expected a name inside the folder, got '../../secret"),
+    ({"_data_files": [{"filename": "gone.arrow"}]}, "expected the file 'gone.arrow' beside it, found none"),
+    ({"_data_files": []}, "_data_files: List should have at least 1 item"),
+    ({"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}, "call flatten_indices"),
+    ("[", "expected JSON as datasets.save_to_disk writes it"),
+], ids=["outside", "gone", "none", "indices", "syntax"])  # fmt: skip
 def test_state_is_not_trusted(state: object, message: str) -> None:
     write("in/a.arrow")
     Path("in/state.json").write_text(state if isinstance(state, str) else json.dumps(state))
@@ -284,15 +259,11 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot() -> None:
     assert refusal("hub") == "hub/snapshots: expected one revision, found 2 (rev1, rev2); name one of them"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"# mine\n\nb.jsonl\n  \na [1].jsonl\n#b.jsonl\nb.jsonl",
-        b"\xef\xbb\xbfb.jsonl\r\na [1].jsonl\r\n\r\nb.jsonl\r\n",
-        b"b.jsonl\0a [1].jsonl\0b.jsonl\0",
-    ],
-    ids=["lines", "windows", "print0"],
-)
+@pytest.mark.parametrize("content", [
+    b"# mine\n\nb.jsonl\n  \na [1].jsonl\n#b.jsonl\nb.jsonl",
+    b"\xef\xbb\xbfb.jsonl\r\na [1].jsonl\r\n\r\nb.jsonl\r\n",
+    b"b.jsonl\0a [1].jsonl\0b.jsonl\0",
+], ids=["lines", "windows", "print0"])  # fmt: skip
 def test_list_names_files_literally(content: bytes) -> None:
     write("b.jsonl", "a [1].jsonl", "first.jsonl", "a 1.jsonl")
     write("list", content=content)
@@ -305,20 +276,16 @@ def test_names_in_lists_are_bytes_and_may_be_folders() -> None:
     assert found(lists=["list", "list"]) == ["in/x.jsonl", "caf\udce9.jsonl"] * 2
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"good.jsonl\n\ngone.jsonl\n", "list, line 3: gone.jsonl: cannot be read (No such file or directory)"),
-        (b"good.jsonl\0gone.jsonl\0", "list, entry 2: gone.jsonl: cannot be read (No such file"),
-        (b"*.jsonl\n", "list, line 1: *.jsonl: cannot be read (No such file"),
-        (b"# nothing\n\n", "list: expected a list with at least one path, got none"),
-        (b"x" * 5000, "list, line 1: expected a path, got 5000 bytes; give a file with records to --input"),
-        ("good.jsonl\n".encode("utf-16"), "list: expected a list in UTF-8 or the bytes of file names, got UTF-16"),
-        (b"empty\n", "list, line 1: empty: expected files with records"),
-        (b"-\n", "list, line 1: -: expected a file, got standard input"),
-    ],
-    ids=["line", "entry", "pattern", "empty", "data", "utf-16", "folder", "dash"],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (b"good.jsonl\n\ngone.jsonl\n", "list, line 3: gone.jsonl: cannot be read (No such file or directory)"),
+    (b"good.jsonl\0gone.jsonl\0", "list, entry 2: gone.jsonl: cannot be read (No such file"),
+    (b"*.jsonl\n", "list, line 1: *.jsonl: cannot be read (No such file"),
+    (b"# nothing\n\n", "list: expected a list with at least one path, got none"),
+    (b"x" * 5000, "list, line 1: expected a path, got 5000 bytes; give a file with records to --input"),
+    ("good.jsonl\n".encode("utf-16"), "list: expected a list in UTF-8 or the bytes of file names, got UTF-16"),
+    (b"empty\n", "list, line 1: empty: expected files with records"),
+    (b"-\n", "list, line 1: -: expected a file, got standard input"),
+], ids=["line", "entry", "pattern", "empty", "data", "utf-16", "folder", "dash"])  # fmt: skip
 def test_wrong_list_is_named_with_its_line(content: bytes, message: str) -> None:
     write("good.jsonl")
     Path("empty").mkdir()
@@ -375,23 +342,12 @@ def test_summary_and_plan_tell_repeated_inputs(capsys: pytest.CaptureFixture[str
     assert "note         1 input is given more than once: in/a.jsonl (2 times)" in capsys.readouterr().out
 
 
-def test_output_inside_the_folder_is_no_input_of_the_next_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_inside_the_folder_is_no_input_of_the_next_run(cli: Cli) -> None:
     write("in/a.jsonl", content=b"".join(LINES[:30]) + b"broken\n")
     words = ["build", "--input", "in", *TOKENIZER, "--output-prefix", "in/x", "--on-bad-record", "quarantine"]
     assert main([*words, "--keep-shards"]) == 0
     assert {path.name for path in Path("in").glob("x*")} >= {"x.build", "x_text_document.quarantine.jsonl.zst"}
-    capsys.readouterr()
-    assert main(words) == 0
-    assert capsys.readouterr().out.startswith("already complete")
-
-
-def test_options_can_stand_in_a_file(tmp_path: Path) -> None:
-    write("in/train.jsonl", "in/test.jsonl", content=b"".join(LINES[:3]))
-    write("list", content=b"in/test.jsonl\n")
-    (tmp_path / "build.yaml").write_text("input: in\ninput_list: list\ninput-split: train\n")
-    assert build("x", "--config", "build.yaml") == 0
-    manifest = json.loads(Path("out-x/x_text_document.manifest.json").read_bytes())
-    assert [file["path"] for file in manifest["content"]["inputs"]] == ["in/train.jsonl", "in/test.jsonl"]
+    assert cli(words).out.startswith("already complete")
 
 
 @pytest.mark.parametrize("name", ["a.JSONL.GZ", "b.c.bgz", "x.gz", ".jsonl", "y.arrow"])

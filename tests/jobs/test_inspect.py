@@ -13,55 +13,45 @@ import pytest
 
 from dsindex.cli.inspect import describe_inspection
 from dsindex.cli.main import main
-from dsindex.jobs.build import run_build
 from dsindex.store.lock import hold_lock
 from dsindex.tools.inspect import InspectOptions, run_inspect
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.pbin_files import write_pbin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 TOKENIZER = str(OWN.plain_tokenizer)
 TEXTS = ["The river is old. The river is slow.", "\x1b[2Jevil\x9b31m \u202etext", "No such thing."]
 
 
 @pytest.fixture
-def built(make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path) -> str:
+def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> str:
     """The prefix of a small build whose text and tokenizer are in the same folder."""
     source = tmp_path / "source.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
     config = make_config(input=(str(source),), tokenizer_model=str(tmp_path / "tokenizer"))
-    run_build(config, reporter=quiet)
+    run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
-def inspect(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert main(["inspect", *arguments, "--json"]) == code
-    seen: dict[str, Any] = json.loads(capsys.readouterr().out)
+def inspect(cli: Cli, *arguments: str, code: int = 0) -> dict[str, Any]:
+    seen: dict[str, Any] = json.loads(cli(["inspect", *arguments, "--json"], code).out)
     return seen
-
-
-def exit_code(arguments: list[str]) -> int | str | None:
-    try:
-        return main(arguments)
-    except SystemExit as stop:
-        return stop.code
 
 
 def texts_of(seen: dict[str, Any]) -> list[str]:
     return ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
 
 
-def test_overview_of_a_build_shows_its_documents_and_their_lines(
-    built: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen = inspect(capsys, built)
+def test_overview_of_a_build_shows_its_documents_and_their_lines(built: str, cli: Cli) -> None:
+    seen = inspect(cli, built)
     assert (seen["kind"], seen["facts"]["documents"], seen["findings"]) == ("MMIDIDX", 3, [])
     assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
     assert [excerpt["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
@@ -78,24 +68,23 @@ def test_a_document_cannot_send_escape_codes(built: str, colored: bool) -> None:
     assert all(line.isprintable() for line in plain.splitlines())
 
 
-def test_a_text_is_found_with_and_without_a_space(built: str, capsys: pytest.CaptureFixture[str]) -> None:
-    seen = inspect(capsys, built, "--find", "river")
+def test_a_text_is_found_with_and_without_a_space(built: str, cli: Cli) -> None:
+    seen = inspect(cli, built, "--find", "river")
     assert [excerpt["document"] for excerpt in seen["excerpts"]] == [0, 0]
     assert seen["matches"] == 2
     assert any("tokenized differently" in note for note in seen["notes"])
-    assert inspect(capsys, built, "--find", "river", "--limit", "1")["matches"] == 1
-    assert inspect(capsys, built, "--find", "elephant")["matches"] == 0
+    assert inspect(cli, built, "--find", "river", "--limit", "1")["matches"] == 1
+    assert inspect(cli, built, "--find", "elephant")["matches"] == 0
 
 
-def test_without_a_manifest_ids_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_manifest_ids_are_shown(tmp_path: Path, cli: Cli) -> None:
     prefix = write_dataset(tmp_path / "data", [[[5, 6], [7]], []])
-    seen = inspect(capsys, prefix)
+    seen = inspect(cli, prefix)
     assert [piece["ids"] for piece in seen["excerpts"][0]["pieces"]] == [[5], [6], [7]]
     assert any("--tokenizer-model" in note for note in seen["notes"])
-    assert inspect(capsys, prefix, "--sequence", "1")["excerpts"][0]["num_tokens"] == 1
-    assert main(["inspect", prefix, "--find", "x"]) == 1
-    assert "--tokenizer-model" in capsys.readouterr().err
-    assert "?" not in texts_of(inspect(capsys, prefix, "--tokenizer-model", TOKENIZER))[0]
+    assert inspect(cli, prefix, "--sequence", "1")["excerpts"][0]["num_tokens"] == 1
+    assert "--tokenizer-model" in cli(["inspect", prefix, "--find", "x"], 1).err
+    assert "?" not in texts_of(inspect(cli, prefix, "--tokenizer-model", TOKENIZER))[0]
 
 
 @pytest.mark.parametrize("change", ["gone", "shorter", "other"])
@@ -133,9 +122,7 @@ def test_without_provenance_tokens_are_shown_alone(built: str) -> None:
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
-def test_damage_is_a_finding_and_no_traceback(
-    built: str, suffix: str, damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_is_a_finding_and_no_traceback(built: str, suffix: str, damage: str, cli: Cli) -> None:
     path = Path(f"{built}.{suffix}")
     content = path.read_bytes()
     if damage == "zeros":
@@ -143,91 +130,77 @@ def test_damage_is_a_finding_and_no_traceback(
     else:
         path.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
     is_seen = (suffix, damage) != ("bin", "zeros")  # other tokens are no damage that a look can see
-    assert main(["inspect", built]) == int(is_seen)
-    shown = capsys.readouterr()
+    shown = cli(["inspect", built], int(is_seen))
     assert "internal error" not in shown.err
     assert ("FOUND: " in shown.out) is is_seen
 
 
 @pytest.mark.parametrize("version", ["spec", "current"])
-def test_a_pbin_shows_its_version(version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pbin_shows_its_version(version: str, tmp_path: Path, cli: Cli) -> None:
     path = write_pbin(tmp_path / "data.pbin", [[1, 2], [], [3]], version=version)
-    seen = inspect(capsys, path)
+    seen = inspect(cli, path)
     assert (seen["facts"]["version"], seen["facts"]["documents"]) == (version, 3)
     assert [excerpt["num_tokens"] for excerpt in seen["excerpts"]] == [2, 0, 1]
 
 
-def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(
-    built: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built: str, tmp_path: Path, cli: Cli) -> None:
     cache = str(tmp_path / "cache")
     settings = ["--seq-length", "8", "--split", "1,0,0", "--epochs", "1", "--data-cache-path", cache]
     assert main(["index", "--data-path", built, *settings]) == 0
-    capsys.readouterr()
-    seen = inspect(capsys, cache, "--sample", "0")
+    seen = inspect(cli, cache, "--sample", "0")
     assert sum(excerpt["num_tokens"] for excerpt in seen["excerpts"]) == 9
     assert {excerpt["source"]["line"] for excerpt in seen["excerpts"]} <= {1, 2, 3}
     write_dataset(Path(built), [[[1, 2, 3]]])
     Path(f"{built}.manifest.json").unlink()
-    assert any("cache was built" in finding for finding in inspect(capsys, cache, code=1)["findings"])
+    assert any("cache was built" in finding for finding in inspect(cli, cache, code=1)["findings"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--document", "3"], 1, "from 0 to 2, got 3"),
-        (["--sequence", "-1"], 1, "from 0 to 2, got -1"),
-        (["--sample", "0"], 1, "--sample, which does not apply"),
-        (["--find", ""], 1, "a text that has tokens"),
-        (["--limit", "3"], 2, "--limit needs --find"),
-        (["--find", "a", "--limit", "0"], 2, "at least 1"),
-        (["--document", "0", "--find", "a"], 2, "not allowed with"),
-    ],
-)
-def test_a_wrong_choice_is_one_sentence(
-    arguments: list[str], code: int, message: str, built: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_code(["inspect", built, *arguments]) == code
-    assert message in capsys.readouterr().err
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["--document", "3"], 1, "from 0 to 2, got 3"),
+    (["--sequence", "-1"], 1, "from 0 to 2, got -1"),
+    (["--sample", "0"], 1, "--sample, which does not apply"),
+    (["--find", ""], 1, "a text that has tokens"),
+    (["--limit", "3"], 2, "--limit needs --find"),
+    (["--find", "a", "--limit", "0"], 2, "at least 1"),
+    (["--document", "0", "--find", "a"], 2, "not allowed with"),
+])  # fmt: skip
+def test_a_wrong_choice_is_one_sentence(arguments: list[str], code: int, message: str, built: str, cli: Cli) -> None:
+    assert message in cli(["inspect", built, *arguments], code).err
 
 
-def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, cli: Cli) -> None:
     write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
     write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
-    seen = inspect(capsys, str(tmp_path / "chat"))
+    seen = inspect(cli, str(tmp_path / "chat"))
     facts = seen["facts"]
     assert (facts["trainable tokens"], facts["block layouts"]) == ("2 of 4", ["chat_packing_8"])
     assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
-    assert main(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]) == 0
-    assert "\n    5│[6]│ … 1 more token\n" in capsys.readouterr().out
+    shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
+    assert "\n    5│[6]│ … 1 more token\n" in shown
     colored = describe_inspection(run_inspect(str(tmp_path / "chat"), InspectOptions(document=0)), colored=True)
     assert "5\x1b[2m│\x1b[0m\x1b[32m6\x1b[0m" in colored
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
-    assert any("expected 4 masks" in found for found in inspect(capsys, str(tmp_path / "chat"), code=1)["findings"])
+    assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
 
 
-def test_a_work_folder_shows_its_job(
-    make_config: Callable[..., BuildConfig], quiet: Reporter, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
     config = make_config(keep_shards=True)
-    run_build(config, reporter=quiet)
-    seen = inspect(capsys, f"{config.output_prefix}.build")
+    run_config(config)
+    seen = inspect(cli, f"{config.output_prefix}.build")
     assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
     assert seen["facts"]["inputs"] == [str(OWN.docs)]
 
 
-def test_a_work_folder_whose_driver_was_killed_says_so(
-    make_config: Callable[..., BuildConfig], quiet: Reporter, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_work_folder_whose_driver_was_killed_says_so(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
     config = make_config(keep_shards=True)
-    run_build(config, reporter=quiet)
+    run_config(config)
     folder = Path(f"{config.output_prefix}.build")
     progress = json.loads((folder / "progress.json").read_bytes())
     (folder / "progress.json").write_text(json.dumps({**progress, "state": "running"}))
 
     def state() -> str:
-        return str(inspect(capsys, str(folder))["facts"]["state"])
+        return str(inspect(cli, str(folder))["facts"]["state"])
 
     lock = folder / "owner.json"
     with hold_lock(str(lock), what="this"):

@@ -18,22 +18,24 @@ from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.exports import bridge, hugging_face
 from dsindex.jobs.instruct import run_instruct
-from dsindex.options.instruct import InstructConfig
+from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
 
-CONFIG = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
+CONFIG = instruct_jobs.SPLIT_IN_PARTS
 KINDS = ("hf", "hf-disk", "bridge", "sft")
 FOLDERS = ("chat_hf", "chat_hf_disk", "chat_bridge_768", "chat_sft")
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -61,29 +63,15 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> Path:
     """A finished job with all exports."""
-    from dsindex.execution.progress.displays import PlainDisplay
-    from dsindex.execution.progress.reporter import Reporter
 
     folder = tmp_path_factory.mktemp("made")
-    reporter = Reporter(PlainDisplay(seconds=1e9))
+    reporter = Reporter()
     run_instruct(job(folder, chats, shard_size="64MiB", workers=1), CONFIG, reporter=reporter)
     return folder
 
 
-def job(folder: Path, chats: Path, **options: Any) -> InstructConfig:
-    defaults: dict[str, Any] = {
-        "input": (str(chats),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(folder / "chat"),
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "16KiB",
-        "seq_length": 768,
-        "split": "8,1,1",
-        "on_bad_record": "quarantine",
-        "export": KINDS,
-    }
-    return InstructConfig(**{**defaults, **options})
+def job(folder: Path, chats: Path, **options: Any) -> Any:
+    return instruct_jobs.job(folder / "chat", **{"input": (str(chats),), "export": KINDS, **options})
 
 
 def exported(folder: Path, *folders: str) -> dict[str, bytes]:
@@ -105,44 +93,37 @@ def names_in(folder: Path) -> set[str]:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
 def test_same_bytes_for_any_shard_size_and_executor(
-    tmp_path: Path, chats: Path, made: Path, way: dict[str, Any], quiet: Reporter
+    tmp_path: Path, chats: Path, made: Path, way: dict[str, Any]
 ) -> None:
-    run_instruct(job(tmp_path, chats, **way), CONFIG, reporter=quiet)
+    run_config(job(tmp_path, chats, **way), CONFIG)
     assert exported(tmp_path) == exported(made)
     assert names_in(tmp_path) == set(FOLDERS)
 
 
 def test_room_for_exports_is_asked_for_before_the_work(
-    tmp_path: Path, chats: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 4 * chats.stat().st_size)
     with pytest.raises(OutputError, match="are needed for shards, output and exports"):
-        run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
-    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_same_bytes_on_ray(tmp_path: Path, chats: Path, made: Path, quiet: Reporter) -> None:
-    run_instruct(job(tmp_path, chats, executor="ray", shard_size="30KiB"), CONFIG, reporter=quiet)
-    assert exported(tmp_path) == exported(made)
+        run_config(job(tmp_path, chats), CONFIG)
+    run_config(job(tmp_path, chats, export=()), CONFIG)
 
 
 def test_exports_are_added_to_a_finished_job_without_doing_it_again(
-    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_instruct(job(tmp_path, chats, export=()), CONFIG, reporter=quiet)
+    run_config(job(tmp_path, chats, export=()), CONFIG)
     assert names_in(tmp_path) == set()
     monkeypatch.setattr(instruct, "encode_shard", None)
     with monkeypatch.context() as full:
         full.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
         with pytest.raises(OutputError, match=r"are needed for the export hf, 1\.00 kB are free"):
-            run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+            run_config(job(tmp_path, chats), CONFIG)
     assert names_in(tmp_path) == set()
-    first = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    first = run_config(job(tmp_path, chats), CONFIG)
     assert exported(tmp_path) == exported(made)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
-    again = run_instruct(job(tmp_path, chats), CONFIG, reporter=quiet)
+    again = run_config(job(tmp_path, chats), CONFIG)
     assert [[export.already_complete for export in report.exports] for report in (first, again)] == [
         [False] * 4,
         [True] * 4,
@@ -151,7 +132,7 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(
 
 
 def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
-    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, written = hugging_face.write_hugging_face_file, []
 
@@ -165,7 +146,7 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(hugging_face, "write_hugging_face_file", fail_third)
         with pytest.raises(InputError, match="the storage went away"):
-            run_instruct(config, CONFIG, reporter=quiet)
+            run_config(config, CONFIG)
     [partial] = tmp_path.glob("chat_hf.*.partial")
     (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
 
@@ -174,18 +155,18 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
         return write(task)
 
     monkeypatch.setattr(hugging_face, "write_hugging_face_file", count)
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_config(config, CONFIG)
     assert exported(tmp_path, "chat_hf") == exported(made, "chat_hf")
     assert len(written) == len(set(written)) == len(list((tmp_path / "chat_hf").glob("*.parquet")))
     assert names_in(tmp_path) == {"chat_hf"}
 
 
 def test_publishing_that_was_cut_off_is_finished(
-    tmp_path: Path, chats: Path, made: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old folder is moved aside, and the new one is not there yet."""
     config = job(tmp_path, chats, export=("bridge",))
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_config(config, CONFIG)
     rename, renamed = os.rename, []
 
     def fail_second(source: str, target: str) -> None:
@@ -197,9 +178,9 @@ def test_publishing_that_was_cut_off_is_finished(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail_second)
         with pytest.raises(KeyboardInterrupt):
-            run_instruct(config.model_copy(update={"fresh": True}), CONFIG, reporter=quiet)
+            run_config(config.model_copy(update={"fresh": True}), CONFIG)
     assert not (tmp_path / "chat_bridge_768").exists()
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_config(config, CONFIG)
     assert exported(tmp_path, "chat_bridge_768") == exported(made, "chat_bridge_768")
 
 
@@ -266,7 +247,7 @@ MISREAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", MISREAD, ids=str)
-def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet: Reporter) -> None:
+def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str) -> None:
     record, expected = MISREAD[case]
     good = {"messages": [USER, REPLY]}
     path = tmp_path / "in.jsonl"
@@ -276,49 +257,47 @@ def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str, quiet
     options = {"export": ("sft",), "seq_length": None, "split": None}
     config = job(tmp_path, path, on_bad_record="fail", **options)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
-        run_instruct(config, instruction, reporter=quiet)
+        run_config(config, instruction)
     assert (tmp_path / "chat_text_document.idx").exists()
     assert not (tmp_path / "chat_sft").exists()
-    report = run_instruct(job(tmp_path, path, **options), instruction, reporter=quiet)
+    report = run_config(job(tmp_path, path, **options), instruction)
     split = report.exports[0].content.splits["train"]
     assert (split.rows, split.left_out) == (1, 1)
     assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fresh: bool, quiet: Reporter) -> None:
+def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fresh: bool) -> None:
     (tmp_path / "chat_hf").mkdir()
     (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"train-00000-of-00001\.parquet: expected only files that dsindex wrote"):
-        run_instruct(job(tmp_path, chats, fresh=fresh), CONFIG, reporter=quiet)
+        run_config(job(tmp_path, chats, fresh=fresh), CONFIG)
     assert (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").read_bytes() == b"mine"
     assert not list(tmp_path.glob("chat_*.idx"))
 
 
-def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
-    run_instruct(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG, reporter=quiet)
+def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path) -> None:
+    run_config(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG)
     before = exported(tmp_path, "chat_hf")
     (tmp_path / "chat_sft" / "notes.txt").write_text("mine")
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(CONVERSATIONS.read_bytes())
     config = job(tmp_path, longer, export=("hf",), fresh=True)
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_config(config, CONFIG)
     assert exported(tmp_path, "chat_hf") != before
     assert names_in(tmp_path) == {"chat_hf", "chat_sft"}
     assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
 
 
-def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, cli: Cli) -> None:
     config = tmp_path / "chat.json"
     config.write_text(json.dumps({**SPEC, "job": {"export": "hf"}}))
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
-    assert main(command) == 0
-    said = capsys.readouterr().out
+    said = cli(command).out
     assert "chat_hf/: export hf" in said
     assert "train: 160 rows, " in said
-    assert main([*command, "--export", "bridge"]) == 2
-    assert "--export bridge needs --seq-length" in capsys.readouterr().err
+    assert "--export bridge needs --seq-length" in cli([*command, "--export", "bridge"], 2).err
 
 
 def test_manifest_counts_what_is_learnt(made: Path) -> None:
@@ -332,36 +311,31 @@ def test_manifest_counts_what_is_learnt(made: Path) -> None:
             assert counts["sequences"] == len(mask)
 
 
-def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, cli: Cli) -> None:
     folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
-    assert main(["inspect", str(folder)]) == 0
-    said = capsys.readouterr().out
+    said = cli(["inspect", str(folder)]).out
     assert "export: bridge, packed sequences: Megatron-Bridge, NeMo" in said
     assert re.search(rf"train: \d+ rows, [\d,]+ tokens, [\d,]+ trainable, {targets:,} targets", said)
     files = sorted(folder.glob("train-*.parquet"))
     shutil.copy(files[0], tmp_path / "moved.parquet")
-    assert main(["inspect", str(tmp_path / "moved.parquet")]) == 0
-    assert "export: bridge" in capsys.readouterr().out
-    assert main(["verify", str(folder)]) == 0
-    assert "intact" in capsys.readouterr().out
+    assert "export: bridge" in cli(["inspect", str(tmp_path / "moved.parquet")]).out
+    assert "intact" in cli(["verify", str(folder)]).out
 
     data = bytearray(files[0].read_bytes())
     data[100] ^= 1
     files[0].write_bytes(data)
-    assert main(["verify", str(folder)]) == 1
-    assert f"{files[0]}: expected the content that the manifest describes" in capsys.readouterr().out
+    assert f"{files[0]}: expected the content that the manifest describes" in cli(["verify", str(folder)], 1).out
     files[0].write_bytes(data[:100])
-    assert main(["inspect", str(folder)]) == 1
-    assert "as in the manifest, got 100 bytes" in capsys.readouterr().out
+    assert "as in the manifest, got 100 bytes" in cli(["inspect", str(folder)], 1).out
     assert main(["verify", str(folder), "--against-source"]) == 2
     assert main(["inspect", str(files[0])]) == 1
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path, quiet: Reporter) -> None:
+def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path) -> None:
     config = job(tmp_path, chats, export=("sft",))
-    run_instruct(config, CONFIG, reporter=quiet)
+    run_config(config, CONFIG)
     (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
     with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
-        run_instruct(config, CONFIG, reporter=quiet)
+        run_config(config, CONFIG)
     assert main(["verify", str(tmp_path / "chat_sft")]) == 1

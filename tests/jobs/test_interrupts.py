@@ -31,15 +31,10 @@ def hang_up_by_default() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize(
-    ("number", "expected", "code"),
-    [
-        (signal.SIGINT, KeyboardInterrupt, None),
-        (signal.SIGTERM, TerminatedError, 143),
-        (signal.SIGHUP, TerminatedError, 129),
-    ],
-    ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
-)
+@pytest.mark.parametrize(("number", "expected", "code"), [
+    (signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, TerminatedError, 143),
+    (signal.SIGHUP, TerminatedError, 129),
+], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])  # fmt: skip
 def test_first_signal_is_raised(number: int, expected: type[BaseException], code: int | None) -> None:
     with pytest.raises(expected) as raised, stop_on_signals("x"):
         os.kill(os.getpid(), number)

@@ -24,27 +24,10 @@ TASK = ShardTask(shard=0, input=0, path="/in", begin=0, end=10, input_size_bytes
 
 
 def result_of(shard: int) -> ShardResult:
-    key = KeyResult(
-        key="text",
-        num_sequences=1,
-        num_documents=2,
-        num_tokens=3,
-        num_empty_documents=1,
-        eod_in_text=0,
-        bin=FILE,
-        idx=FILE,
-    )
-    return ShardResult(
-        shard=shard,
-        num_lines=2,
-        num_blank=0,
-        num_records=2,
-        num_quarantined=0,
-        keys=(key,),
-        provenance=FILE,
-        quarantine=None,
-        input_fingerprint="f",
-    )
+    of_key = {"num_sequences": 1, "num_documents": 2, "num_tokens": 3, "num_empty_documents": 1, "eod_in_text": 0}
+    counts = {"num_lines": 2, "num_blank": 0, "num_records": 2, "num_quarantined": 0}
+    keys = (KeyResult(key="text", bin=FILE, idx=FILE, **of_key),)
+    return ShardResult(shard=shard, keys=keys, provenance=FILE, quarantine=None, input_fingerprint="f", **counts)
 
 
 def task_of(shard: int) -> ShardTask:
@@ -101,16 +84,12 @@ def test_who_is_stopped_while_recording_knows_what_is_on_file(
         kept.close()
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"output": "/out/x.bin.other.partial"},
-        {"begin": 24, "end": 32},
-        {"pieces": (replace(PIECE, identity="shards/another-attempt.bin"),)},
-        {"pieces": (replace(PIECE, offset=8),)},
-    ],
-    ids=["another plan", "another place", "a shard made again", "other bytes of it"],
-)
+@pytest.mark.parametrize("changed", [
+    {"output": "/out/x.bin.other.partial"},
+    {"begin": 24, "end": 32},
+    {"pieces": (replace(PIECE, identity="shards/another-attempt.bin"),)},
+    {"pieces": (replace(PIECE, offset=8),)},
+], ids=["another plan", "another place", "a shard made again", "other bytes of it"])  # fmt: skip
 def test_range_counts_only_for_what_it_was_made_of(tmp_path: Path, changed: dict[str, Any]) -> None:
     written(tmp_path / "ledger")
     ledger = Ledger(str(tmp_path / "ledger"))

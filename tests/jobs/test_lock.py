@@ -102,18 +102,10 @@ def other_owner(path: Path, **change: object) -> None:
     path.write_text(json.dumps({**own, "token": "other", **change}))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"host": "elsewhere", "boot": "another"},
-        {"boot": "another", "started": "1"},
-        {"boot": None, "started": "1"},
-        {"pid_namespace": "pid:[1]", "started": "1"},
-        {"pid_namespace": None, "started": "1"},
-        {"started": None},
-    ],
-    ids=["host", "boot", "no boot", "container", "no /proc", "no start"],
-)
+@pytest.mark.parametrize("change", [
+    {"host": "elsewhere", "boot": "another"}, {"boot": "another", "started": "1"}, {"boot": None, "started": "1"},
+    {"pid_namespace": "pid:[1]", "started": "1"}, {"pid_namespace": None, "started": "1"}, {"started": None},
+], ids=["host", "boot", "no boot", "container", "no /proc", "no start"])  # fmt: skip
 def test_owner_whose_process_cannot_be_seen_has_a_lease(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / "owner.json"
     other_owner(path, **change)
@@ -242,16 +234,12 @@ def test_file_that_is_no_lock_is_refused_and_kept(tmp_path: Path, content: bytes
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda path: path.symlink_to(path.parent / "notes"), "a symbolic link"),
-        (lambda path: path.symlink_to("nowhere"), "a symbolic link"),
-        (lambda path: path.mkdir(), "a folder"),
-        (lambda path: os.mkfifo(path), "a pipe, socket or device"),
-    ],
-    ids=["link", "dangling link", "folder", "pipe"],
-)
+@pytest.mark.parametrize(("make", "named"), [
+    (lambda path: path.symlink_to(path.parent / "notes"), "a symbolic link"),
+    (lambda path: path.symlink_to("nowhere"), "a symbolic link"),
+    (lambda path: path.mkdir(), "a folder"),
+    (lambda path: os.mkfifo(path), "a pipe, socket or device"),
+], ids=["link", "dangling link", "folder", "pipe"])  # fmt: skip
 def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, make: Callable[[Path], object], named: str) -> None:
     path = tmp_path / "owner.json"
     (tmp_path / "notes").write_text('{"host": "a", "pid": 1, "token": "b"}')

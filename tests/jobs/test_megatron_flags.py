@@ -106,26 +106,14 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("name", "content", "flags", "options"),
-    [
-        ("cl100k_base.tiktoken", tiktoken_file(), [], None),
-        (
-            "tokenizer.model",
-            tiktoken_file(),
-            ["--tiktoken-encoding", "llama3"],
-            {"tiktoken_encoding": "llama3"},
-        ),
-        ("tekken.json", tekken_file(pattern=r"\S+|\s+"), [], None),
-        (
-            "vocab.json",
-            json.dumps(rank_entries()).encode(),
-            ["--tokenizer-type", "TikTokenizer", "--vocab-size", "560", "--tiktoken-num-special-tokens", "9"],
-            {"vocab_size": 560, "tiktoken_num_special_tokens": 9},
-        ),
-    ],
-    ids=["cl100k", "llama3", "tekken", "megatron"],
-)
+@pytest.mark.parametrize(("name", "content", "flags", "options"), [
+    ("cl100k_base.tiktoken", tiktoken_file(), [], None),
+    ("tokenizer.model", tiktoken_file(), ["--tiktoken-encoding", "llama3"], {"tiktoken_encoding": "llama3"}),
+    ("tekken.json", tekken_file(pattern=r"\S+|\s+"), [], None),
+    ("vocab.json", json.dumps(rank_entries()).encode(),
+     ["--tokenizer-type", "TikTokenizer", "--vocab-size", "560", "--tiktoken-num-special-tokens", "9"],
+     {"vocab_size": 560, "tiktoken_num_special_tokens": 9}),
+], ids=["cl100k", "llama3", "tekken", "megatron"])  # fmt: skip
 def test_ranks_are_found_again_by_verify(
     folder: Path, name: str, content: bytes, flags: list[str], options: dict[str, Any] | None
 ) -> None:
@@ -207,15 +195,12 @@ def test_size_of_the_vocabulary_counts_for_ranks_only() -> None:
         take_megatron_flags({"dataset_impl": "lazy"})
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("NullTokenizer", "got 'NullTokenizer', whose texts are numbers"),
-        ("BertWordPieceLowerCase", "got 'BertWordPieceLowerCase', which is not read"),
-        ("SFTTokenizer", "use `dsindex instruct`"),
-        ("Gpt2", "got 'Gpt2'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message"), [
+    ("NullTokenizer", "got 'NullTokenizer', whose texts are numbers"),
+    ("BertWordPieceLowerCase", "got 'BertWordPieceLowerCase', which is not read"),
+    ("SFTTokenizer", "use `dsindex instruct`"),
+    ("Gpt2", "got 'Gpt2'"),
+])  # fmt: skip
 def test_other_types_are_refused_with_a_reason(kind: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"^--tokenizer-type: expected one of HuggingFaceTokenizer, .*{message}"):
         validated({"input": ["a"], "output_prefix": "o", "tokenizer_model": "t", "tokenizer_type": kind}, BuildConfig)

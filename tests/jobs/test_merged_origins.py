@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 import dsindex
-from dsindex.cli.main import main
 from dsindex.datasets import IndexedDataset
 from dsindex.datasets.origins import find_document_origins, find_parts
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError
+from tests.jobs.test_trace import trace
 from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from tests.jobs.conftest import Cli
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +51,6 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     for path in (tmp_path / "copy").glob("*.manifest.json"):
         path.write_text(path.read_text().replace(str(folder), str(tmp_path / "copy")))
     return tmp_path / "copy"
-
-
-def trace(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
-    assert main(["trace", *map(str, words), "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return report
 
 
 def expected_origin(folder: Path, document: int) -> tuple[str, int, str, int]:
@@ -89,9 +86,9 @@ def test_tokenizer_that_is_not_shared_is_not_recorded(copy: Path, change: str) -
     assert merged.content.tokenizer is None
 
 
-def test_samples_are_traced_into_parts_of_parts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_are_traced_into_parts_of_parts(folder: Path, cli: Cli) -> None:
     samples = len(dsindex.open(str(folder / "cache")))
-    report = trace(capsys, folder / "cache", "--sample", *range(samples), "--text-tokens", 4)
+    report = trace(cli, folder / "cache", "--sample", *range(samples), "--text-tokens", 4)
     assert report["notes"] == []
     seen = set()
     for part in (part for shown in report["samples"] for part in shown["parts"]):
@@ -102,35 +99,33 @@ def test_samples_are_traced_into_parts_of_parts(folder: Path, capsys: pytest.Cap
     assert len(seen) > 40  # some texts are empty, and the last tokens make no sample
 
 
-def test_line_leads_to_all_its_copies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = trace(capsys, folder / "cache", "--line", f"{folder / 'a.jsonl'}:3")["documents"]
+def test_line_leads_to_all_its_copies(folder: Path, cli: Cli) -> None:
+    found = trace(cli, folder / "cache", "--line", f"{folder / 'a.jsonl'}:3")["documents"]
     assert [document["document"] for document in found] == [2, 37]
     assert [document["part"]["document"] for document in found] == [2, 2]
     for document in found:
-        [same] = trace(capsys, folder / "cache", "--document", document["document"])["documents"]
+        [same] = trace(cli, folder / "cache", "--document", document["document"])["documents"]
         assert same == document
-    assert main(["trace", str(folder / "cache"), "--document", "37"]) == 0
     origin = f"document 2 of {folder / 'a_text_document'}, from {folder / 'a.jsonl'}, line 3\n"
-    assert origin in capsys.readouterr().out
+    assert origin in cli(["trace", str(folder / "cache"), "--document", "37"]).out
 
 
-def test_inspect_names_the_part_and_the_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(folder / "outer"), "--document", "21", "--tokens", "3"]) == 0
-    shown = capsys.readouterr().out
+def test_inspect_names_the_part_and_the_line(folder: Path, cli: Cli) -> None:
+    shown = cli(["inspect", str(folder / "outer"), "--document", "21", "--tokens", "3"]).out
     assert f", document 1 of {folder / 'b_text_document'}, {folder / 'b.jsonl'}, line 3\n" in shown
     assert "note:" not in shown
 
 
-def test_part_without_provenance_is_named(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_part_without_provenance_is_named(copy: Path, cli: Cli) -> None:
     (copy / "b_text_document.provenance.parquet").unlink()
     words = [copy / "cache", "--prefix", copy / "outer", "--document"]
-    unknown, known = (trace(capsys, *words, number) for number in (21, 3))
+    unknown, known = (trace(cli, *words, number) for number in (21, 3))
     assert unknown["documents"][0]["part"] == {"prefix": str(copy / "b_text_document"), "document": 1}
     assert unknown["documents"][0]["source"] is None
     assert "b_text_document.provenance.parquet: expected the provenance" in unknown["notes"][0]
     assert known["documents"][0]["source"]["line"] == 4
-    assert main(["inspect", str(copy / "outer"), "--document", "21"]) == 0
-    assert f"document 1 of {copy / 'b_text_document'}\n" in capsys.readouterr().out
+    shown = cli(["inspect", str(copy / "outer"), "--document", "21"]).out
+    assert f"document 1 of {copy / 'b_text_document'}\n" in shown
 
 
 def test_part_that_was_built_again_is_a_note(copy: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,9 @@ from tests.support.golden import OWN
 from tests.support.text_tokenizers import word_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli, Shown
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
@@ -43,19 +45,16 @@ BAD_INPUT: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize(("data", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
 @pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
 def test_bad_input_is_named_by_file_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, message: str, shard_size: str
+    tmp_path: Path, cli: Cli, data: bytes, message: str, shard_size: str
 ) -> None:
     arguments = ["build", "--input", write(tmp_path / "in.jsonl", data), *TOKENIZER]
-    code = main([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size])
-    assert_one_sentence(capsys, code, message)
+    shown = cli([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size], 1)
+    assert_one_sentence(shown, message)
     assert_nothing_published(tmp_path / "out")
 
 
-def assert_one_sentence(capsys: pytest.CaptureFixture[str], code: int, message: str, *, expected_code: int = 1) -> None:
-    import re
-
-    shown = capsys.readouterr().err.strip().splitlines()
-    assert code == expected_code, shown
+def assert_one_sentence(printed: Shown, message: str) -> None:
+    shown = printed.err.strip().splitlines()
     assert re.search(message, shown[-1]), shown[-1]
     assert shown[-1].startswith("dsindex ")
     assert not any("Traceback" in line for line in shown)
@@ -99,7 +98,7 @@ def case(message: str, *arguments: str, code: int = 1) -> Any:
     ],
 )
 def test_wrong_options_and_places_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str, code: int
+    tmp_path: Path, cli: Cli, arguments: tuple[str, ...], message: str, code: int
 ) -> None:
     places = {
         "tmp": str(tmp_path),
@@ -111,30 +110,27 @@ def test_wrong_options_and_places_are_named(
     if "{tmp}" in arguments and "--tokenizer-model" in arguments:
         (tmp_path / "tokenizer.json").unlink()
     filled = [argument.format(**places) for argument in arguments]
-    got = main(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, got, message, expected_code=code)
+    assert_one_sentence(cli(["build", *filled, "--output-prefix", str(tmp_path / "out" / "x")], code), message)
     assert_nothing_published(tmp_path / "out")
 
 
 @pytest.mark.parametrize("prefix", [".", "out/", "out/.."])
 @pytest.mark.parametrize("command", ["build", "merge"])
-def test_prefix_without_a_name_is_refused(prefix: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main([command, "--input", "x", "--output-prefix", prefix])
-    assert_one_sentence(capsys, code, f"--output-prefix: expected a path .* got '{prefix}'", expected_code=2)
+def test_prefix_without_a_name_is_refused(prefix: str, command: str, cli: Cli) -> None:
+    shown = cli([command, "--input", "x", "--output-prefix", prefix], 2)
+    assert_one_sentence(shown, f"--output-prefix: expected a path .* got '{prefix}'")
 
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
-def test_file_in_the_place_of_the_work_folder_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], below: str
-) -> None:
+def test_file_in_the_place_of_the_work_folder_is_named(tmp_path: Path, cli: Cli, below: str) -> None:
     good = write(tmp_path / "good.jsonl", GOOD)
     given = ["--work-dir", good + below, "--output-prefix", str(tmp_path / "x")]
-    code = main(["build", "--input", good, *TOKENIZER, *given])
-    assert_one_sentence(capsys, code, r"good\.jsonl: expected a folder for the work folder, got a file; choose")
+    shown = cli(["build", "--input", good, *TOKENIZER, *given], 1)
+    assert_one_sentence(shown, r"good\.jsonl: expected a folder for the work folder, got a file; choose")
     assert (tmp_path / "good.jsonl").read_bytes() == GOOD
 
 
-def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, cli: Cli) -> None:
     values = {
         "workers: four": "--workers: expected an integer, got 'four'",
         "shard_deadline: [1]": "--shard-deadline: expected a number, got [1]",
@@ -147,49 +143,28 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, capsys: pyt
         "vocab_size: 2147483648": "--vocab-size: expected less than 2147483648, got 2147483648",
     }
     (tmp_path / "c.yaml").write_text("\n".join(values))
-    assert main(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER]) == 2
-    shown = capsys.readouterr().err
+    shown = cli(["build", "--config", str(tmp_path / "c.yaml"), "--input", "x", *TOKENIZER], 2).err
     for sentence in values.values():
         assert sentence in shown
     assert "should" not in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (
-            ["build", "--input", "", *TOKENIZER, "--output-prefix", "x"],
-            2,
-            "--input: expected a value, got an empty text",
-        ),
-        (["verify", ""], 2, "PREFIX: expected a value, got an empty text"),
-        (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
-        (
-            ["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"],
-            1,
-            "got a file of the kernel, which",
-        ),
-        (["raw-index", "/proc/cpuinfo", "--output", "x"], 1, "got a file of the kernel, which"),
-        (["raw-index", "/dev/null", "--output", "x"], 1, "/dev/null: cannot be read (a device in place of a file)"),
-        (
-            ["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"],
-            1,
-            "/dev/null: the tokenizer cannot be read (a device in place of a file)",
-        ),
-        (["clean", "s3://"], 1, "got another text; check the address"),
-        (["instruct", "nothing.yaml"], 1, "expected a mapping of options to values, got nothing"),
-        (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
-        (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31, got 'x'"),
-    ],
-    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (["build", "--input", "", *TOKENIZER, "--output-prefix", "x"], 2, "--input: expected a value, got an empty te"),
+    (["verify", ""], 2, "PREFIX: expected a value, got an empty text"),
+    (["build", "--config", "empty.yaml"], 2, "--input: expected a value, got an empty text"),
+    (["build", "--input", "/proc/cpuinfo", *TOKENIZER, "--output-prefix", "x"], 1, "got a file of the kernel, whi"),
+    (["raw-index", "/proc/cpuinfo", "--output", "x"], 1, "got a file of the kernel, which"),
+    (["raw-index", "/dev/null", "--output", "x"], 1, "/dev/null: cannot be read (a device in place of a file)"),
+    (["build", "--input", str(OWN.docs), "--tokenizer-model", "/dev/null", "--output-prefix", "x"], 1,
+     "/dev/null: the tokenizer cannot be read (a device in place of a file)"),
+    (["clean", "s3://"], 1, "got another text; check the address"),
+    (["instruct", "nothing.yaml"], 1, "expected a mapping of options to values, got nothing"),
+    (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
+    (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31, got 'x'"),
+], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
 def test_messages_are_sentences_about_what_was_given(
-    words: list[str],
-    code: int,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     job = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
@@ -197,18 +172,12 @@ def test_messages_are_sentences_about_what_was_given(
     (tmp_path / "nothing.yaml").write_text("")
     (tmp_path / "template.yaml").write_text(f"chat_template_file: none.jinja\n{job}\n")
     (tmp_path / "date.yaml").write_text(f"template_date: x\n{job}\n")
-    try:
-        got = main(words)
-    except SystemExit as end:
-        got = end.code if isinstance(end.code, int) else -1
-    shown = capsys.readouterr().err.splitlines()[-1]
-    assert (got, message in shown) == (code, True), shown
+    assert message in cli(words, code).err.splitlines()[-1]
 
 
-def test_small_builds_are_told_in_small_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_builds_are_told_in_small_units(tmp_path: Path, cli: Cli) -> None:
     good = write(tmp_path / "good.jsonl", GOOD)
-    assert main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "x")]) == 0
-    shown = capsys.readouterr()
+    shown = cli(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "x")])
     assert f"{len(GOOD)} B of input" in shown.out
     assert ", 1 shard, " in shown.out
     assert "1 line = 1 kept" in shown.out
@@ -217,119 +186,66 @@ def test_small_builds_are_told_in_small_units(tmp_path: Path, capsys: pytest.Cap
     assert "e-0" not in shown.out + shown.err
 
 
-def test_slow_engine_and_repeated_inputs_are_said_before_the_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path: Path, cli: Cli) -> None:
     good = write(tmp_path / "good.jsonl", GOOD)
     tokenizer = write(tmp_path / "tokenizer.json", word_piece())
     given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
-    assert main(given) == 0
-    shown = capsys.readouterr().err.splitlines()
+    shown = cli(given).err.splitlines()
     [slow] = [line for line in shown if "which takes" in line]
     assert slow.startswith("tokenizers encodes, which takes about fifty times as long as gigatoken: ")
     [twice] = [line for line in shown if "given more than once" in line]
     [begun] = [line for line in shown if line.startswith("tokenize: ")]
     assert shown.index(slow) < shown.index(twice) < shown.index(begun)
-    assert main([*given, "--fresh", "--engine", "reference"]) == 0
-    assert "which takes" not in capsys.readouterr().err
+    assert "which takes" not in cli([*given, "--fresh", "--engine", "reference"]).err
 
 
-def test_bad_record_with_the_smallest_input_and_offset_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """However many workers meet however many bad records, the same one is named."""
-    first = write(tmp_path / "a.jsonl", GOOD * 400 + b"bad\n" + GOOD * 10 + b"worse\n")
-    second = write(tmp_path / "b.jsonl", b"worst\n" * 50)
-    for workers in ("1", "4"):
-        arguments = ["build", "--input", first, second, *TOKENIZER, "--output-prefix", str(tmp_path / workers / "x")]
-        code = main([*arguments, "--shard-size", "100B", "--workers", workers])
-        assert_one_sentence(capsys, code, r"a\.jsonl, line 401:")
-
-
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("a file, where a folder is wanted")
-    good = write(tmp_path / "good.jsonl", GOOD)
-    code = main(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "file" / "x")])
-    assert_one_sentence(
-        capsys, code, r"file: expected a folder for the work folder, got a file; choose another --work-dir or --output"
-    )
-
-
-def test_too_little_room_is_said_before_work_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_room_is_said_before_work_starts(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 10)
-    code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, code, r"kB are needed for shards and output, 0\.01 kB are free; make room")
+    shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
+    assert_one_sentence(shown, r"kB are needed for shards and output, 0\.01 kB are free; make room")
     assert not (tmp_path / "out" / "x.build").exists()
 
 
-def test_second_driver_on_a_work_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dsindex.store.lock import hold_lock
-
-    os.makedirs(tmp_path / "out" / "x.build")
-    with hold_lock(str(tmp_path / "out" / "x.build" / "owner.json"), what="out/x"):
-        code = main(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")])
-    assert_one_sentence(capsys, code, rf"another driver \(process {os.getpid()} on .* works on ")
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
-        (OutputError("full"), 1, "dsindex build: full"),
-        (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
-    ],
-    ids=["Ctrl-C", "ours", "fault"],
-)
+@pytest.mark.parametrize(("error", "code", "message"), [
+    (KeyboardInterrupt(), 130, "interrupted; finished shards are kept.*same command again"),
+    (OutputError("full"), 1, "dsindex build: full"),
+    (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
+], ids=["Ctrl-C", "ours", "fault"])  # fmt: skip
 def test_how_a_build_ends(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    code: int,
-    message: str,
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("dsindex.cli.build.run_build", fail)
-    got = main(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")])
-    assert_one_sentence(capsys, got, message, expected_code=code)
+    shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
+    assert_one_sentence(shown, message)
 
 
-def test_config_file_and_flags_are_two_spellings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> None:
     config = tmp_path / "build.yaml"
     config.write_text(
         f"input: {OWN.docs}\ntokenizer_model: {OWN.plain_tokenizer}\nappend-eod: true\n"
         f"output_prefix: {tmp_path}/never\nshard_size: 4KiB\njson_keys: [text, title]\n"
     )
-    assert main(["build", "--config", str(config), "--output-prefix", str(tmp_path / "keys")]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["build", "--config", str(config), "--output-prefix", str(tmp_path / "keys")]).out
     assert "keys_text_document" in shown
     for key, prefix in OWN.run("keys").prefixes.items():
         got = tmp_path / f"keys_{key}_document.bin"
         assert got.read_bytes() == prefix.with_name(f"{prefix.name}.bin").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "code"),
-    [
-        ("input: [a\n", "expected YAML", 1),
-        ("- a\n", "expected a mapping", 1),
-        ("colour: red\n", "there is no option 'colour'", 2),
-        ("input: a\ninput: b\n", r"c\.yaml, line 2: expected each key once, got 'input' again, as on line 1", 1),
-        ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
-        ("a: &a [*a]\n", r"c\.yaml, line 1: expected a finite value", 1),
-    ],
-    ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"],
-)
-def test_wrong_config_files_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, code: int
-) -> None:
+@pytest.mark.parametrize(("text", "message", "code"), [
+    ("input: [a\n", "expected YAML", 1),
+    ("- a\n", "expected a mapping", 1),
+    ("colour: red\n", "there is no option 'colour'", 2),
+    ("input: a\ninput: b\n", r"c\.yaml, line 2: expected each key once, got 'input' again, as on line 1", 1),
+    ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
+    ("a: &a [*a]\n", r"c\.yaml, line 1: expected a finite value", 1),
+], ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"])  # fmt: skip
+def test_wrong_config_files_are_named(tmp_path: Path, cli: Cli, text: str, message: str, code: int) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    got = main(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"])
-    assert_one_sentence(capsys, got, message, expected_code=code)
+    assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)
 
 
 UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
@@ -342,35 +258,26 @@ UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'
 @pytest.mark.parametrize(
     "words", [["build", "--config"], ["pack"], ["pack", "--config"], ["instruct"], ["index", "--config"]]
 )
-def test_no_configuration_hangs_a_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
-) -> None:
+def test_no_configuration_hangs_a_command(tmp_path: Path, cli: Cli, words: list[str], text: str) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    assert_one_sentence(
-        capsys, main([*words, str(tmp_path / "c.yaml")]), r"c\.yaml, line \d+: expected (a finite value|at most)"
-    )
+    message = r"c\.yaml, line \d+: expected (a finite value|at most)"
+    assert_one_sentence(cli([*words, str(tmp_path / "c.yaml")], 1), message)
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "dsindex build --input" in capsys.readouterr().out
-    run: Callable[[list[str]], int] = main
-    with pytest.raises(SystemExit, match="0"):
-        run(["build", "--help"])
-    assert "--append-eod" in capsys.readouterr().out
+def test_help_teaches(cli: Cli) -> None:
+    assert "dsindex build --input" in cli([], 2).out
+    assert "--append-eod" in cli(["build", "--help"]).out
 
 
-def test_mended_input_is_no_other_plan_where_nothing_was_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mended_input_is_no_other_plan_where_nothing_was_done(tmp_path: Path, cli: Cli) -> None:
     """A first shard that fails leaves nothing to continue; with finished shards a changed input is refused."""
     path = tmp_path / "in.jsonl"
     arguments = ["build", "--input", str(path), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")]
     write(path, b"broken\n")
-    assert_one_sentence(capsys, main(arguments), r"in\.jsonl, line 1:")
+    assert_one_sentence(cli(arguments, 1), r"in\.jsonl, line 1:")
     write(path, GOOD * 40 + b"broken\n")
-    assert_one_sentence(capsys, main([*arguments, "--shard-size", "64B"]), r"in\.jsonl, line 41:")
+    assert_one_sentence(cli([*arguments, "--shard-size", "64B"], 1), r"in\.jsonl, line 41:")
     write(path, GOOD * 41)
     refusal = r"unfinished build of another plan is here: the input .* was written again .*--fresh"
-    assert_one_sentence(capsys, main([*arguments, "--shard-size", "64B"]), refusal)
+    assert_one_sentence(cli([*arguments, "--shard-size", "64B"], 1), refusal)
     assert main([*arguments, "--shard-size", "64B", "--fresh"]) == 0

@@ -27,8 +27,7 @@ def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     code = main(["mix", *words.split()])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return code, *capsys.readouterr()
 
 
 def plan(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -112,21 +111,15 @@ def check(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (f"web=60% books=40% --tokens 1k {JOB}", "draws what is intended\n  web: 60 of 100 samples, 60%"),
-        (f"books=40% web=60% {JOB}", "draws what is intended\n  books: 40 of 100 samples, 40%"),
-        (f"web=60.02% books=39.98% {JOB}", "draws what is intended"),
-        (f"web=50% books=50% {JOB}", "FOUND: web: 60 of 100 samples, 60%, are drawn from it, but 50% are intended"),
-        (
-            f"web=60% books=40% --tokens 2k {JOB}",
-            "FOUND: the blend has 1,000 tokens (100 samples of 10), but 2,000 are intended",
-        ),
-        ("web=60% books=40% --seq-length 10 --split 9,1", "FOUND: the caches were built with the split '1'"),
-        (f"web=60% code=40% {JOB}", "got blends of other datasets only (web, books); check"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (f"web=60% books=40% --tokens 1k {JOB}", "draws what is intended\n  web: 60 of 100 samples, 60%"),
+    (f"books=40% web=60% {JOB}", "draws what is intended\n  books: 40 of 100 samples, 40%"),
+    (f"web=60.02% books=39.98% {JOB}", "draws what is intended"),
+    (f"web=50% books=50% {JOB}", "FOUND: web: 60 of 100 samples, 60%, are drawn from it, but 50% are intended"),
+    (f"web=60% books=40% --tokens 2k {JOB}", "FOUND: the blend has 1,000 tokens (100 samples of 10), but 2,000 ar"),
+    ("web=60% books=40% --seq-length 10 --split 9,1", "FOUND: the caches were built with the split '1'"),
+    (f"web=60% code=40% {JOB}", "got blends of other datasets only (web, books); check"),
+])  # fmt: skip
 def test_check_compares_with_what_the_caches_draw(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, shown = check(words, capsys)
     assert message in shown
@@ -211,33 +204,30 @@ def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[
     assert "cannot be read as a dataset index" in check(f"web=60% books=40% {JOB}", capsys)[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        ("", 2, "give at least one dataset"),
-        ("web=3", 2, "web: expected 40% of the tokens, 2.5epochs, 10B tokens, or rest, got '3': write 3%"),
-        ("web --data-path web", 2, "not both"),
-        ("web --tokens 1B --train-samples 3", 2, "give one of --tokens, --train-samples and --train-iters"),
-        ("web --check", 2, "--check needs --data-cache-path"),
-        ("web --valid-data-path code", 2, "need --per-split-data-args-path"),
-        ("=40%", 2, "expected a dataset as PREFIX or PREFIX=AMOUNT, got '=40%'"),
-        ("--data-path 1e308 web 1e308 books", 1, "expected weights with a finite sum"),
-        ("web linked", 1, "expected every dataset once"),
-        ("nope=3epochs", 1, "nope.idx: no such file; use a path without .bin and .idx"),
-        ("chat", 1, "chat.idx: no such file; did you mean chat_loss_mask, chat_text_document?"),
-        ("chat_loss_mask", 1, "got the loss mask of instruction data; use chat_text_document"),
-        ("floats", 1, "expected a dataset of tokens, which are integers, got float32"),
-        ("empty", 1, "expected tokens to draw, got a dataset without any"),
-        ("web web.idx", 1, "expected every dataset once"),
-        ("--data-path 0.5 web books", 1, "expected a weight before each dataset or before none, got 0.5"),
-        ("--data-path 0 web 1 books", 1, "expected a positive weight for web"),
-        ("web --tokens 79 --global-batch-size 8", 1, "a run of at least one iteration, 80 tokens, got 79"),
-        ("web --tokens 999999T", 1, "more than the 2147483647 that Megatron can count"),
-        ("web --split 0,1", 1, "expected a share for train"),
-        ("web books --check --data-cache-path nowhere", 1, "nowhere: expected a folder with index caches"),
-        ("web --per-split-data-args-path m.json --valid-data-path nope", 1, "nope.idx: no such file"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "message"), [
+    ("", 2, "give at least one dataset"),
+    ("web=3", 2, "web: expected 40% of the tokens, 2.5epochs, 10B tokens, or rest, got '3': write 3%"),
+    ("web --data-path web", 2, "not both"),
+    ("web --tokens 1B --train-samples 3", 2, "give one of --tokens, --train-samples and --train-iters"),
+    ("web --check", 2, "--check needs --data-cache-path"),
+    ("web --valid-data-path code", 2, "need --per-split-data-args-path"),
+    ("=40%", 2, "expected a dataset as PREFIX or PREFIX=AMOUNT, got '=40%'"),
+    ("--data-path 1e308 web 1e308 books", 1, "expected weights with a finite sum"),
+    ("web linked", 1, "expected every dataset once"),
+    ("nope=3epochs", 1, "nope.idx: no such file; use a path without .bin and .idx"),
+    ("chat", 1, "chat.idx: no such file; did you mean chat_loss_mask, chat_text_document?"),
+    ("chat_loss_mask", 1, "got the loss mask of instruction data; use chat_text_document"),
+    ("floats", 1, "expected a dataset of tokens, which are integers, got float32"),
+    ("empty", 1, "expected tokens to draw, got a dataset without any"),
+    ("web web.idx", 1, "expected every dataset once"),
+    ("--data-path 0.5 web books", 1, "expected a weight before each dataset or before none, got 0.5"),
+    ("--data-path 0 web 1 books", 1, "expected a positive weight for web"),
+    ("web --tokens 79 --global-batch-size 8", 1, "a run of at least one iteration, 80 tokens, got 79"),
+    ("web --tokens 999999T", 1, "more than the 2147483647 that Megatron can count"),
+    ("web --split 0,1", 1, "expected a share for train"),
+    ("web books --check --data-cache-path nowhere", 1, "nowhere: expected a folder with index caches"),
+    ("web --per-split-data-args-path m.json --valid-data-path nope", 1, "nope.idx: no such file"),
+])  # fmt: skip
 def test_wrong_use_is_one_sentence(
     words: str, code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.shards.tokenize import ShardQuarantine, quarantine_line, write_quarantine
-from dsindex.execution.progress.displays import write_json_line
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.storage import atomic_writer
 from dsindex.text.record_blocks import BadRecord
@@ -19,6 +18,8 @@ from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
 TOKENIZER = os.fsdecode(b"tok\xe7")
@@ -146,30 +147,21 @@ def test_conversations_are_read_and_written(folder: Path, capsys: pytest.Capture
         "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")']\n"
     )
     words = [
-        "--input",
-        conversations,
-        "--tokenizer-model",
-        TOKENIZER,
-        "--output-prefix",
-        PREFIX,
-        "--seq-length",
-        "2048",
-    ]
+        "--input", conversations, "--tokenizer-model", TOKENIZER, "--output-prefix", PREFIX, "--seq-length", "2048",
+    ]  # fmt: skip
     assert main(["instruct", config, *words, "--executor", "local"]) == 0, capsys.readouterr()
     assert main(["instruct", config, *words, "--executor", "local"]) == 0
     assert "already complete" in capsys.readouterr().out
     assert main(["verify", DATASET]) == 0
 
 
-def test_configuration_spells_such_names_as_escapes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configuration_spells_such_names_as_escapes(folder: Path, cli: Cli) -> None:
     text = 'input: ["caf\\udce9.jsonl"]\ntokenizer_model: "tok\\udce7"\noutput_prefix: "out\\udcff"\nexecutor: local\n'
     (folder / "build.yaml").write_text(text)
     assert main(["build", "--config", "build.yaml"]) == 0
     assert os.path.exists(f"{DATASET}.idx")
     (folder / "build.yaml").write_text(text.replace("\\udce9", "\\ud800").replace("\\udce7", "\\0"))
-    capsys.readouterr()
-    assert main(["build", "--config", "build.yaml"]) == 2
-    shown = capsys.readouterr().err
+    shown = cli(["build", "--config", "build.yaml"], 2).err
     assert r"--input: expected a text that can be typed and can name a file, got 'caf\ud800.jsonl'" in shown
     assert r"--tokenizer-model: expected a text that can be typed and can name a file, got 'tok\x00'" in shown
 
@@ -182,11 +174,6 @@ def test_key_without_utf8_can_be_asked_for(folder: Path, lines: bytes) -> None:
     assert build("--json-keys", "\udcff") == 0
     assert os.path.getsize(f"{PREFIX}_\udcff_document.bin") > 0
     assert build("--json-keys", "\ud800") == 2
-
-
-def test_log_lines_hold_such_names(capsys: pytest.CaptureFixture[str]) -> None:
-    write_json_line("message", {"message": INPUT})
-    assert json.loads(capsys.readouterr().err)["message"] == INPUT
 
 
 def test_control_characters_in_a_name_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,9 +190,7 @@ FORGED = "x\nFOUND: forged\x1b[2J"
 """A name of several lines, the last of which another command could have written."""
 
 
-def test_names_forge_no_line_of_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_forge_no_line_of_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.chdir(tmp_path)
     source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
     (tmp_path / source).write_bytes(GOOD * 5)
@@ -214,38 +199,22 @@ def test_names_forge_no_line_of_output(
     cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
     (tmp_path / "empty.bin").write_bytes(b"")
     commands: list[tuple[int, list[str]]] = [
-        (0, ["build", *given, *cache]),
-        (0, ["build", *given]),
-        (1, ["build", *given, "--append-eod"]),
+        (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
         (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
-        (0, ["build", *given, "--check"]),
-        (0, ["plan", *given]),
+        (0, ["build", *given, "--check"]), (0, ["plan", *given]),
         (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
-        (0, ["verify", prefix, "--cache", f"{FORGED}c"]),
-        (1, ["verify", FORGED]),
-        (1, ["compare", prefix, f"{FORGED}m"]),
-        (0, ["inspect", prefix]),
-        (0, ["inspect", f"{FORGED}c"]),
-        (0, ["mix", prefix, "--seq-length", "2"]),
-        (0, ["trace", f"{FORGED}c", "--sample", "0"]),
+        (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
+        (1, ["compare", prefix, f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
+        (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
         (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
-        (0, ["convert", prefix, f"{FORGED}.pbin"]),
-        (0, ["raw-index", source]),
-        (0, ["repair", prefix, "--output", f"{FORGED}r"]),
-        (1, ["repair", "empty", "--output", f"{FORGED}r"]),
-        (1, ["clean", FORGED]),
-        (2, ["build", f"--{FORGED}"]),
-        (2, ["build", *given, "--engine", FORGED]),
-    ]
+        (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
+        (0, ["repair", prefix, "--output", f"{FORGED}r"]), (1, ["repair", "empty", "--output", f"{FORGED}r"]),
+        (1, ["clean", FORGED]), (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
+    ]  # fmt: skip
     lines: list[str] = []
     for code, command in commands:
-        try:
-            got = main(command)
-        except SystemExit as end:
-            got = end.code if isinstance(end.code, int) else -1
-        shown = capsys.readouterr()
-        assert got == code, (command, shown)
+        shown = cli(command, code)
         lines += [line for line in (shown.out + shown.err).splitlines() if FORGED.splitlines()[1][:5] in line]
         assert "\x1b" not in shown.out + shown.err, command
         forged = [line for line in (shown.out + shown.err).splitlines() if line.startswith("FOUND: forged")]

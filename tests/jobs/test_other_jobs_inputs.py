@@ -12,21 +12,20 @@ import pytest
 
 from dsindex.api.verify import verify
 from dsindex.cli.main import main
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.instruction.config import check_config
-from dsindex.jobs.instruct import run_instruct
-from dsindex.jobs.pack import run_pack
 from dsindex.options.build import BuildConfig
-from dsindex.options.instruct import InstructConfig
 from dsindex.options.pack import PackConfig
 from dsindex.tools.estimate import run_plan
+from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
 from tests.support.compressed import zstd_frames
-from tests.support.conversations import CONVERSATIONS, SPEC
+from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 
 RECORDS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]
@@ -46,17 +45,7 @@ def write(folder: Path, name: str) -> Path:
 
 def pack(source: Path, out: Path, **options: Any) -> bytes:
     out.mkdir()
-    config = PackConfig(
-        **{
-            "input": (str(source),),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "output": str(out / "x.pbin"),
-            "executor": "local",
-            "workers": 2,
-            **options,
-        }
-    )
-    run_pack(config, reporter=Reporter())
+    run_config(config_of(PackConfig, source, output=str(out / "x.pbin"), **options))
     return (out / "x.pbin").read_bytes()
 
 
@@ -82,21 +71,8 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_s
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=9)
     found = {}
     for name in ("x.jsonl", "x.gz", "x.zst", "x.parquet"):
-        config = InstructConfig(
-            input=(str(tmp_path / name),),
-            tokenizer_model=str(OWN.plain_tokenizer),
-            output_prefix=str(tmp_path / f"out-{name}" / "chat"),
-            executor="local",
-            workers=2,
-            shard_size=shard_size,
-            seq_length=768,
-            on_bad_record="quarantine",
-            split="8,1,1",
-            export=("sft",),
-        )
-        run_instruct(
-            config, check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test"), reporter=Reporter()
-        )
+        options = {"input": (str(tmp_path / name),), "shard_size": shard_size, "export": ("sft",)}
+        run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
         found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_sft/*.jsonl")}
@@ -106,15 +82,11 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_s
 
 
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.parquet"])
-def test_plan_and_check_read_every_container(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_and_check_read_every_container(tmp_path: Path, name: str, cli: Cli) -> None:
     source = write(tmp_path, name)
     options = ["--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer)]
     options += ["--output-prefix", str(tmp_path / "x"), "--executor", "local"]
     assert main(["plan", *options]) == 0
-    assert main(["build", "--check", *options]) == 0
-    assert "all is well" in capsys.readouterr().out
-    config = BuildConfig(
-        input=(str(source),), tokenizer_model=str(OWN.plain_tokenizer), output_prefix=str(tmp_path / "x"), workers=1
-    )
-    estimate = run_plan(config)
+    assert "all is well" in cli(["build", "--check", *options]).out
+    estimate = run_plan(config_of(BuildConfig, source, output_prefix=str(tmp_path / "x"), workers=1))
     assert estimate.documents == pytest.approx(len(RECORDS), rel=0.3)

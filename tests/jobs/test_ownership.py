@@ -167,16 +167,6 @@ def test_foreign_dataset_is_not_replaced(work: list[str], capsys: pytest.Capture
     assert contents("out")["out/x_text_document.bin"] != before["out/x_text_document.bin"]
 
 
-def test_foreign_pbin_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("out").mkdir()
-    Path("work").mkdir()
-    Path("out/p.pbin").write_bytes(b"mine")
-    command = ["pack", "--input", "a.jsonl", *TOKENIZER[:2], "--eod-token", "<|endoftext|>", "--output", "out/p.pbin"]
-    assert main([*command, "--work-dir", "work"]) == 1
-    assert "exists already" in message(capsys)
-    assert Path("out/p.pbin").read_bytes() == b"mine"
-
-
 def test_file_that_replaced_ours_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     assert build("a.jsonl") == 0
     Path("out/x_text_document.idx").unlink()
@@ -273,15 +263,6 @@ def test_fresh_that_fails_its_checks_removes_nothing(options: list[str]) -> None
     flags = [word for pair in command.items() for word in pair]
     assert main(["build", *flags, "--append-eod", "--fresh"]) == 1
     assert contents("out") == before
-
-
-def test_fresh_replaces_another_plan_and_leaves_nothing_of_it() -> None:
-    assert build("a.jsonl", options=["--keep-shards"]) == 0
-    assert build("b.jsonl", options=["--fresh"]) == 0
-    got = datasets()
-    shutil.rmtree("out")
-    assert build("b.jsonl") == 0
-    assert got == datasets()
 
 
 def test_two_builds_to_one_output_do_not_meet(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, Parser, make_parser
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
@@ -55,31 +55,8 @@ def test_no_flag_silently_replaces_an_earlier_one(
     assert "expected once, got" in shown
 
 
-def test_repeated_inputs_are_all_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = OWN.docs.read_bytes().splitlines(keepends=True)
-    (tmp_path / "a.jsonl").write_bytes(b"".join(lines[:3]))
-    (tmp_path / "b.jsonl").write_bytes(b"".join(lines[3:5]))
-    a, b = str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")
-    build = ["build", *TOKENIZER, "--executor", "local"]
-    assert main([*build, "--input", a, "--input", b, "--output-prefix", str(tmp_path / "repeated")]) == 0
-    assert "5 lines = 5 kept" in capsys.readouterr().out
-    assert main([*build, "--input", a, b, "--output-prefix", str(tmp_path / "once")]) == 0
-    repeated, once = (tmp_path / f"{name}_text_document.bin" for name in ("repeated", "once"))
-    assert repeated.read_bytes() == once.read_bytes()
-
-
-def test_single_flag_twice_is_refused_with_both_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["build", "--output-prefix", str(tmp_path / "x"), "--output-prefix=y"])
-    assert f"argument --output-prefix: expected once, got '{tmp_path}/x' and then 'y'; leave one out" in (
-        capsys.readouterr().err
-    )
-
-
-def test_abbreviated_flag_is_the_same_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["build", "--output-pre", "x", "--output-prefix", "y"])
-    assert "expected once" in capsys.readouterr().err
+def test_abbreviated_flag_is_the_same_flag(cli: Cli) -> None:
+    assert "expected once" in cli(["build", "--output-pre", "x", "--output-prefix", "y"], 2).err
 
 
 def test_one_parser_reads_several_command_lines() -> None:

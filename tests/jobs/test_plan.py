@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.engine.identity import Plan, describe_changes, has_added_inputs
-from dsindex.engine.inputs import (
-    MAX_SHARDS,
-    InputFile,
-    choose_shard_size,
-    choose_shard_sizes,
-    find_inputs,
-    plan_shards,
-)
+from dsindex.engine.inputs import MAX_SHARDS, InputFile, choose_shard_size, choose_shard_sizes, find_inputs, plan_shards
 from dsindex.options.numbers import parse_size
 
 if TYPE_CHECKING:
@@ -45,20 +38,10 @@ def test_choose_shard_size_keeps_builds_below_a_hundred_thousand_shards(total: i
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("megabytes", "sizes"),
-    [
-        ([1], [2]),
-        ([41], [2]),
-        ([65], [4]),
-        ([1024], [32]),
-        ([4096], [64]),
-        ([41] * 3, [2, 4, 4]),
-        ([1, 4096, 1], [2, 64, 64]),
-        ([1, 7_199_999], [2, 72]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("megabytes", "sizes"), [
+    ([1], [2]), ([41], [2]), ([65], [4]), ([1024], [32]), ([4096], [64]), ([41] * 3, [2, 4, 4]),
+    ([1, 4096, 1], [2, 64, 64]), ([1, 7_199_999], [2, 72]),
+], ids=str)  # fmt: skip
 def test_small_jobs_get_small_shards(megabytes: list[int], sizes: list[int]) -> None:
     files = [file_of(str(n), size * MIB) for n, size in enumerate(megabytes)]
     assert [-(-size // MIB) for size in choose_shard_sizes(files)] == sizes
@@ -100,19 +83,16 @@ SETTINGS = {"tokenizer": "aa", "append-eod": 0}
 OLD = Plan(settings=SETTINGS, inputs=(file_of("a"), file_of("b"))).to_json()
 
 
-@pytest.mark.parametrize(
-    ("settings", "inputs", "message"),
-    [
-        ({}, [file_of("a"), file_of("b")], None),
-        ({}, [file_of("a"), file_of("new"), file_of("b")], None),
-        ({"append-eod": None}, [file_of("a"), file_of("b")], "append-eod was on (token 0) and is off"),
-        ({"engine": "x"}, [file_of("a"), file_of("b")], 'engine was not set and is "x"'),
-        ({}, [file_of("a")], "the input /b is missing from --input"),
-        ({}, [file_of("a"), file_of("b", 11)], "the input /b was written again (10 bytes then, 11 now)"),
-        ({}, [file_of("a"), file_of("b", version="2")], "the input /b was written again (10 bytes then, 10 now)"),
-        ({}, [file_of("b"), file_of("a")], "the inputs are in another order"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "inputs", "message"), [
+    ({}, [file_of("a"), file_of("b")], None),
+    ({}, [file_of("a"), file_of("new"), file_of("b")], None),
+    ({"append-eod": None}, [file_of("a"), file_of("b")], "append-eod was on (token 0) and is off"),
+    ({"engine": "x"}, [file_of("a"), file_of("b")], 'engine was not set and is "x"'),
+    ({}, [file_of("a")], "the input /b is missing from --input"),
+    ({}, [file_of("a"), file_of("b", 11)], "the input /b was written again (10 bytes then, 11 now)"),
+    ({}, [file_of("a"), file_of("b", version="2")], "the input /b was written again (10 bytes then, 10 now)"),
+    ({}, [file_of("b"), file_of("a")], "the inputs are in another order"),
+])  # fmt: skip
 def test_describe_changes_names_each(settings: dict[str, object], inputs: list[InputFile], message: str | None) -> None:
     plan = Plan(settings={**SETTINGS, **settings}, inputs=tuple(inputs))
     assert describe_changes(OLD, plan, may_grow=True) == ([] if message is None else [message])

@@ -10,26 +10,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.jobs.build import run_build
 from dsindex.tools import estimate
 from dsindex.tools.estimate import file_system, find_limits, find_place_limits, run_plan
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 
-def test_plan_agrees_with_the_build_that_follows(
-    make_config: Callable[..., BuildConfig], quiet: Reporter, tmp_path: Path
-) -> None:
+def test_plan_agrees_with_the_build_that_follows(make_config: Callable[..., BuildConfig], tmp_path: Path) -> None:
     """The sample of a small input is all of it, so the figures are exact."""
     config = make_config(json_keys=("text",), keep_shards=True)
     plan = run_plan(config)
     assert os.listdir(tmp_path) == []
-    report = run_build(config, reporter=quiet)
+    report = run_config(config)
     built = report.datasets[0]
     assert plan.num_shards == report.run.shards
     assert plan.documents == built.num_documents
@@ -69,31 +67,23 @@ def test_time_and_memory_are_of_the_workers_asked_for(make_config: Callable[...,
 
 
 SMALL: dict[str, Any] = {
-    "documents": 1e6,
-    "bin_bytes": 1e9,
-    "longest_document": 10**6,
-    "vocabulary_size": 50257,
-    "num_shards": 1000,
-    "wanted_shard_size": 64 << 20,
-    "shard_size": 64 << 20,
-}
+    "documents": 1e6, "bin_bytes": 1e9, "longest_document": 10**6, "vocabulary_size": 50257, "num_shards": 1000,
+    "wanted_shard_size": 64 << 20, "shard_size": 64 << 20,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"documents": 2.0**31}, ["document index is int32 and ends at 2,147,483,647"]),
-        ({"documents": 2.0**31 - 1}, []),
-        ({"longest_document": 2**31}, ["a document of 2,147,483,648 tokens: an .idx holds lengths as int32"]),
-        ({"vocabulary_size": 65_500}, ["tokens take 4 bytes"]),
-        ({"vocabulary_size": 65_499}, []),
-        ({"bin_bytes": 20e12}, ["a .bin of 20.0 TB: a file on ext4 has at most 16 TiB"]),
-        ({"bin_bytes": 60e12}, ["an S3 upload has at most 10,000 parts", "ext4"]),
-        ({"shard_size": 128 << 20}, ["shards of 128 MiB instead of 64 MiB"]),
-        ({"num_shards": 1_000_000}, ["1,000,000 shards, since no shard spans two inputs"]),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, []),
+    ({"documents": 2.0**31}, ["document index is int32 and ends at 2,147,483,647"]),
+    ({"documents": 2.0**31 - 1}, []),
+    ({"longest_document": 2**31}, ["a document of 2,147,483,648 tokens: an .idx holds lengths as int32"]),
+    ({"vocabulary_size": 65_500}, ["tokens take 4 bytes"]),
+    ({"vocabulary_size": 65_499}, []),
+    ({"bin_bytes": 20e12}, ["a .bin of 20.0 TB: a file on ext4 has at most 16 TiB"]),
+    ({"bin_bytes": 60e12}, ["an S3 upload has at most 10,000 parts", "ext4"]),
+    ({"shard_size": 128 << 20}, ["shards of 128 MiB instead of 64 MiB"]),
+    ({"num_shards": 1_000_000}, ["1,000,000 shards, since no shard spans two inputs"]),
+])  # fmt: skip
 def test_limits_are_said_where_they_begin(changes: dict[str, Any], expected: list[str]) -> None:
     limits = find_limits(**{**SMALL, **changes})
     assert len(limits) == len(expected)
@@ -110,13 +100,7 @@ broken
 
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [
-        ("/home/x", "ext4"),
-        ("/mnt", "nfs4"),
-        ("/mnt/a/b", "nfs4"),
-        ("/mnt/fast disk/b", "xfs"),
-        ("/mntx", "ext4"),
-    ],
+    [("/home/x", "ext4"), ("/mnt", "nfs4"), ("/mnt/a/b", "nfs4"), ("/mnt/fast disk/b", "xfs"), ("/mntx", "ext4")],
 )
 def test_file_system_is_that_of_the_longest_mount(folder: str, kind: str, tmp_path: Path) -> None:
     table = tmp_path / "mounts"
@@ -137,13 +121,12 @@ def test_network_storage_and_full_disks_are_limits(tmp_path: Path, monkeypatch: 
 
 
 def test_command_takes_the_options_of_build_and_prints(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_config: Callable[..., BuildConfig], tmp_path: Path, cli: Cli
 ) -> None:
     config = make_config()
     words = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--append-eod"]
     more = ["--epochs", "2", "--seq-length", "128", "--shard-size", "8KiB", "--workers", "3"]
-    assert main(["plan", *words, *more, "--output-prefix", config.output_prefix]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["plan", *words, *more, "--output-prefix", config.output_prefix]).out
     names = [line.split("  ")[0] for line in shown.splitlines()]
     assert names == [
         *["inputs", "sample", "shards", "documents", "tokens", "output", "work folder", "time", "memory", "limit"]

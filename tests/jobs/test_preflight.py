@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.engine import nodes
 from dsindex.engine.nodes import check_nodes, require_sound
 from dsindex.engine.source import open_source
 from dsindex.errors import InputError, TokenizerError
 from dsindex.execution.calls import THIS_MACHINE, Call, NodeAnswer
 from dsindex.execution.local import ThreadExecutor
-from dsindex.jobs.build import run_build
-from dsindex.store.storage import nearest_folder
 from dsindex.tools import check
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
 
 @dataclass
@@ -208,23 +206,18 @@ def test_cluster_without_nodes_is_refused() -> None:
 
 
 def test_build_on_a_cluster_looks_at_its_nodes_first(
-    make_config: Callable[..., BuildConfig], own_input: Path, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    make_config: Callable[..., BuildConfig], own_input: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster({"b": lambda: moved_away(own_input)})
     monkeypatch.setattr("dsindex.engine.start.make_executor", lambda _config, **_options: cluster)
     config = make_config(input=(str(own_input),))
     with pytest.raises(InputError, match=f"^b: {own_input}: cannot be read"):
-        run_build(config, reporter=quiet)
+        run_config(config)
     folder = Path(f"{config.output_prefix}.build")
     assert not (folder / "shards").exists()
     assert json.loads((folder / "progress.json").read_bytes())["state"] == "failed"
     cluster = Cluster()
-    assert run_build(config, reporter=quiet).datasets[0].num_documents > 0
-
-
-def test_nearest_folder_is_the_one_that_exists(tmp_path: Path) -> None:
-    assert nearest_folder(str(tmp_path)) == str(tmp_path)
-    assert nearest_folder(str(tmp_path / "x" / "y")) == str(tmp_path)
+    assert run_config(config).datasets[0].num_documents > 0
 
 
 # The command
@@ -236,10 +229,9 @@ def words_of(config: BuildConfig, *more: str) -> list[str]:
 
 
 def test_check_prints_a_table_and_builds_nothing(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_config: Callable[..., BuildConfig], tmp_path: Path, cli: Cli
 ) -> None:
-    assert main(words_of(make_config())) == 0
-    shown = capsys.readouterr()
+    shown = cli(words_of(make_config()))
     header, row, *_ = shown.out.splitlines()
     assert header.split()[:2] == ["node", "inputs"]
     assert row.startswith(THIS_MACHINE)
@@ -251,15 +243,11 @@ def test_check_prints_a_table_and_builds_nothing(
 
 
 def test_check_with_faults_ends_with_1(
-    make_config: Callable[..., BuildConfig],
-    own_input: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    make_config: Callable[..., BuildConfig], own_input: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster({"b": lambda: moved_away(own_input)})
     monkeypatch.setattr(check, "make_executor", lambda _config: cluster)
-    assert main(words_of(make_config(input=(str(own_input),)))) == 1
-    shown = capsys.readouterr()
+    shown = cli(words_of(make_config(input=(str(own_input),))), 1)
     assert "0 of 1" in shown.out
     assert "nothing was built" in shown.out
     assert "all is well" not in shown.out
@@ -267,19 +255,7 @@ def test_check_with_faults_ends_with_1(
 
 
 def test_check_refuses_what_does_not_fit(
-    make_config: Callable[..., BuildConfig], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    make_config: Callable[..., BuildConfig], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
-    assert main(words_of(make_config())) == 1
-    assert "kB are needed for shards and output, 1.00 kB are free" in capsys.readouterr().err
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_every_node_of_ray_is_asked(make_config: Callable[..., BuildConfig], quiet: Reporter) -> None:
-    report = check.run_check(make_config(executor="ray"), reporter=quiet)
-    [node] = report.nodes
-    assert node.facts is not None
-    assert node.facts.tokenizer == "audited"
-    assert report.faults == ()
-    assert node.node.count(".") == 3  # its address
+    assert "kB are needed for shards and output, 1.00 kB are free" in cli(words_of(make_config()), 1).err

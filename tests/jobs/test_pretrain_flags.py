@@ -23,6 +23,8 @@ from tests.support.golden import GOLDEN, OWN
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 JOB = """
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --sequence-parallel --num-layers 32
     --hidden-size 4096 --micro-batch-size 1 --lr 3.0e-4 --min-lr=3.0e-5 --lr-warmup-init -1e-9 --bf16
@@ -31,12 +33,10 @@ JOB = """
 OWN_FLAGS = f"--data-path {GOLDEN / 'merged'} --seq-length 32 --num-samples 100,10,10 --split 90,5,5 --seed 7"
 
 
-def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, cli: Cli) -> None:
     own = ["index", *shlex.split(OWN_FLAGS), "--executor", "local", "--data-cache-path"]
-    assert main([*own, str(tmp_path / "alone")]) == 0
-    assert "without effect" not in capsys.readouterr().err
-    assert main([*own, str(tmp_path / "pasted"), *shlex.split(JOB)]) == 0
-    shown = capsys.readouterr().err
+    assert "without effect" not in cli([*own, str(tmp_path / "alone")]).err
+    shown = cli([*own, str(tmp_path / "pasted"), *shlex.split(JOB)]).err
     assert sorted(os.listdir(tmp_path / "pasted")) == sorted(os.listdir(tmp_path / "alone"))
     notes = [line for line in shown.splitlines() if "without effect" in line]
     assert len(notes) == 1
@@ -60,36 +60,28 @@ def test_refused_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> No
     assert "dsindex build: --data-path: a build indexes its own output" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "remaining", "found"),
-    [
-        ("--lr 1 --seed 2", "--seed 2", {"lr": ("1",)}),
-        ("--lr=1 --lr-warmup-init -1.5", "", {"lr": ("1",), "lr-warmup-init": ("-1.5",)}),
-        ("--cp-comm-type p2p a2a --bf16", "", {"cp-comm-type": ("p2p", "a2a"), "bf16": ()}),
-        ("--spec", "", {"spec": ()}),
-        ("--data-path a b --bf16 --data-path c", "--data-path a b --data-path c", {"bf16": ()}),
-        ("--micro-batch 4", "--micro-batch 4", {}),
-        ("--seed 1 -- --bf16", "--seed 1 -- --bf16", {}),
-    ],
-)
+@pytest.mark.parametrize(("words", "remaining", "found"), [
+    ("--lr 1 --seed 2", "--seed 2", {"lr": ("1",)}),
+    ("--lr=1 --lr-warmup-init -1.5", "", {"lr": ("1",), "lr-warmup-init": ("-1.5",)}),
+    ("--cp-comm-type p2p a2a --bf16", "", {"cp-comm-type": ("p2p", "a2a"), "bf16": ()}),
+    ("--spec", "", {"spec": ()}),
+    ("--data-path a b --bf16 --data-path c", "--data-path a b --data-path c", {"bf16": ()}),
+    ("--micro-batch 4", "--micro-batch 4", {}),
+    ("--seed 1 -- --bf16", "--seed 1 -- --bf16", {}),
+])  # fmt: skip
 def test_flags_are_separated_with_their_values(words: str, remaining: str, found: dict[str, tuple[str, ...]]) -> None:
     own = {"--data-path", "--seed"}
     assert split_pretrain_flags(words.split(), own=own) == (remaining.split(), found)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--data-path a --bf16 b", "--bf16: expected no value, as in pretrain_gpt.py, got b"),
-        ("--bf16=yes", "--bf16: expected no value, as in pretrain_gpt.py, got yes"),
-        ("--lr --bf16", "--lr: expected one value, as in pretrain_gpt.py, got none"),
-        ("--data-path a --lr 1 b", "--lr: expected one value, as in pretrain_gpt.py, got 1 b"),
-    ],
-)
-def test_no_word_is_lost(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["index", *words.split()])
-    assert message in capsys.readouterr().err
+@pytest.mark.parametrize(("words", "message"), [
+    ("--data-path a --bf16 b", "--bf16: expected no value, as in pretrain_gpt.py, got b"),
+    ("--bf16=yes", "--bf16: expected no value, as in pretrain_gpt.py, got yes"),
+    ("--lr --bf16", "--lr: expected one value, as in pretrain_gpt.py, got none"),
+    ("--data-path a --lr 1 b", "--lr: expected one value, as in pretrain_gpt.py, got 1 b"),
+])  # fmt: skip
+def test_no_word_is_lost(words: str, message: str, cli: Cli) -> None:
+    assert message in cli(["index", *words.split()], 2).err
 
 
 def test_every_name_has_one_number_of_values() -> None:
@@ -105,25 +97,15 @@ def test_build_names_flags_of_both_programs_in_one_note(tmp_path: Path, capsys: 
         assert note.count(f"{flag} ") == 1
 
 
-def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "c.yaml").write_text("pretrain_flags: [bf16]\n")
-    assert main(["index", "--config", str(tmp_path / "c.yaml")]) == 2
-    assert "there is no option 'pretrain_flags'" in capsys.readouterr().err
+    assert "there is no option 'pretrain_flags'" in cli(["index", "--config", str(tmp_path / "c.yaml")], 2).err
 
 
 def test_submitted_command_may_have_them_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = [
-        "index",
-        "--data-path",
-        "/data/x",
-        "--seq-length",
-        "32",
-        "--epochs",
-        "1",
-        "--micro-batch-size",
-        "4",
-        "--bf16",
-    ]
+        "index", "--data-path", "/data/x", "--seq-length", "32", "--epochs", "1", "--micro-batch-size", "4", "--bf16",
+    ]  # fmt: skip
     cache = ["--data-cache-path", str(tmp_path)]
     assert main(["submit", "--dry-run", "--address", "http://127.0.0.1:1", "--", *job, *cache]) == 0
     assert "--micro-batch-size 4 --bf16" in capsys.readouterr().out

@@ -16,17 +16,13 @@ from dsindex.engine.ledger import Ledger
 from dsindex.errors import BadRecordError, InputError
 from dsindex.execution.local import ThreadExecutor
 from dsindex.formats.pbin import PBIN_VERSIONS
-from dsindex.instruction.config import check_config
-from dsindex.jobs.build import run_build
-from dsindex.jobs.instruct import run_instruct
-from dsindex.jobs.pack import run_pack
 from dsindex.options.build import BuildConfig
-from dsindex.options.instruct import InstructConfig
 from dsindex.options.pack import PackConfig
 from dsindex.store.reading import digest_file
+from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
 from tests.jobs.test_dispatch import FakeExecutor
-from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -35,14 +31,12 @@ if TYPE_CHECKING:
 
     from dsindex.engine.merge import MergeRange, RangeResult
     from dsindex.execution.calls import Call
-    from dsindex.execution.progress.reporter import Reporter
 
     MakeConfig = Callable[..., BuildConfig]
 
 STEP = 4096
 """Bytes of a range in these tests; it has two digest blocks."""
 OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
-INSTRUCTION = check_config({**SPEC, "max_length": 768, "too_long": "split"}, source="test")
 
 pytestmark = pytest.mark.usefixtures("small_ranges")
 
@@ -107,21 +101,11 @@ def partials(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["eod", "keys"])
-def test_ranges_are_merged_before_the_last_shard_is_begun(
-    name: str, tmp_path: Path, quiet: Reporter, started: list[str]
-) -> None:
+def test_ranges_are_merged_before_the_last_shard_is_begun(name: str, tmp_path: Path, started: list[str]) -> None:
     run = OWN.run(name)
-    config = BuildConfig(
-        input=(str(run.input),),
-        tokenizer_model=str(run.tokenizer),
-        json_keys=run.json_keys,
-        append_eod=True,
-        output_prefix=str(tmp_path / run.name),
-        executor="local",
-        workers=1,
-        shard_size="4KiB",
-    )
-    run_build(config, reporter=quiet)
+    own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
+    own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB"}
+    run_config(config_of(BuildConfig, run.input, **own))
     assert len(early(started)) >= 6
     assert len(merged(started)) == len(set(merged(started)))
     for key, expected in run.prefixes.items():
@@ -138,21 +122,14 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("version", PBIN_VERSIONS)
 def test_packed_ranges_but_the_first_are_merged_early(
-    version: str, tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
+    version: str, tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one has the header, which says how many tokens there are."""
 
     def pack(folder: str) -> dict[str, bytes]:
-        config = PackConfig(
-            input=(str(OWN.docs),),
-            tokenizer_model=str(OWN.plain_tokenizer),
-            output=str(tmp_path / folder / "docs.pbin"),
-            pbin_era=version,
-            executor="local",
-            workers=1,
-            shard_size="4KiB",
-        )
-        run_pack(config, reporter=quiet)
+        output = str(tmp_path / folder / "docs.pbin")
+        config = config_of(PackConfig, OWN.docs, output=output, pbin_era=version, workers=1, shard_size="4KiB")
+        run_config(config)
         return published(tmp_path / folder)
 
     with_them = pack("early")
@@ -166,21 +143,10 @@ def test_packed_ranges_but_the_first_are_merged_early(
 
 
 def test_tokens_and_masks_of_instructions_are_merged_early(
-    tmp_path: Path, quiet: Reporter, started: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def instruct(folder: str) -> dict[str, bytes]:
-        config = InstructConfig(
-            input=(str(CONVERSATIONS),),
-            tokenizer_model=str(OWN.plain_tokenizer),
-            output_prefix=str(tmp_path / folder / "chat"),
-            executor="local",
-            workers=1,
-            shard_size="8KiB",
-            seq_length=768,
-            split="8,1,1",
-            on_bad_record="quarantine",
-        )
-        run_instruct(config, INSTRUCTION, reporter=quiet)
+        run_config(job(tmp_path / folder / "chat", workers=1, shard_size="8KiB"), SPLIT_IN_PARTS)
         return published(tmp_path / folder)
 
     with_them = instruct("early")
@@ -192,15 +158,15 @@ def test_tokens_and_masks_of_instructions_are_merged_early(
 
 @pytest.mark.parametrize("num_ranges", [1, 3, 6])
 def test_finished_ranges_are_not_merged_again(
-    num_ranges: int, tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+    num_ranges: int, tmp_path: Path, make_config: MakeConfig, started: list[str]
 ) -> None:
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(num_ranges) as committed:
-        run_build(config, reporter=quiet)
+        run_config(config)
     assert committed == merged(started)[:num_ranges]
     [kept] = partials(tmp_path / "out")
     started.clear()
-    run_build(config, reporter=quiet)
+    run_config(config)
     assert not set(committed) & set(started)
     assert len(merged(started)) == -(-OWN_BIN.stat().st_size // STEP) - num_ranges
     assert_is_golden(tmp_path / "out")
@@ -209,41 +175,41 @@ def test_finished_ranges_are_not_merged_again(
 
 @pytest.mark.parametrize("what", ["gone", "shorter"])
 def test_file_that_lost_its_ranges_gets_them_all_again(
-    what: str, tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+    what: str, tmp_path: Path, make_config: MakeConfig, started: list[str]
 ) -> None:
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(3) as committed:
-        run_build(config, reporter=quiet)
+        run_config(config)
     [partial] = partials(tmp_path / "out")
     if what == "gone":
         partial.unlink()
     else:
         os.truncate(partial, 3 * STEP - 1)
     started.clear()
-    run_build(config, reporter=quiet)
+    run_config(config)
     assert set(committed) < set(started)
     assert_is_golden(tmp_path / "out")
 
 
-def test_file_that_is_longer_than_the_output_is_cut(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+def test_file_that_is_longer_than_the_output_is_cut(tmp_path: Path, make_config: MakeConfig) -> None:
     """As where somebody removed the work folder, and the file stayed."""
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(3):
-        run_build(config, reporter=quiet)
+        run_config(config)
     shutil.rmtree(tmp_path / "out" / "docs.build")
     [partial] = partials(tmp_path / "out")
     partial.write_bytes(b"x" * 100_000)
-    run_build(config, reporter=quiet)
+    run_config(config)
     assert_is_golden(tmp_path / "out")
 
 
 def test_shard_that_is_made_again_takes_its_ranges_with_it(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+    tmp_path: Path, make_config: MakeConfig, started: list[str]
 ) -> None:
     """A disk turned bits round before its ranges were merged, so they are as wrong as the shard."""
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(5) as committed:
-        run_build(config, reporter=quiet)
+        run_config(config)
     [partial] = partials(tmp_path / "out")
     shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
     begin = sum(shard.stat().st_size for shard in shards[:3])
@@ -253,7 +219,7 @@ def test_shard_that_is_made_again_takes_its_ranges_with_it(
     data[begin:end] = shards[3].read_bytes()
     partial.write_bytes(data)
     started.clear()
-    run_build(config, reporter=quiet)
+    run_config(config)
     touched = {f"merge[docs_text_document:{number:05d}]" for number in range(begin // STEP, -(-end // STEP))}
     assert set(committed) & set(started) == set(committed) & touched != set()
     assert next(name for name in started if name.startswith("tokenize[")) == "tokenize[00003]"
@@ -261,7 +227,7 @@ def test_shard_that_is_made_again_takes_its_ranges_with_it(
 
 
 def test_assembled_dataset_is_made_again_where_a_shard_was(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(workers=1, shard_size="4KiB")
 
@@ -271,64 +237,62 @@ def test_assembled_dataset_is_made_again_where_a_shard_was(
     with monkeypatch.context() as patch:
         patch.setattr("dsindex.engine.frame.publish", stop)
         with pytest.raises(Stopped):
-            run_build(config, reporter=quiet)
+            run_config(config)
     [tokens] = [path for path in partials(tmp_path / "out") if ".bin." in path.name]
     shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
     for path in (shards[-1], tokens):  # the shard was damaged before it was merged
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-    run_build(config, reporter=quiet)
+    run_config(config)
     assert_is_golden(tmp_path / "out")
 
 
-def test_added_inputs_begin_another_file_and_remove_the_former(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter
-) -> None:
+def test_added_inputs_begin_another_file_and_remove_the_former(tmp_path: Path, make_config: MakeConfig) -> None:
     with stopped_after(3):
-        run_build(make_config(workers=1, shard_size="4KiB"), reporter=quiet)
+        run_config(make_config(workers=1, shard_size="4KiB"))
     [former] = partials(tmp_path / "out")
     grown = {"input": (str(OWN.sentences), str(OWN.docs)), "workers": 1, "shard_size": "4KiB"}
     with stopped_after(2):
-        run_build(make_config(**grown), reporter=quiet)
+        run_config(make_config(**grown))
     [partial] = partials(tmp_path / "out")
     assert partial != former
-    run_build(make_config(**grown), reporter=quiet)
-    run_build(make_config(**grown, output_prefix=str(tmp_path / "whole" / "docs")), reporter=quiet)
+    run_config(make_config(**grown))
+    run_config(make_config(**grown, output_prefix=str(tmp_path / "whole" / "docs")))
     assert published(tmp_path / "out") == published(tmp_path / "whole")
 
 
-def test_fresh_removes_what_was_begun(tmp_path: Path, make_config: MakeConfig, quiet: Reporter) -> None:
+def test_fresh_removes_what_was_begun(tmp_path: Path, make_config: MakeConfig) -> None:
     with stopped_after(3):
-        run_build(make_config(workers=1, shard_size="4KiB"), reporter=quiet)
+        run_config(make_config(workers=1, shard_size="4KiB"))
     with stopped_after(1) as committed:
-        run_build(make_config(workers=1, shard_size="4KiB", fresh=True), reporter=quiet)
+        run_config(make_config(workers=1, shard_size="4KiB", fresh=True))
     assert committed == ["merge[docs_text_document:00000]"]
     [partial] = partials(tmp_path / "out")
     assert partial.stat().st_size == STEP
-    run_build(make_config(workers=1, shard_size="4KiB"), reporter=quiet)
+    run_config(make_config(workers=1, shard_size="4KiB"))
     assert_is_golden(tmp_path / "out")
 
 
 def test_too_large_a_share_of_bad_records_keeps_what_was_merged(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, started: list[str]
+    tmp_path: Path, make_config: MakeConfig, started: list[str]
 ) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"broken\n" + OWN.docs.read_bytes())
     options = {"input": (str(tmp_path / "in.jsonl"),), "workers": 1, "shard_size": "4KiB"}
     options["on_bad_record"] = "quarantine"
     with pytest.raises(InputError, match=r"1 bad records were set aside, more than the 0.1% of --max-bad-records"):
-        run_build(make_config(**options, max_bad_records="0.1%"), reporter=quiet)
+        run_config(make_config(**options, max_bad_records="0.1%"))
     before = set(merged(started))
     assert before
     assert len(partials(tmp_path / "out")) == 1
     started.clear()
-    run_build(make_config(**options, max_bad_records="10%"), reporter=quiet)
+    run_config(make_config(**options, max_bad_records="10%"))
     assert not before & set(started)
     assert_is_golden(tmp_path / "out")
 
 
 def test_bad_record_is_told_although_a_range_failed_before(
-    tmp_path: Path, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which error is told does not depend on what was merged meanwhile: the shard is allowed to end."""
     text = OWN.docs.read_bytes()
@@ -346,7 +310,7 @@ def test_bad_record_is_told_although_a_range_failed_before(
     monkeypatch.setattr("dsindex.engine.start.make_executor", lambda *_, **__: executor)
     monkeypatch.setattr("dsindex.engine.assemble.merge_range", fail)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):
-        run_build(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"), reporter=quiet)
+        run_config(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"))
     assert failed
 
 

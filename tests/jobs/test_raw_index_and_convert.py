@@ -11,18 +11,18 @@ import pytest
 
 from dsindex.cli import convert as convert_command
 from dsindex.cli import raw_index as raw_index_command
-from dsindex.cli.main import main
 from dsindex.errors import BadRecordError
 from dsindex.execution.dispatch import ordered_runner
 from dsindex.execution.local import ThreadExecutor
 from dsindex.formats import raw_index
-from dsindex.options.config import UsageError
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import joined_by_modalities, pbin_bytes, write_pbin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 
 def run(command: Any, *arguments: object) -> int:
@@ -67,11 +67,6 @@ def test_convert_goes_both_ways_and_between_eras(tmp_path: Path, capsys: pytest.
     assert "3 documents, 3 tokens of type uint16" in capsys.readouterr().out
 
 
-def test_convert_needs_a_pbin(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"expected SRC or DST to end in \.pbin"):
-        run(convert_command, tmp_path / "x", tmp_path / "y")
-
-
 def test_convert_flattens_when_told_to(tmp_path: Path) -> None:
     write_dataset(tmp_path / "x", [[[1], [2]]])
     assert run(convert_command, tmp_path / "x", tmp_path / "y.pbin", "--flatten") == 0
@@ -98,25 +93,20 @@ def test_convert_in_spawned_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["convert", "{}/a.pbin", "{}/taken.pbin"],
-        ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
-        ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
-        ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
-    ],
-    ids=lambda command: command[0],
-)
+@pytest.mark.parametrize("command", [
+    ["convert", "{}/a.pbin", "{}/taken.pbin"],
+    ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
+    ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
+    ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
+], ids=lambda command: command[0])  # fmt: skip
 def test_output_that_is_an_input_by_another_name_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], link: Callable[[Path, Path], None]
+    tmp_path: Path, cli: Cli, command: list[str], link: Callable[[Path, Path], None]
 ) -> None:
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
     files = [(tmp_path / "a.pbin").read_bytes(), pbin_bytes([[4]], version="current")]
     (tmp_path / "joined.pbin").write_bytes(joined_by_modalities(files))
     link(tmp_path / ("joined.pbin" if command[0] == "repair" else "a.pbin"), tmp_path / "taken.pbin")
     before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}
-    assert main([*(word.format(tmp_path) for word in command), "--executor", "local"]) == 1
-    said = capsys.readouterr().err
+    said = cli([*(word.format(tmp_path) for word in command), "--executor", "local"], 1).err
     assert "taken.pbin: expected another file than the input" in said or "other than the file itself" in said
     assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before

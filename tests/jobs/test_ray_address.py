@@ -39,16 +39,10 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None
 # How they are written.
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("head:7000", "head:7000"),
-        ("head", "head:6379"),
-        ("10.0.0.1", "10.0.0.1:6379"),
-        ("[fd00::1]:7000", "[fd00::1]:7000"),
-        ("[fd00::1]", "[fd00::1]:6379"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("head:7000", "head:7000"), ("head", "head:6379"), ("10.0.0.1", "10.0.0.1:6379"),
+    ("[fd00::1]:7000", "[fd00::1]:7000"), ("[fd00::1]", "[fd00::1]:6379"),
+])  # fmt: skip
 def test_address_is_a_host_and_a_port(text: str, expected: str) -> None:
     assert str(parse_address(text, source="--address")) == expected
 
@@ -56,14 +50,8 @@ def test_address_is_a_host_and_a_port(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            "http://head:8265",
-            "such as head:6379, got the job server http://head:8265; .* submit --address http://head:8265",
-        ),
-        (
-            "ray://head:10001",
-            "such as head:6379, got ray://head:10001: Ray Client is not .* --address http://head:8265",
-        ),
+        ("http://head:8265", "such as head:6379, got the job server http://head:8265; .* submit --address http://head"),
+        ("ray://head:10001", "such as head:6379, got ray://head:10001: Ray Client is not .* --address http://head:826"),
         *[
             (text, "expected the cluster's address as HOST:PORT, such as head:6379, or auto, got")
             for text in (
@@ -87,19 +75,15 @@ def test_other_addresses_are_refused(text: str, says: str) -> None:
 MERGE = {"input": ("a",), "output_prefix": "b"}
 
 
-@pytest.mark.parametrize(
-    ("config", "environment", "expected"),
-    [
-        (ExecutorConfig(), {"RAY_ADDRESS": "gone:1"}, None),
-        (ExecutorConfig(address="head"), {"RAY_ADDRESS": "gone:1"}, "head"),
-        (ExecutorConfig(executor="ray"), {"RAY_ADDRESS": "head:1"}, "head:1"),
-        (ExecutorConfig(), {"RAY_ADDRESS": "head:1", JOB_VARIABLE: "{}"}, "head:1"),
-        (MergeConfig(**MERGE), {"RAY_ADDRESS": "head:1"}, "head:1"),
-        (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
-        (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
-    ],
-    ids=["no cluster needed", "named", "ray by name", "in a job", "work folder", "local", "empty"],
-)
+@pytest.mark.parametrize(("config", "environment", "expected"), [
+    (ExecutorConfig(), {"RAY_ADDRESS": "gone:1"}, None),
+    (ExecutorConfig(address="head"), {"RAY_ADDRESS": "gone:1"}, "head"),
+    (ExecutorConfig(executor="ray"), {"RAY_ADDRESS": "head:1"}, "head:1"),
+    (ExecutorConfig(), {"RAY_ADDRESS": "head:1", JOB_VARIABLE: "{}"}, "head:1"),
+    (MergeConfig(**MERGE), {"RAY_ADDRESS": "head:1"}, "head:1"),
+    (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
+    (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
+], ids=["no cluster needed", "named", "ray by name", "in a job", "work folder", "local", "empty"])  # fmt: skip
 def test_environment_names_the_cluster_of_jobs_that_are_for_one(
     config: ExecutorConfig, environment: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,11 +174,7 @@ def test_host_that_cannot_be_reached(address: Address, says: str) -> None:
 @pytest.mark.parametrize(
     ("opened", "source", "says"),
     [
-        (
-            nobody(),
-            "--address",
-            "expected the head of a Ray cluster, but nothing answers there (Connection refused); check",
-        ),
+        (nobody(), "--address", "expected the head of a Ray cluster, but nothing answers there (Connection refused);"),
         (nobody(), "RAY_ADDRESS", "(Connection refused); correct or unset RAY_ADDRESS, or use --executor local"),
         (
             listener(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -227,9 +207,7 @@ def test_encrypted_head_is_only_tried_for_a_connection(monkeypatch: pytest.Monke
 def test_head_accepts_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with head() as address:
         check_head(address, GIVEN)
-        with pytest.raises(
-            TokenError, match=f"{address}: the cluster does not accept the token in /home/me/.ray/auth_tok"
-        ):
+        with pytest.raises(TokenError, match=f"{address}: the cluster does not accept the token in /home/me/.ray/aut"):
             check_head(address, WRONG)
         with pytest.raises(TokenError, match=f"{address}: the cluster asks for its token; set RAY_AUTH_TOKEN, or"):
             check_head(address, None)

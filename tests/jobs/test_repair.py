@@ -12,15 +12,15 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.engine.manifest import manifest_path
 from dsindex.errors import FormatError, OutputError
-from dsindex.jobs.build import run_build
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.repair import RepairConfig, run_repair
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.jobs.rescue_files import RepairReport
     from dsindex.options.build import BuildConfig
 
@@ -30,24 +30,24 @@ PLAIN_TEXTS = "".join(json.dumps({"text": f"text number {number}"}) + "\n" for n
 
 
 @pytest.fixture
-def built(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> str:
+def built(make_config: MakeConfig, tmp_path: Path) -> str:
     """The prefix of a dataset with empty documents and EOD in texts, its work folder beside it."""
-    run_build(make_config(keep_shards=True), reporter=quiet)
+    run_config(make_config(keep_shards=True))
     return str(tmp_path / "out" / "docs_text_document")
 
 
 @pytest.fixture
-def plain(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> str:
+def plain(make_config: MakeConfig, tmp_path: Path) -> str:
     """The prefix of a dataset whose `.bin` alone tells its documents."""
     source = tmp_path / "plain.jsonl"
     source.write_text(PLAIN_TEXTS)
-    run_build(make_config(input=(str(source),)), reporter=quiet)
+    run_config(make_config(input=(str(source),)))
     return str(tmp_path / "out" / "docs_text_document")
 
 
-def repair(prefix: str, reporter: Reporter, **options: Any) -> RepairReport:
+def repair(prefix: str, **options: Any) -> RepairReport:
     defaults = {"executor": "local", "workers": 2, "output": f"{prefix}_new"}
-    return run_repair(prefix, RepairConfig(**{**defaults, **options}), reporter=reporter)
+    return run_repair(prefix, RepairConfig(**{**defaults, **options}), reporter=Reporter())
 
 
 def assert_same(prefix: str, whole: dict[str, bytes], suffixes: tuple[str, ...] = ("bin", "idx")) -> None:
@@ -59,17 +59,17 @@ def files_of(prefix: str) -> dict[str, bytes]:
     return {suffix: Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx")}
 
 
-def test_whole_dataset_is_left_alone(built: str, quiet: Reporter) -> None:
-    assert repair(built, quiet).outputs == ()
+def test_whole_dataset_is_left_alone(built: str) -> None:
+    assert repair(built).outputs == ()
     assert not Path(f"{built}_new.idx").exists()
 
 
 @pytest.mark.parametrize("lost", ["idx", "bin", "both"])
-def test_shards_restore_everything(lost: str, built: str, quiet: Reporter) -> None:
+def test_shards_restore_everything(lost: str, built: str) -> None:
     whole = files_of(built)
     for suffix in ("idx", "bin") if lost == "both" else (lost,):
         Path(f"{built}.{suffix}").unlink()
-    report = repair(built, quiet)
+    report = repair(built)
     assert report.lost == ()
     assert "the shards" in report.way
     assert "by digest" in report.notes[0]
@@ -77,14 +77,14 @@ def test_shards_restore_everything(lost: str, built: str, quiet: Reporter) -> No
     assert json.loads(Path(f"{built}_new.repair.json").read_bytes())["num_documents"] == 102
 
 
-def test_lost_index_is_put_back_beside_its_tokens(built: str, quiet: Reporter) -> None:
+def test_lost_index_is_put_back_beside_its_tokens(built: str) -> None:
     whole = files_of(built)
     Path(f"{built}.idx").unlink()
-    repair(built, quiet, output=built, index_only=True)
+    repair(built, output=built, index_only=True)
     assert_same(built, whole)
 
 
-def test_missing_shards_are_accounted_for(built: str, quiet: Reporter) -> None:
+def test_missing_shards_are_accounted_for(built: str) -> None:
     folder = Path(built).parent / "docs.build"
     [path] = folder.glob("shards/*/00000002.*.0.bin")
     path.write_bytes(b"damaged")
@@ -95,53 +95,53 @@ def test_missing_shards_are_accounted_for(built: str, quiet: Reporter) -> None:
     ledger.write_bytes(b"".join(kept))
     for suffix in ("idx", "bin"):
         Path(f"{built}.{suffix}").unlink()
-    report = repair(built, quiet)
+    report = repair(built)
     assert 0 < report.num_documents < 102
     assert "bytes 16384 to 24576: its shard is damaged" in report.lost[0]
     assert "bytes 32768 to 40960: its shard was never finished" in report.lost[1]
 
 
-def test_work_folder_of_another_dataset_is_refused(built: str, quiet: Reporter, tmp_path: Path) -> None:
+def test_work_folder_of_another_dataset_is_refused(built: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other_document")
     with pytest.raises(FormatError, match="expected a build of other_document, got one of docs_text_document"):
-        repair(other, quiet, way="shards", work_dir=str(Path(built).parent / "docs.build"))
+        repair(other, way="shards", work_dir=str(Path(built).parent / "docs.build"))
 
 
-def test_tokens_alone_are_enough_where_the_manifest_says_so(plain: str, quiet: Reporter) -> None:
+def test_tokens_alone_are_enough_where_the_manifest_says_so(plain: str) -> None:
     whole = files_of(plain)
     Path(f"{plain}.idx").unlink()
-    report = repair(plain, quiet)
+    report = repair(plain)
     assert report.way == "EOD in the .bin"
     assert_same(f"{plain}_new", whole)
 
 
-def test_damaged_tokens_are_not_enough(plain: str, quiet: Reporter) -> None:
+def test_damaged_tokens_are_not_enough(plain: str) -> None:
     Path(f"{plain}.idx").unlink()
     path = Path(f"{plain}.bin")
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     with pytest.raises(FormatError, match="the tokens themselves are damaged"):
-        repair(plain, quiet)
+        repair(plain)
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_source_restores_what_tokens_cannot(executor: str, built: str, quiet: Reporter) -> None:
+def test_source_restores_what_tokens_cannot(executor: str, built: str) -> None:
     whole = files_of(built)
     Path(f"{built}.idx").unlink()
     shutil.rmtree(Path(built).parent / "docs.build")
     move_tokenizer_away(built)
     with pytest.raises(FormatError, match="5 EOD from text, 2 empty documents"):
-        repair(built, quiet)
-    report = repair(built, quiet, tokenizer_model=str(OWN.plain_tokenizer), executor=executor)
+        repair(built)
+    report = repair(built, tokenizer_model=str(OWN.plain_tokenizer), executor=executor)
     assert report.way == "the source, tokenized again"
     assert_same(f"{built}_new", whole)
 
 
-def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path, quiet: Reporter) -> None:
+def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path) -> None:
     golden = OWN.run("eod").prefixes["text"]
     prefix = str(tmp_path / "crashed")
     shutil.copy(f"{golden}.idx", f"{prefix}.idx")
     Path(f"{prefix}.bin").write_bytes(Path(f"{golden}.bin").read_bytes()[:20_001])
-    report = repair(prefix, quiet)
+    report = repair(prefix)
     assert "documents, from document" in report.lost[0]
     assert main(["verify", f"{prefix}_new", "--executor", "local"]) == 0
     new = Path(f"{prefix}_new.bin").read_bytes()
@@ -149,39 +149,39 @@ def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path, quiet:
     assert len(new) > 15_000
 
 
-def test_index_that_fits_but_is_another_is_not_copied(built: str, quiet: Reporter) -> None:
+def test_index_that_fits_but_is_another_is_not_copied(built: str) -> None:
     shutil.rmtree(Path(built).parent / "docs.build")
     tokens = bytearray(Path(f"{built}.bin").read_bytes())
     tokens[100] ^= 1
     Path(f"{built}.bin").write_bytes(tokens)
     with pytest.raises(FormatError, match="so it is unknown what is damaged"):
-        repair(built, quiet)
+        repair(built)
 
 
-def test_damaged_manifest_is_said_and_not_used(built: str, quiet: Reporter) -> None:
+def test_damaged_manifest_is_said_and_not_used(built: str) -> None:
     Path(f"{built}.idx").unlink()
     Path(manifest_path(built)).write_bytes(b"{}")
-    report = repair(built, quiet)
+    report = repair(built)
     assert "the manifest could not be used" in report.notes[0]
     assert report.num_documents == 102
 
 
-def test_existing_output_is_never_overwritten(built: str, quiet: Reporter) -> None:
+def test_existing_output_is_never_overwritten(built: str) -> None:
     Path(f"{built}.idx").unlink()
     with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; choose another name"):
-        repair(built, quiet, output=built)
+        repair(built, output=built)
     Path(f"{built}.linked.bin").symlink_to(f"{built}.bin")
     with pytest.raises(OutputError, match=r"linked\.bin: expected another file than the input .*document\.bin"):
-        repair(built, quiet, output=f"{built}.linked")
+        repair(built, output=f"{built}.linked")
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "repair.json"])
-def test_file_of_a_new_name_is_kept(built: str, quiet: Reporter, tmp_path: Path, suffix: str) -> None:
+def test_file_of_a_new_name_is_kept(built: str, tmp_path: Path, suffix: str) -> None:
     Path(f"{built}.idx").unlink()
     mine = tmp_path / f"new.{suffix}"
     mine.write_text("mine")
     with pytest.raises(OutputError, match=rf"new\.{suffix}: expected a file that does not exist yet"):
-        repair(built, quiet, output=str(tmp_path / "new"))
+        repair(built, output=str(tmp_path / "new"))
     assert [path.name for path in tmp_path.glob("new*")] == [mine.name]
     assert mine.read_text() == "mine"
 

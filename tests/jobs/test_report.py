@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.execution.progress.displays import PlainDisplay
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.tools import report as report_dataset
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
+from tests.support.jobs import config_of, run_config
 from tests.support.pages import ReadPage
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.jobs.conftest import Cli
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
@@ -40,15 +38,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("built")
     copy = folder / "copy.jsonl"
     copy.write_bytes(OWN.docs.read_bytes())
-    config = BuildConfig(
-        input=(str(OWN.docs), str(copy)),
-        tokenizer_model=str(OWN.plain_tokenizer),
-        append_eod=True,
-        output_prefix=str(folder / "docs"),
-        executor="local",
-        workers=2,
-    )
-    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    config = config_of(BuildConfig, (str(OWN.docs), str(copy)), append_eod=True, output_prefix=str(folder / "docs"))
+    run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
@@ -155,14 +146,9 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts * 2))
     other = tmp_path / "]]><b>.jsonl"
     other.write_text('{"text": "other"}\n')
-    config = BuildConfig(
-        input=(str(source), str(other)),
-        tokenizer_model=str(MODALITIES / "gpt2"),
-        output_prefix=str(tmp_path / "<script>x"),
-        executor="local",
-        workers=1,
-    )
-    run_build(config, reporter=Reporter(PlainDisplay(seconds=1e9)))
+    options = {"tokenizer_model": str(MODALITIES / "gpt2"), "output_prefix": str(tmp_path / "<script>x")}
+    config = config_of(BuildConfig, (str(source), str(other)), **options)
+    run_config(config)
     page = report(tmp_path, f"{config.output_prefix}_text_document")
     assert len(page.with_tag("script")) == 1
     assert not {"img", "b"} & {tag for tag, _ in page.elements}
@@ -208,12 +194,6 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path: Path, capsys: pyt
     assert page.row("0")[1] == "<|endoftext|>"
 
 
-def test_other_formats_are_reported(tmp_path: Path) -> None:
-    page = report(tmp_path, str(MODALITIES / "nonempty.pbin"), "--tokenizer-model", str(MODALITIES / "gpt2"))
-    assert len(page.texts["pre"]) > 5
-    assert any(text and not text.replace(" ", "").isdigit() for text in page.texts["pre"])
-
-
 def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> None:
     merged = str(tmp_path / "merged")
     assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
@@ -234,38 +214,28 @@ def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
     assert "2 of 4" in page.texts["dd"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            [str(MODALITIES / "nonempty.jsonl")],
-            "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw index",
-        ),
-        (["{tmp}/none"], "there is no dataset"),
-        ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
-        ([GOLDEN_EOD] * 25, "expected at most 24 datasets on a page, got 25"),
-        ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, got none"),
-        ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
-        ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    ([str(MODALITIES / "nonempty.jsonl")], "expected a dataset of tokens (.bin and .idx, or .pbin), got a raw ind"),
+    (["{tmp}/none"], "there is no dataset"),
+    ([GOLDEN_EOD, f"{GOLDEN_EOD}.bin"], "expected every dataset once, got it twice"),
+    ([GOLDEN_EOD] * 25, "expected at most 24 datasets on a page, got 25"),
+    ([GOLDEN_EOD, "--cache", "{tmp}"], "expected index caches of the datasets, got none"),
+    ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
+    ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
+])  # fmt: skip
 def test_bad_arguments_are_told_before_the_work(
-    arguments: Sequence[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: Sequence[str], sentence: str, tmp_path: Path, cli: Cli
 ) -> None:
     given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
-    assert main(["report", *given, "-o", str(tmp_path / "report.html")]) == 1
-    shown = capsys.readouterr().err
+    shown = cli(["report", *given, "-o", str(tmp_path / "report.html")], 1).err
     assert sentence in shown
     assert "Traceback" not in shown
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_package_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert main(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")]) == 1
-    assert "pip install 'dsindex[report]'" in capsys.readouterr().err
+    assert "pip install 'dsindex[report]'" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")], 1).err
 
 
 @pytest.fixture
@@ -298,19 +268,6 @@ def test_damage_beside_the_tokens_is_a_finding(
     page = report(tmp_path, copied, code=1)
     assert sentence in capsys.readouterr().out
     assert "Document lengths" in page.texts["h3"]
-
-
-def test_provenance_of_unknown_inputs_gives_no_sources(
-    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = f"{copied}.provenance.parquet"
-    table = pq.read_table(path)
-    inputs = pa.array([*table["input"].to_pylist()[:-1], 9], pa.int32())
-    pq.write_table(table.set_column(0, "input", inputs), path, store_schema=False)
-    page = report(tmp_path, copied, code=1)
-    assert "expected inputs from 0 to 1, got others; the file is damaged" in capsys.readouterr().out
-    assert "Sources" not in page.texts["h3"]
-    assert "Tokens" in page.texts["h3"]
 
 
 def test_manifest_of_another_dataset_is_not_believed(

@@ -19,15 +19,9 @@ def page_of(text: str) -> bytes:
     table = Table(caption=text, head=(text, text), rows=((text, text),), code=frozenset({1}))
     example = Example(document=1, num_tokens=2, kinds=("drawn",), facts=(text,), text=text, is_cut=True)
     section = Section(
-        name=text,
-        kind=text,
-        tiles=((text, text),),
-        facts=((text, (text,)),),
-        notes=(text,),
-        findings=(text,),
-        blocks=(Block(title=text, sentences=(text,), tables=(table,)),),
-        examples=(example,),
-    )
+        name=text, kind=text, tiles=((text, text),), facts=((text, (text,)),), notes=(text,), findings=(text,),
+        blocks=(Block(title=text, sentences=(text,), tables=(table,)),), examples=(example,),
+    )  # fmt: skip
     block = Block(title=text, sentences=(text,), tables=(table,))
     return write_page(Page(title=text, version="1", overview=(block,), sections=(section,), closing=(block,)))
 

@@ -22,19 +22,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("sizes", "num_pieces"),
-    [
-        ([], 0),
-        ([0, 0], 0),
-        ([5], 1),
-        ([70 * MIB], 2),
-        ([10**9, 0, 10**9], 31),
-        ([10**13], 256),
-        ([10**8] * 10_000, 256),
-    ],
-    ids=["none", "empty", "tiny", "small", "two", "huge", "many"],
-)
+@pytest.mark.parametrize(("sizes", "num_pieces"), [
+    ([], 0), ([0, 0], 0), ([5], 1), ([70 * MIB], 2), ([10**9, 0, 10**9], 31), ([10**13], 256), ([10**8] * 10_000, 256),
+], ids=["none", "empty", "tiny", "small", "two", "huge", "many"])  # fmt: skip
 def test_sample_spreads_over_all_inputs(sizes: list[int], num_pieces: int) -> None:
     pieces = audited_pieces(sizes)
     assert len(pieces) == num_pieces

@@ -92,27 +92,12 @@ def play(task: ShardTask | MergeRange) -> ShardResult | RangeResult:
         return StoredFile(name=f"{stem}.{suffix}", size_bytes=40_000_000 + task.shard, digest=uuid.uuid4().hex)
 
     number = 60_000 + task.shard
-    key = KeyResult(
-        key="text",
-        num_sequences=number,
-        num_documents=number,
-        num_tokens=20_000_000 + task.shard,
-        num_empty_documents=0,
-        eod_in_text=0,
-        bin=stored("0.bin"),
-        idx=stored("0.idx"),
-    )
-    return ShardResult(
-        shard=task.shard,
-        num_lines=number,
-        num_blank=0,
-        num_records=number,
-        num_quarantined=0,
-        keys=(key,),
-        provenance=stored("prov"),
-        quarantine=None,
-        input_fingerprint=uuid.uuid4().hex,
-    )
+    of_key = {"num_sequences": number, "num_documents": number, "num_tokens": 20_000_000 + task.shard}
+    of_key |= {"num_empty_documents": 0, "eod_in_text": 0}
+    counts = {"num_lines": number, "num_blank": 0, "num_records": number, "num_quarantined": 0}
+    keys = (KeyResult(key="text", bin=stored("0.bin"), idx=stored("0.idx"), **of_key),)
+    own: dict[str, Any] = {"provenance": stored("prov"), "quarantine": None, "input_fingerprint": uuid.uuid4().hex}
+    return ShardResult(shard=task.shard, keys=keys, **counts, **own)
 
 
 def inputs_of(num_inputs: int, num_shards: int) -> list[InputFile]:
@@ -137,11 +122,7 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
         ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
         reporter = Reporter()
         work = Work(
-            executor=executor,
-            ledger=ledger,
-            reporter=reporter,
-            policy=RetryPolicy(),
-            statistics=DispatchStatistics(),
+            executor=executor, ledger=ledger, reporter=reporter, policy=RetryPolicy(), statistics=DispatchStatistics()
         )
 
         def part_of(result: ShardResult) -> Part:
@@ -265,12 +246,7 @@ def scripted(durations: list[list[float]], function: Any = lambda: None) -> Iter
 
 @pytest.mark.parametrize(
     ("kind", "seconds", "stragglers"),
-    [
-        ("processes", 100.0, 1),
-        ("ray", 100.0, 1),
-        ("local", 100.0, 0),
-        ("processes", 50.0, 0),
-    ],
+    [("processes", 100.0, 1), ("ray", 100.0, 1), ("local", 100.0, 0), ("processes", 50.0, 0)],
     ids=["processes", "Ray", "a second thread would be of no use", "short of a minute"],
 )
 def test_call_of_many_medians_is_dispatched_again(

@@ -21,16 +21,11 @@ if TYPE_CHECKING:
 
 SECRET = "hunter2-planted"
 ADDRESSES = [
-    f"s3://user:{SECRET}@bucket/key",
-    f"s3://user:{SECRET}/x@bucket/key",
-    f"gs://bucket/key?X-Goog-Signature={SECRET}",
-    f"https://user:{SECRET}@127.0.0.1:9/a/b.jsonl",
-    f"https://user:{SECRET}@[::1/b.jsonl",
-    f"http://127.0.0.1:9/a.jsonl?sig={SECRET}",
-    f"ray://user:{SECRET}@127.0.0.1:9",
-    f"FTP://user:{SECRET}@host/x#{SECRET}",
-    f"hf://user:{SECRET}@datasets/a/b/c",
-]
+    f"s3://user:{SECRET}@bucket/key", f"s3://user:{SECRET}/x@bucket/key", f"gs://bucket/key?X-Goog-Signature={SECRET}",
+    f"https://user:{SECRET}@127.0.0.1:9/a/b.jsonl", f"https://user:{SECRET}@[::1/b.jsonl",
+    f"http://127.0.0.1:9/a.jsonl?sig={SECRET}", f"ray://user:{SECRET}@127.0.0.1:9",
+    f"FTP://user:{SECRET}@host/x#{SECRET}", f"hf://user:{SECRET}@datasets/a/b/c",
+]  # fmt: skip
 GIVEN = {"--output-prefix": "out/o", "--tokenizer-model": "t", "--input": "i.jsonl"}
 """What commands are given beside the flag that is tried."""
 

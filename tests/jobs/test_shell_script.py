@@ -124,13 +124,10 @@ def test_what_only_a_shell_knows_is_named(script: str, unknown: list[str]) -> No
     assert [text for word in command.words for text in word.unknown] == unknown
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        *("show 'a", 'show "a', "show ${a", "show `a", "A=(b", "if true; then show a", "for i in 1; do show a", "$((1"),
-        *("case a in", "case a in b", "case a in b) show", "case a in &", "case a in b) show;; esa"),
-    ],
-)
+@pytest.mark.parametrize("script", [
+    *("show 'a", 'show "a', "show ${a", "show `a", "A=(b", "if true; then show a", "for i in 1; do show a", "$((1"),
+    *("case a in", "case a in b", "case a in b) show", "case a in &", "case a in b) show;; esa"),
+])  # fmt: skip
 def test_what_is_never_closed_is_refused(script: str) -> None:
     with pytest.raises(ValueError, match=r"line [23] has what is never closed"):
         find_commands(f"\n{script}")

@@ -24,7 +24,12 @@ from tests.support.processes import wait_until
 from tests.support.published import published
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import io
+    from collections.abc import Callable, Sequence
+
+    Pipe = Callable[[bytes], io.BytesIO]
+
+    from tests.jobs.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
@@ -35,36 +40,9 @@ STORED = Path("out/x.build/inputs/stdin")
 WORDS = ("build", "--input", "-", *TOKENIZER, "--output-prefix", "out/x", "--shard-size", "4KiB")
 
 
-class Piped(io.BytesIO):
-    """A standard input that counts how much of it was read."""
-
-    num_read = 0
-
-    def readinto1(self, buffer: memoryview) -> int:  # type: ignore[override]
-        count = super().readinto1(buffer)
-        self.num_read += count
-        return count
-
-
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> type[Piped]:
-    """Pipe bytes to the next command."""
-
-    def to_stdin(data: bytes) -> Piped:
-        piped = Piped(data)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
-        return piped
-
-    return to_stdin  # type: ignore[return-value]
-
-
-def message(capsys: pytest.CaptureFixture[str]) -> str:
-    return capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +56,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main([*WORDS]) == 130
 
 
-def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe: type[Piped]) -> None:
+def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe: Pipe) -> None:
     Path("in.jsonl").write_bytes(TEXT)
     assert main(["build", "--input", "in.jsonl", *TOKENIZER, "--output-prefix", "file/x", "--shard-size", "9KiB"]) == 0
     pipe(TEXT)
@@ -91,7 +69,7 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe: type[Piped]) -> Non
     assert not STORED.parent.parent.exists()
 
 
-def test_other_inputs_keep_their_places(pipe: type[Piped]) -> None:
+def test_other_inputs_keep_their_places(pipe: Pipe) -> None:
     Path("in.jsonl").write_bytes(OTHER)
     pipe(TEXT)
     assert main([*WORDS, "--input", "in.jsonl"]) == 0
@@ -101,7 +79,7 @@ def test_other_inputs_keep_their_places(pipe: type[Piped]) -> None:
 
 
 def test_interrupted_build_continues_without_reading_again(
-    pipe: type[Piped], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     pipe(TEXT)
     assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
@@ -109,17 +87,15 @@ def test_interrupted_build_continues_without_reading_again(
     interrupt(monkeypatch)
     assert STORED.read_bytes() == TEXT
     piped = pipe(OTHER)
-    capsys.readouterr()
-    assert main([*WORDS]) == 0
-    assert piped.num_read == 0
-    said = capsys.readouterr().err
+    said = cli(WORDS).err
+    assert piped.tell() == 0
     assert f"standard input is not read: the interrupted run stored {len(TEXT):,} bytes of it in " in said
     assert published(Path("out")) == published(Path("whole"))
     assert not STORED.parent.parent.exists()
 
 
 def test_build_interrupted_after_publishing_needs_no_input(
-    pipe: type[Piped], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -131,15 +107,13 @@ def test_build_interrupted_after_publishing_needs_no_input(
         assert main(words) == 130
     assert Path("out/x_text_document.manifest.json").exists()
     piped = pipe(b"")
-    capsys.readouterr()
-    assert main(words) == 0
-    assert piped.num_read == 0
-    assert capsys.readouterr().out.startswith("already complete")
+    assert cli(words).out.startswith("already complete")
+    assert piped.tell() == 0
     assert os.listdir("cache")
     assert not STORED.parent.parent.exists()
 
 
-def test_fresh_reads_again(pipe: type[Piped], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_reads_again(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(TEXT)
     interrupt(monkeypatch)
     pipe(OTHER)
@@ -149,121 +123,102 @@ def test_fresh_reads_again(pipe: type[Piped], monkeypatch: pytest.MonkeyPatch) -
     assert STORED.read_bytes() == OTHER
 
 
-def test_damaged_store_is_not_taken_for_what_was_read(pipe: type[Piped], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_store_is_not_taken_for_what_was_read(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(TEXT)
     interrupt(monkeypatch)
     STORED.write_bytes(TEXT[:-1] + b" ")
     piped = pipe(TEXT)
     assert main([*WORDS]) == 0
-    assert piped.num_read == len(TEXT)
+    assert piped.tell() == len(TEXT)
 
 
-def test_finished_build_knows_the_same_text_and_refuses_another(
-    pipe: type[Piped], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_build_knows_the_same_text_and_refuses_another(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     before = published(Path("out"))
     for _ in range(2):
         pipe(TEXT)
-        capsys.readouterr()
-        assert main([*WORDS, "--keep-shards"]) == 0
-        assert capsys.readouterr().out.startswith("already complete")
+        assert cli([*WORDS, "--keep-shards"]).out.startswith("already complete")
     pipe(OTHER)
-    assert main([*WORDS, "--keep-shards"]) == 1
-    assert "expected the standard input of the shards that are here, " in message(capsys)
+    assert "expected the standard input of the shards that are here, " in cli([*WORDS, "--keep-shards"], 1).err
     assert STORED.read_bytes() == TEXT
     assert published(Path("out")) == before
 
 
-def test_another_text_for_a_finished_output_leaves_no_work_folder(
-    pipe: type[Piped], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_text_for_a_finished_output_leaves_no_work_folder(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS]) == 0
     pipe(OTHER)
-    assert main([*WORDS]) == 1
-    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in message(capsys)
+    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in cli(WORDS, 1).err
     assert not STORED.parent.parent.exists()
 
 
-def test_damage_is_named_and_can_be_piped_again(pipe: type[Piped], capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_named_and_can_be_piped_again(pipe: Pipe, cli: Cli) -> None:
     pipe(gzip.compress(TEXT)[:-9])
-    assert main([*WORDS]) == 1
-    said = message(capsys)
+    said = cli(WORDS, 1).err
     assert f"dsindex build: - (stored as {STORED.absolute()}): expected gzip data, but the member" in said
     assert said.rstrip().endswith("; --fresh reads standard input again")
     pipe(gzip.compress(TEXT))
     assert main([*WORDS, "--fresh"]) == 0
 
 
-def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(
-    pipe: type[Piped], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT + b"broken\n")
-    assert main([*WORDS]) == 1
-    assert f"dsindex build: - (stored as {STORED.absolute()}), line 61: expected JSON" in message(capsys)
+    assert f"dsindex build: - (stored as {STORED.absolute()}), line 61: expected JSON" in cli(WORDS, 1).err
     pipe(b"")
     assert main([*WORDS, "--on-bad-record", "quarantine"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message_", "code"),
-    [
-        (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
-        (("build", "--input", "-", "--input-list", "-"), "expected standard input (-) once", 2),
-        (("plan", "--input", "-"), "-: expected files, got standard input, which a later build could not read", 1),
-        (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
-        (("submit", "--dry-run", "--", "build", "--input", "-"), "-: standard input does not reach the cluster", 1),
-    ],
-)
+@pytest.mark.parametrize(("words", "message", "code"), [
+    (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
+    (("build", "--input", "-", "--input-list", "-"), "expected standard input (-) once", 2),
+    (("plan", "--input", "-"), "-: expected files, got standard input, which a later build could not read", 1),
+    (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
+    (("submit", "--dry-run", "--", "build", "--input", "-"), "-: standard input does not reach the cluster", 1),
+])  # fmt: skip
 def test_uses_that_make_no_sense_are_refused(
-    words: Sequence[str], message_: str, code: int, pipe: type[Piped], capsys: pytest.CaptureFixture[str]
+    words: Sequence[str], message: str, code: int, pipe: Pipe, cli: Cli
 ) -> None:
     piped = pipe(TEXT)
     own = () if words[0] == "submit" else (*TOKENIZER, "--output-prefix", "out/x")
-    assert main([*words, *own]) == code
-    assert message_ in message(capsys)
-    assert piped.num_read == 0
+    assert message in cli([*words, *own], code).err
+    assert piped.tell() == 0
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("data", [b"", None], ids=["empty", "closed"])
 def test_nothing_on_standard_input_is_said(
-    data: bytes | None, pipe: type[Piped], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: bytes | None, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     if data is None:
         monkeypatch.setattr(sys, "stdin", None)
     else:
         pipe(data)
-    assert main([*WORDS]) == 1
-    assert "-: expected " in message(capsys)
+    assert "-: expected " in cli(WORDS, 1).err
     assert not STORED.parent.parent.exists()
 
 
-def test_terminal_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     ours, theirs = pty.openpty()
     try:
         with open(theirs, encoding="utf-8") as terminal:
             monkeypatch.setattr(sys, "stdin", terminal)
-            assert main([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"]) == 1
+            shown = cli([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"], 1).err
     finally:
         os.close(ours)
-    assert "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | " in message(capsys)
+    assert "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | " in shown
 
 
-def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe: type[Piped]) -> None:
+def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe: Pipe) -> None:
     piped = pipe(TEXT)
     assert main([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"]) == 1
     assert main([*WORDS, "--input", "missing.jsonl"]) == 1
-    assert piped.num_read == 0
+    assert piped.tell() == 0
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_users_file_in_place_of_the_folder_stays(
-    kind: str, pipe: type[Piped], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_users_file_in_place_of_the_folder_stays(kind: str, pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     STORED.unlink()
@@ -275,17 +230,15 @@ def test_users_file_in_place_of_the_folder_stays(
     else:
         STORED.parent.write_text("mine")
     pipe(TEXT)
-    assert main([*WORDS, "--fresh"]) == 1
-    assert "inputs: expected a folder, got a symbolic link or a file; move it away" in message(capsys)
+    assert "inputs: expected a folder, got a symbolic link or a file; move it away" in cli([*WORDS, "--fresh"], 1).err
     assert Path("mine/stdin").read_text() == "mine"
 
 
-def test_folder_of_someone_else_is_refused(pipe: type[Piped], capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_someone_else_is_refused(pipe: Pipe, cli: Cli) -> None:
     STORED.parent.mkdir(parents=True)
     STORED.write_text("mine")
     pipe(TEXT)
-    assert main([*WORDS]) == 1
-    assert "expected a new, an empty or a dsindex work folder, found 'inputs' in it" in message(capsys)
+    assert "expected a new, an empty or a dsindex work folder, found 'inputs' in it" in cli(WORDS, 1).err
     assert STORED.read_text() == "mine"
 
 
@@ -308,7 +261,7 @@ def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     ids=["Ctrl-C", "kill"],
 )
 def test_stop_while_reading_leaves_nothing_that_is_taken_for_the_whole(
-    number: signal.Signals, code: int, said: str, pipe: type[Piped]
+    number: signal.Signals, code: int, said: str, pipe: Pipe
 ) -> None:
     command = [sys.executable, "-m", "dsindex", *WORDS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -329,39 +282,28 @@ def test_stop_while_reading_leaves_nothing_that_is_taken_for_the_whole(
     assert os.listdir(STORED.parent) == ["stdin"]
 
 
-def test_list_can_be_piped(pipe: type[Piped]) -> None:
-    Path("a.jsonl").write_bytes(TEXT)
-    Path("b.jsonl").write_bytes(OTHER)
-    pipe(b"b.jsonl\0a.jsonl\0")
-    assert main(["build", "--input-list", "-", *TOKENIZER, "--output-prefix", "out/x"]) == 0
-    manifest = json.loads(Path("out/x_text_document.manifest.json").read_bytes())
-    assert [file["path"] for file in manifest["content"]["inputs"]] == ["b.jsonl", "a.jsonl"]
-
-
-def test_file_of_the_name_needs_its_folder(pipe: type[Piped]) -> None:
+def test_file_of_the_name_needs_its_folder(pipe: Pipe) -> None:
     Path("-").write_bytes(OTHER)
     piped = pipe(TEXT)
     assert main(["build", "--input", "./-", *TOKENIZER, "--output-prefix", "out/x"]) == 0
-    assert piped.num_read == 0
+    assert piped.tell() == 0
 
 
-def test_source_of_a_kept_input_can_be_verified(pipe: type[Piped], capsys: pytest.CaptureFixture[str]) -> None:
+def test_source_of_a_kept_input_can_be_verified(pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     Path("-").write_bytes(OTHER)
     verify = ["verify", "out/x_text_document", "--against-source", *TOKENIZER[:2]]
     assert main(verify) == 0
     STORED.unlink()
-    capsys.readouterr()
-    assert main(verify) == 1
-    assert "the dataset was made from it, store standard input there again" in capsys.readouterr().out
+    assert "the dataset was made from it, store standard input there again" in cli(verify, 1).out
 
 
-def test_other_jobs_and_functions_read_it(pipe: type[Piped]) -> None:
+def test_other_jobs_and_functions_read_it(pipe: Pipe) -> None:
     piped = pipe(TEXT)
     words = ["pack", "--input", "-", "--tokenizer-model", str(OWN.plain_tokenizer), "--output", "out/x.pbin"]
     assert main(words) == 0
-    assert piped.num_read == len(TEXT)
+    assert piped.tell() == len(TEXT)
     pipe(TEXT)
     built = dsindex.build("-", tokenizer=OWN.plain_tokenizer, append_eod=True, output_prefix="out/x")
     assert built.counts.lines == 60
@@ -371,21 +313,12 @@ def test_other_jobs_and_functions_read_it(pipe: type[Piped]) -> None:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_workers_of_a_cluster_read_what_was_stored(pipe: type[Piped]) -> None:
+def test_workers_of_a_cluster_read_what_was_stored(pipe: Pipe) -> None:
     pipe(TEXT)
     assert main([*WORDS]) == 0
     pipe(TEXT)
     words = [
-        "build",
-        "--input",
-        "-",
-        *TOKENIZER,
-        "--output-prefix",
-        "ray/x",
-        "--executor",
-        "ray",
-        "--shard-size",
-        "9KiB",
-    ]
+        "build", "--input", "-", *TOKENIZER, "--output-prefix", "ray/x", "--executor", "ray", "--shard-size", "9KiB",
+    ]  # fmt: skip
     assert main(words) == 0
     assert published(Path("ray")) == published(Path("out"))

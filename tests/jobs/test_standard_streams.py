@@ -21,27 +21,17 @@ FULL = "could not be written to standard output (No space left on device)"
 def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command of bash, in which `$ds` is dsindex."""
     return subprocess.run(
-        ["bash", "-c", f"set -o pipefail; ds='{sys.executable} -m dsindex'; {shell}"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+        ["bash", "-c", f"set -o pipefail; ds='{sys.executable} -m dsindex'; {shell}"], cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize(
-    ("redirection", "said"),
-    [
-        (">&-", ""),
-        (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"),
-        ("| true", ""),
-        (">/dev/full 2>/dev/full", None),
-        (">&- 2>&- <&-", None),
-    ],
-    ids=["closed", "full", "unread", "both-full", "all-closed"],
-)
+@pytest.mark.parametrize(("redirection", "said"), [
+    (">&-", ""),
+    (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"),
+    ("| true", ""), (">/dev/full 2>/dev/full", None), (">&- 2>&- <&-", None),
+], ids=["closed", "full", "unread", "both-full", "all-closed"])  # fmt: skip
 def test_build_whose_summary_cannot_be_printed_is_done(tmp_path: Path, redirection: str, said: str | None) -> None:
     ended = run(f"$ds {BUILD} {redirection}", tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -21,6 +21,7 @@ from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
     from dsindex.datasets import GPTDataset
+    from tests.jobs.conftest import Cli
 
 TOKENIZER = str(OWN.plain_tokenizer)
 
@@ -44,13 +45,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dsindex.build_index(a, seq_length=16, epochs=2, split="1,0,0", data_cache_path=str(folder / "cache"))
     (folder / "identifiers.json").write_text('{"class": "T"}')
     dsindex.build_index(
-        ["0.7", a, "0.3", b],
-        seq_length=16,
-        num_samples=[1500],
-        split="1,0,0",
-        tokenizer_identifiers=str(folder / "identifiers.json"),
-        data_cache_path=str(folder / "blend"),
-    )
+        ["0.7", a, "0.3", b], seq_length=16, num_samples=[1500], split="1,0,0",
+        tokenizer_identifiers=str(folder / "identifiers.json"), data_cache_path=str(folder / "blend"),
+    )  # fmt: skip
     return folder
 
 
@@ -62,24 +59,21 @@ def copied(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "copy"
 
 
-def trace(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
-    assert main(["trace", *map(str, words), "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+def trace(cli: Cli, *words: object) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(cli(["trace", *map(str, words), "--json"]).out)
     return report
 
 
-def refusal(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
-    assert main(["trace", *map(str, words)]) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
+def refusal(cli: Cli, code: int, *words: object) -> str:
+    shown = cli(["trace", *map(str, words)], code)
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    return shown.err
 
 
-def test_samples_lead_to_lines_and_text(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_lead_to_lines_and_text(built: Path, cli: Cli) -> None:
     samples = dsindex.open(str(built / "cache"))
     numbers = range(0, len(samples), 7)
-    report = trace(capsys, built / "cache", "--sample", *numbers, "--text-tokens", "99", "--tokenizer-model", TOKENIZER)
+    report = trace(cli, built / "cache", "--sample", *numbers, "--text-tokens", "99", "--tokenizer-model", TOKENIZER)
     tokenizer = load_tokenizer(TOKENIZER)
     assert report["num_samples"] == len(samples)
     assert report["notes"] == []
@@ -102,13 +96,11 @@ def tokenizer_ids(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("cache", ["cache", "blend"])
-def test_lines_lead_to_the_samples_that_lead_to_them(
-    built: Path, cache: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_lead_to_the_samples_that_lead_to_them(built: Path, cache: str, cli: Cli) -> None:
     samples = dsindex.open(str(built / cache))
-    every = trace(capsys, built / cache, "--sample", *range(len(samples)), "--text-tokens", "0")
+    every = trace(cli, built / cache, "--sample", *range(len(samples)), "--text-tokens", "0")
     for path, line in ((built / "one.jsonl", 22), (built / "two.jsonl", 3)):
-        found = trace(capsys, built / cache, "--line", f"{path}:{line}", "--global-batch-size", "8")
+        found = trace(cli, built / cache, "--line", f"{path}:{line}", "--global-batch-size", "8")
         runs = {
             (document["dataset"], document["document"], each["sample"], each["begin"], each["end"])
             for document in found["documents"]
@@ -125,27 +117,27 @@ def test_lines_lead_to_the_samples_that_lead_to_them(
         for document in found["documents"]:
             assert all(each["step"] == each["sample"] // 8 + 1 for each in document["occurrences"])
             by_number = f"{document['prefix']}:{document['document']}"
-            [same] = trace(capsys, built / cache, "--document", by_number, "--global-batch-size", "8")["documents"]
+            [same] = trace(cli, built / cache, "--document", by_number, "--global-batch-size", "8")["documents"]
             assert same == document
 
 
-def test_a_rank_reads_its_samples_of_a_step(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_reads_its_samples_of_a_step(built: Path, cli: Cli) -> None:
     batch = ["--global-batch-size", 8, "--micro-batch-size", 2, "--data-parallel-size", 2, "--text-tokens", 0]
-    report = trace(capsys, built / "cache", "--step", 2, *batch, "--data-parallel-rank", 1)
+    report = trace(cli, built / "cache", "--step", 2, *batch, "--data-parallel-rank", 1)
     assert [shown["sample"] for shown in report["samples"]] == [10, 11, 14, 15]
     assert {(shown["step"], shown["rank"]) for shown in report["samples"]} == {(2, 1)}
-    whole = trace(capsys, built / "cache", "--step", 2, *batch)
+    whole = trace(cli, built / "cache", "--step", 2, *batch)
     assert [shown["sample"] for shown in whole["samples"]] == list(range(8, 16))
     assert [shown["rank"] for shown in whole["samples"]] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
-def test_without_a_tokenizer_documents_are_shown(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_tokenizer_documents_are_shown(copied: Path, cli: Cli) -> None:
     words = [copied / "cache", "--prefix", copied / "a_text_document", "--sample", 0, "--text-tokens", 5]
-    [sample] = trace(capsys, *words)["samples"]
+    [sample] = trace(cli, *words)["samples"]
     assert all(part["text"] is not None for part in sample["parts"])
     move_tokenizer_away(str(copied / "a_text_document"))
     shutil.rmtree("tokenizer")
-    report = trace(capsys, *words)
+    report = trace(cli, *words)
     [note] = report["notes"]
     assert "give its path with --tokenizer-model" in note
     for part in report["samples"][0]["parts"]:
@@ -154,19 +146,18 @@ def test_without_a_tokenizer_documents_are_shown(copied: Path, capsys: pytest.Ca
         assert json.loads(line)["text"].startswith(part["document_text"].removesuffix("…"))
 
 
-def test_text_says_the_same(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", str(built / "cache"), "--sample", "5", "--tokenizer-model", TOKENIZER]) == 0
-    shown = capsys.readouterr().out
-    [sample] = trace(capsys, built / "cache", "--sample", 5, "--tokenizer-model", TOKENIZER)["samples"]
+def test_text_says_the_same(built: Path, cli: Cli) -> None:
+    shown = cli(["trace", str(built / "cache"), "--sample", "5", "--tokenizer-model", TOKENIZER]).out
+    [sample] = trace(cli, built / "cache", "--sample", 5, "--tokenizer-model", TOKENIZER)["samples"]
     part = sample["parts"][0]
     assert shown.startswith("sample 5 of ")
     assert f"document {part['document']}, tokens {part['begin']}:{part['end']}, from {part['source']['path']}" in shown
     assert json.dumps(part["text"], ensure_ascii=False) in shown
-    assert main(["trace", str(built / "cache"), "--document", str(part["document"])]) == 0
-    assert f"sample 5, tokens {part['begin']}:{part['end']}\n" in capsys.readouterr().out
+    shown = cli(["trace", str(built / "cache"), "--document", str(part["document"])]).out
+    assert f"sample 5, tokens {part['begin']}:{part['end']}\n" in shown
 
 
-def test_changed_and_missing_inputs_are_named(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_and_missing_inputs_are_named(copied: Path, cli: Cli) -> None:
     """The manifest has the paths of the originals; a changed copy stands in for one, as its path is relative."""
     for name in ("a", "b"):
         manifest = copied / f"{name}_text_document.manifest.json"
@@ -180,7 +171,7 @@ def test_changed_and_missing_inputs_are_named(copied: Path, capsys: pytest.Captu
         file.write(b"\n")
     os.remove("two.jsonl")
     words = ["cache", "--prefix", "a_text_document", "--sample", *range(40)]
-    report = trace(capsys, *words)
+    report = trace(cli, *words)
     assert any("one.jsonl: this input has changed" in note for note in report["notes"])
     assert any("two.jsonl: this input is not there any more" in note for note in report["notes"])
     parts = [part for shown in report["samples"] for part in shown["parts"]]
@@ -189,79 +180,70 @@ def test_changed_and_missing_inputs_are_named(copied: Path, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("copied")
-def test_provenance_of_another_dataset_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_provenance_of_another_dataset_is_refused(cli: Cli) -> None:
     shutil.copy("b_text_document.provenance.parquet", "a_text_document.provenance.parquet")
     words = ["cache", "--prefix", "a_text_document"]
     for what in (["--sample", 0], ["--document", 0], ["--line", "one.jsonl:1"]):
-        assert "a_text_document.provenance.parquet: expected a row for each of" in refusal(capsys, 1, *words, *what)
+        assert "a_text_document.provenance.parquet: expected a row for each of" in refusal(cli, 1, *words, *what)
     os.remove("a_text_document.provenance.parquet")
     assert (
-        "a_text_document.provenance.parquet: expected the provenance"
-        in trace(capsys, *words, "--sample", 0)["notes"][0]
+        "a_text_document.provenance.parquet: expected the provenance" in trace(cli, *words, "--sample", 0)["notes"][0]
     )
-    assert "expected the provenance" in refusal(capsys, 1, *words, "--line", "one.jsonl:1")
+    assert "expected the provenance" in refusal(cli, 1, *words, "--line", "one.jsonl:1")
 
 
-def test_cache_of_other_data_is_refused(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_of_other_data_is_refused(copied: Path, cli: Cli) -> None:
     write_dataset(copied / "other", [[[1, 2, 3]]])
-    message = refusal(capsys, 1, "cache", "--prefix", "other", "--sample", 0)
+    message = refusal(cli, 1, "cache", "--prefix", "other", "--sample", 0)
     assert "they were built from other data or settings" in message
 
 
 @pytest.mark.parametrize("cache", [cache for cache in golden_caches("GPTDataset") if cache.split == "train"][:1])
-def test_megatrons_own_cache_without_a_manifest(cache: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_megatrons_own_cache_without_a_manifest(cache: Any, cli: Cli) -> None:
     [prefix] = cache.prefixes()
-    report = trace(capsys, cache.description_path, "--prefix", prefix, "--sample", 1)
+    report = trace(cli, cache.description_path, "--prefix", prefix, "--sample", 1)
     tokens = [token for part in report["samples"][0]["parts"] for token in part["tokens"]]
     dataset: GPTDataset = dsindex.open(str(cache.description_path), prefix=prefix)  # type: ignore[assignment]
     assert np.array_equal(tokens[:8], dataset.tokens(1)[:8])
     assert any("expected the manifest" in note for note in report["notes"])
     document = report["samples"][0]["parts"][0]["document"]
-    found = trace(capsys, cache.description_path, "--prefix", prefix, "--document", document)
+    found = trace(cli, cache.description_path, "--prefix", prefix, "--document", document)
     assert 1 in {each["sample"] for each in found["documents"][0]["occurrences"]}
     assert IndexedDataset(prefix).num_documents > document
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "message"),
-    [
-        (2, [], "expected one of --sample, --step, --document and --line, got none"),
-        (2, ["--sample", 1, "--line", "a:1"], "got --sample and --line"),
-        (2, ["--step", 1], "expected --global-batch-size"),
-        (2, ["--step", 1, "--global-batch-size", 0], "of at least 1"),
-        (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
-        (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
-        (1, ["--sample", 10**6], "expected a sample from 0 to"),
-        (1, ["--sample", "-1"], "expected a sample from 0 to"),
-        (2, ["--line", "one.jsonl"], "--line: expected FILE:LINE, got 'one.jsonl'"),
-        (2, ["--line", "one.jsonl:0"], "--line: expected FILE:LINE, got 'one.jsonl:0'"),
-        (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the index cache's datasets, which are"),
-        (1, ["--line", "one.jsonl:21"], "line 21: expected a line that became a document"),
-        (2, ["--document", "x"], "--document: expected [PREFIX:]N, got 'x'"),
-        (1, ["--document", "1000"], "expected a document from 0 to 59, got 1000"),
-        (1, ["--document", "z:1"], "z: expected a dataset of the index cache, which has"),
-        (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
-    ],
-)
+@pytest.mark.parametrize(("code", "words", "message"), [
+    (2, [], "expected one of --sample, --step, --document and --line, got none"),
+    (2, ["--sample", 1, "--line", "a:1"], "got --sample and --line"),
+    (2, ["--step", 1], "expected --global-batch-size"),
+    (2, ["--step", 1, "--global-batch-size", 0], "of at least 1"),
+    (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
+    (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
+    (1, ["--sample", 10**6], "expected a sample from 0 to"),
+    (1, ["--sample", "-1"], "expected a sample from 0 to"),
+    (2, ["--line", "one.jsonl"], "--line: expected FILE:LINE, got 'one.jsonl'"),
+    (2, ["--line", "one.jsonl:0"], "--line: expected FILE:LINE, got 'one.jsonl:0'"),
+    (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the index cache's datasets, which are"),
+    (1, ["--line", "one.jsonl:21"], "line 21: expected a line that became a document"),
+    (2, ["--document", "x"], "--document: expected [PREFIX:]N, got 'x'"),
+    (1, ["--document", "1000"], "expected a document from 0 to 59, got 1000"),
+    (1, ["--document", "z:1"], "z: expected a dataset of the index cache, which has"),
+    (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
+])  # fmt: skip
 def test_wrong_questions_get_one_sentence(
-    built: Path,
-    code: int,
-    words: list[object],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    built: Path, code: int, words: list[object], message: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(built)
-    assert message in refusal(capsys, code, "cache", *words)
+    assert message in refusal(cli, code, "cache", *words)
 
 
-def test_other_mistakes_get_one_sentence(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_mistakes_get_one_sentence(built: Path, cli: Cli) -> None:
     a = built / "a_text_document"
-    assert "got a dataset without samples" in refusal(capsys, 1, a, "--sample", 0)
-    assert "expected PREFIX:NUMBER, since the blend has 2" in refusal(capsys, 1, built / "blend", "--document", 3)
+    assert "got a dataset without samples" in refusal(cli, 1, a, "--sample", 0)
+    assert "expected PREFIX:NUMBER, since the blend has 2" in refusal(cli, 1, built / "blend", "--document", 3)
     other = str(OWN.plain_tokenizer.parent / "bos")
     assert "expected the tokenizer with sha256" in refusal(
-        capsys, 1, built / "cache", "--sample", 0, "--tokenizer-model", other
+        cli, 1, built / "cache", "--sample", 0, "--tokenizer-model", other
     )
 
 

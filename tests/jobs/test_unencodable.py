@@ -10,18 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.errors import BadRecordError
-from dsindex.execution.progress.displays import PlainDisplay
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.faults.test_quarantine import read_quarantine
 from tests.support import text_tokenizers as trained
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 RUNAWAY = "x" * 40
 """Oniguruma gives up on the pattern after ten million steps, and tokenizers panics."""
@@ -40,11 +39,9 @@ def runaway_tokenizer(folder: Path) -> str:
 
 def build(path: Path, folder: Path, **options: Any) -> bytes:
     folder.mkdir()
-    given: dict[str, Any] = {
-        "input": (str(path),), "tokenizer_model": runaway_tokenizer(path.parent), "output_prefix": str(folder / "x"),
-        "append_eod": True, "eod_token": "<|eot|>", "executor": "local", "workers": 2, **options,
-    }  # fmt: skip
-    run_build(BuildConfig(**given), reporter=Reporter(PlainDisplay(seconds=1e9)))
+    own = {"tokenizer_model": runaway_tokenizer(path.parent), "append_eod": True, "eod_token": "<|eot|>"}
+    config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
+    run_config(config)
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
 
 
@@ -88,13 +85,10 @@ def test_quarantine_has_the_record_as_it_was_read(
 
 
 @pytest.mark.parametrize("options", [{}, {"no_provenance": True}], ids=["provenance", "no provenance"])
-def test_verify_leaves_out_what_the_build_has_set_aside(
-    options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_leaves_out_what_the_build_has_set_aside(options: dict[str, Any], tmp_path: Path, cli: Cli) -> None:
     path = write_lines(tmp_path / "in.jsonl", TEXTS)
     build(path, tmp_path / "out", on_bad_record="quarantine", **options)
-    assert main(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]) == 0
-    assert "4 of 4 documents" in capsys.readouterr().out
+    assert "4 of 4 documents" in cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
 
 
 def test_first_bad_record_is_told_whatever_its_kind(tmp_path: Path) -> None:

@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.manifest import manifest_path
 from dsindex.errors import InputError, TokenizerError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import read_index
 from dsindex.instruction.config import check_config
-from dsindex.jobs.build import run_build
-from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig
 from dsindex.tools import verify_source
 from dsindex.tools.verify import VerifyConfig, run_verify
 from dsindex.tools.verify_report import Verdict, VerifyReport, describe_verification, read_recorded, run_checks
 from dsindex.tools.verify_tokens import check_tokens
+from tests.jobs.pack.verifying import all_findings, edit_manifest
 from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 from tests.support.published import move_tokenizer_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
+    from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
 
@@ -43,15 +43,15 @@ TOKENIZER = str(OWN.plain_tokenizer)
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
 
 
-def build(make_config: MakeConfig, reporter: Reporter, **options: Any) -> str:
+def build(make_config: MakeConfig, **options: Any) -> str:
     config = make_config(**options)
-    run_build(config, reporter=reporter)
+    run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
-def verify(prefix: str, reporter: Reporter, **options: Any) -> VerifyReport:
+def verify(prefix: str, **options: Any) -> VerifyReport:
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return run_verify(prefix, VerifyConfig(**{**defaults, **options}), reporter=reporter)
+    return run_verify(prefix, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
 
 
 def change_token(prefix: str, token: int, value: int) -> None:
@@ -60,43 +60,25 @@ def change_token(prefix: str, token: int, value: int) -> None:
     tokens.flush()
 
 
-def edit_manifest(prefix: str, edit: Callable[[dict[str, Any]], None]) -> None:
-    path = Path(manifest_path(prefix))
-    manifest = json.loads(path.read_bytes())
-    edit(manifest)
-    path.write_bytes(orjson.dumps(manifest))
-
-
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_build_is_whole_and_equals_its_source(
-    provenance: bool, engine: str, make_config: MakeConfig, quiet: Reporter
-) -> None:
-    prefix = build(make_config, quiet, no_provenance=not provenance)
-    report = verify(prefix, quiet, against_source=True, engine=engine)
+def test_build_is_whole_and_equals_its_source(provenance: bool, engine: str, make_config: MakeConfig) -> None:
+    prefix = build(make_config, no_provenance=not provenance)
+    report = verify(prefix, against_source=True, engine=engine)
     assert report.findings == ()
     trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
     assert f"against the source: 102 of 102 documents tokenized again with {trusted}" in report.checks
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_verify_on_ray(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
-    assert verify(prefix, quiet, against_source=True, executor="ray").findings == ()
-    change_token(prefix, 1000, 0)
-    assert "differs from its source" in verify(prefix, quiet, against_source=True, executor="ray").findings[-1]
-
-
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
 def test_first_document_that_differs_is_named_with_its_line(
-    provenance: bool, make_config: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    provenance: bool, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
-    prefix = build(make_config, quiet, no_provenance=not provenance)
+    prefix = build(make_config, no_provenance=not provenance)
     change_token(prefix, 15000, 7)
     change_token(prefix, 10000, 7)
-    report = verify(prefix, quiet, against_source=True)
+    report = verify(prefix, against_source=True)
     [finding] = [finding for finding in report.findings if "source" in finding]
     document = document_of_token(prefix, 10000)
     assert f"document {document} differs from its source" in finding
@@ -111,36 +93,32 @@ def document_of_token(prefix: str, token: int) -> int:
     return int(np.searchsorted(index.document_indices, sequence, side="right")) - 1
 
 
-def test_sample_reads_a_part(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
-    report = verify(prefix, quiet, against_source=True, sample="10%")
+def test_sample_reads_a_part(make_config: MakeConfig) -> None:
+    prefix = build(make_config)
+    report = verify(prefix, against_source=True, sample="10%")
     assert f"against the source: 6 of 102 documents tokenized again with {TRUSTED}" in report.checks
 
 
-def test_quarantined_and_blank_lines_are_no_difference(
-    make_config: MakeConfig, quiet: Reporter, tmp_path: Path
-) -> None:
+def test_quarantined_and_blank_lines_are_no_difference(make_config: MakeConfig, tmp_path: Path) -> None:
     lines = Path(OWN.docs).read_text().splitlines()
     lines[3:3] = ["not json", "", "  "]
     lines += ["{", ""]
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(lines))
-    prefix = build(make_config, quiet, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
+    prefix = build(make_config, input=(str(source), str(OWN.docs)), on_bad_record="quarantine")
     for options in ({}, {"sample": 0.2}):
-        assert verify(prefix, quiet, against_source=True, **options).findings == ()
+        assert verify(prefix, against_source=True, **options).findings == ()
     path = Path(f"{prefix}.quarantine.jsonl.zst")
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    assert "cannot be read as a quarantine file" in all_findings(verify(prefix, quiet))
+    assert "cannot be read as a quarantine file" in all_findings(verify(prefix))
     path.write_bytes(whole)
     change_token(prefix, 20381 + 500, 9)
-    finding = verify(prefix, quiet, against_source=True).findings[-1]
+    finding = verify(prefix, against_source=True).findings[-1]
     assert f"{OWN.docs}, line " in finding
 
 
-def test_record_that_is_bad_for_another_key_is_no_difference(
-    make_config: MakeConfig, quiet: Reporter, tmp_path: Path
-) -> None:
+def test_record_that_is_bad_for_another_key_is_no_difference(make_config: MakeConfig, tmp_path: Path) -> None:
     """It was quarantined for every key, also for those that it has."""
     lines = ['{"text": "a", "title": "b"}', '{"text": "c"}', '{"text": "d", "title": ["e", "f"]}', '{"title": "g"}']
     source = tmp_path / "in.jsonl"
@@ -148,13 +126,9 @@ def test_record_that_is_bad_for_another_key_is_no_difference(
     config = make_config(input=(str(source),), json_keys=("text", "title"), on_bad_record="quarantine")
     for options in ({}, {"no_provenance": True}):
         other = config.model_copy(update={"output_prefix": str(tmp_path / f"out{len(options)}" / "x"), **options})
-        report = run_build(other, reporter=quiet)
+        report = run_config(other)
         for dataset in report.datasets:
-            assert verify(dataset.prefix, quiet, against_source=True).findings == ()
-
-
-def all_findings(report: VerifyReport) -> str:
-    return "\n".join(report.findings)
+            assert verify(dataset.prefix, against_source=True).findings == ()
 
 
 EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
@@ -177,80 +151,75 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
 def test_manifest_that_lies_is_found(
-    edit: Callable[[dict[str, Any]], None],
-    message: str,
-    make_config: MakeConfig,
-    quiet: Reporter,
+    edit: Callable[[dict[str, Any]], None], message: str, make_config: MakeConfig
 ) -> None:
-    prefix = build(make_config, quiet)
+    prefix = build(make_config)
     edit_manifest(prefix, edit)
-    report = verify(prefix, quiet)
+    report = verify(prefix)
     assert not report.is_whole
     assert message.removeprefix("x") in all_findings(report)
 
 
-def test_damaged_files_are_found(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
+def test_damaged_files_are_found(make_config: MakeConfig) -> None:
+    prefix = build(make_config)
     path = Path(f"{prefix}.provenance.parquet")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    report = verify(prefix, quiet)
+    report = verify(prefix)
     assert "cannot be read as a provenance file" in all_findings(report)
     path.unlink()
-    assert "is missing, but the manifest lists it" in all_findings(verify(prefix, quiet))
+    assert "is missing, but the manifest lists it" in all_findings(verify(prefix))
     path.write_bytes(whole)
     Path(f"{prefix}.idx").unlink()
-    report = verify(prefix, quiet)
+    report = verify(prefix)
     assert "digest of the .bin" in report.checks  # what is left is still checked
     assert not any("structure of the .idx" in check for check in report.checks)
     assert f"dsindex repair {prefix} --output" in report.findings[0]
 
 
-def test_source_that_changed_is_named(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+def test_source_that_changed_is_named(make_config: MakeConfig, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
-    prefix = build(make_config, quiet, input=(str(source),))
+    prefix = build(make_config, input=(str(source),))
     source.write_bytes(OWN.docs.read_bytes() + b"\n")
-    assert f"{source}: expected the input of 64460 bytes" in verify(prefix, quiet, against_source=True).findings[0]
+    assert f"{source}: expected the input of 64460 bytes" in verify(prefix, against_source=True).findings[0]
     source.unlink()
-    assert f"{source}: cannot be read" in verify(prefix, quiet, against_source=True).findings[0]
+    assert f"{source}: cannot be read" in verify(prefix, against_source=True).findings[0]
 
 
-def test_source_needs_the_same_tokenizer(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
-    assert verify(prefix, quiet, against_source=True, tokenizer_model=None).is_whole
+def test_source_needs_the_same_tokenizer(make_config: MakeConfig) -> None:
+    prefix = build(make_config)
+    assert verify(prefix, against_source=True, tokenizer_model=None).is_whole
     move_tokenizer_away(prefix)
     with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
-        verify(prefix, quiet, against_source=True, tokenizer_model=None)
+        verify(prefix, against_source=True, tokenizer_model=None)
     with pytest.raises(TokenizerError, match="expected the tokenizer with sha256 112cf"):
-        verify(prefix, quiet, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
+        verify(prefix, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
     Path(manifest_path(prefix)).unlink()
     with pytest.raises(InputError, match="expected the manifest of a build"):
-        verify(prefix, quiet, against_source=True)
+        verify(prefix, against_source=True)
 
 
-def test_instruction_data_refuses_its_source_and_says_what_is_possible(quiet: Reporter, tmp_path: Path) -> None:
+def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path: Path) -> None:
     prefix = str(tmp_path / "chat")
-    config = InstructConfig(
-        input=(str(CONVERSATIONS),), tokenizer_model=TOKENIZER, output_prefix=prefix, executor="local", seq_length=4096
-    )
-    run_instruct(config, check_config(SPEC, source="test"), reporter=quiet)
+    config = config_of(InstructConfig, CONVERSATIONS, output_prefix=prefix, seq_length=4096)
+    run_config(config, check_config(SPEC, source="test"))
     for name in ("text_document", "loss_mask", "packing_4096"):
-        assert verify(f"{prefix}_{name}", quiet).is_whole
+        assert verify(f"{prefix}_{name}").is_whole
         message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare the digests"
         with pytest.raises(InputError, match=message):
-            verify(f"{prefix}_{name}", quiet, against_source=True)
+            verify(f"{prefix}_{name}", against_source=True)
 
 
-def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
+def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig) -> None:
+    prefix = build(make_config)
     Path(manifest_path(prefix)).write_text("{")
-    report = verify(prefix, quiet, against_source=True)
+    report = verify(prefix, against_source=True)
     assert report.notes[0] == "the manifest is damaged, so the dataset could not be compared with its source"
     assert "cannot be read as a manifest" in report.findings[0]
 
 
-def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path, quiet: Reporter) -> None:
+def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path) -> None:
     """Caches of a name of their own, since the tokenizer's identifiers are not known, and two datasets called `d`."""
     prefixes = [str(tmp_path / folder / "d") for folder in "ab"]
     for number, prefix in enumerate(prefixes):
@@ -259,28 +228,26 @@ def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path, quiet: Reporter)
     words = ["index", "--data-path", "0.5", prefixes[0], "0.5", prefixes[1], "--seq-length", "16", "--split", "8,2,0"]
     assert main([*words, "--num-samples", "40,4,0", "--data-cache-path", str(tmp_path / "cache")]) == 0
     for prefix in prefixes:
-        report = verify(prefix, quiet, cache=str(tmp_path / "cache"))
+        report = verify(prefix, cache=str(tmp_path / "cache"))
         assert report.findings == ()
         assert "index caches against the data: 2 of a dataset and 2 of a blend" in report.checks
 
 
-def test_cache_is_checked_against_the_data(quiet: Reporter) -> None:
+def test_cache_is_checked_against_the_data() -> None:
     case = OWN.index_case("one_epoch")
     prefix = str(case.folder / case.prefixes[0])
-    report = verify(prefix, quiet, cache=str(case.cache))
+    report = verify(prefix, cache=str(case.cache))
     assert report.findings == ()
     assert "index caches against the data: 1 of a dataset" in report.checks
-    report = verify(prefix, quiet, cache=str(OWN.docs.parent / "tokenizers"))
+    report = verify(prefix, cache=str(OWN.docs.parent / "tokenizers"))
     assert "expected an index cache of eod_text_document, found none" in report.findings[0]
     assert not any("caches" in check for check in report.checks)
     with pytest.raises(InputError, match="check --cache"):
-        verify(prefix, quiet, cache="/nowhere")
+        verify(prefix, cache="/nowhere")
 
 
-def test_command_says_what_was_found(
-    make_config: MakeConfig, quiet: Reporter, capsys: pytest.CaptureFixture[str]
-) -> None:
-    prefix = build(make_config, quiet)
+def test_command_says_what_was_found(make_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    prefix = build(make_config)
     assert main(["verify", f"{prefix}.bin", "--executor", "local"]) == 0
     assert f"{prefix}: intact\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
     change_token(prefix, 5, 799)
@@ -293,58 +260,45 @@ def test_command_says_what_was_found(
     assert "expected a share such as 1%" in capsys.readouterr().err
 
 
-def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, cli: Cli) -> None:
     nope = str(tmp_path / "nope")
-    assert main(["verify", nope, f"{nope}.pbin"]) == 1
-    assert capsys.readouterr().out == (
+    assert cli(["verify", nope, f"{nope}.pbin"], 1).out == (
         f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n"
         f"{nope}.pbin: there is no dataset: looked for {nope}.pbin and {nope}.manifest.json; check the path\n"
     )
-    assert main(["verify", str(tmp_path), "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)
     assert (report["is_whole"], report["is_there"], report["checks"]) == (False, False, [])
     assert "which is a folder; add the name of a dataset in it" in report["findings"][0]
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst"])
-def test_pipe_in_a_files_place_is_found(make_config: MakeConfig, quiet: Reporter, suffix: str) -> None:
+def test_pipe_in_a_files_place_is_found(make_config: MakeConfig, suffix: str) -> None:
     """It is not opened: whoever opens a pipe waits for a writer."""
-    prefix = build(make_config, quiet)
+    prefix = build(make_config)
     Path(f"{prefix}.{suffix}").unlink(missing_ok=True)
     os.mkfifo(f"{prefix}.{suffix}")
-    report = verify(prefix, quiet)
+    report = verify(prefix)
     assert not report.is_whole
     assert any(
         f"{prefix}.{suffix}: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings
     )
 
 
-def test_manifest_that_names_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter) -> None:
-    prefix = build(make_config, quiet)
-    os.mkfifo(f"{prefix}.pipe")
-    entry = {"size_bytes": 0, "xxh3_128": "0" * 32}
-    edit_manifest(prefix, lambda manifest: manifest["content"]["digests"].update(pipe=entry))
-    report = verify(prefix, quiet)
-    assert [finding for finding in report.findings if ".pipe" in finding] == [
-        f"{prefix}.pipe: expected a regular file, got something else, but the manifest lists it; restore it"
-    ]
-
-
-def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, tmp_path: Path) -> None:
     source = tmp_path / "source.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
-    prefix = build(make_config, quiet, input=[str(source)])
+    prefix = build(make_config, input=[str(source)])
     source.unlink()
     os.mkfifo(source)
-    report = verify(prefix, quiet, against_source=True)
+    report = verify(prefix, against_source=True)
     assert any("source.jsonl: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings)
 
 
 @pytest.mark.parametrize("cut_bytes", [0, 2])
 def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
-    cut_bytes: int, make_config: MakeConfig, quiet: Reporter
+    cut_bytes: int, make_config: MakeConfig
 ) -> None:
-    prefix = build(make_config, quiet)
+    prefix = build(make_config)
     path = Path(f"{prefix}.bin")
     num_bytes = path.stat().st_size
     check = check_tokens(
@@ -355,7 +309,7 @@ def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
         judge_num_eod=lambda _content, num_eod: Verdict(checked=(f"{num_eod} EOD",)),
     )
     os.truncate(path, num_bytes - cut_bytes)  # while it is being verified
-    [ran] = run_checks([check], executor=FakeExecutor(), reporter=quiet)
+    [ran] = run_checks([check], executor=FakeExecutor(), reporter=Reporter())
     if not cut_bytes:
         checked = ("digest of the .bin", "every token id is in the vocabulary", "105 EOD")
         assert ran.verdict == Verdict(checked=checked)

@@ -1,5 +1,13 @@
 from __future__ import annotations
 
-from tests.jobs.conftest import make_config, quiet
+import pytest
 
-__all__ = ["make_config", "quiet"]
+from dsindex.execution.progress.reporter import Reporter
+from tests.jobs.conftest import make_config
+
+__all__ = ["make_config"]
+
+
+@pytest.fixture
+def quiet() -> Reporter:
+    return Reporter()

@@ -50,10 +50,7 @@ SPEC_RECORD: dict[str, Any] = {
             "researchers as a language model.",
         },
         {"from": "human", "value": "Goodbye"},
-        {
-            "from": "gpt",
-            "value": "Goodbye! If you have any more questions in the future, don't hesitate to ask.",
-        },
+        {"from": "gpt", "value": "Goodbye! If you have any more questions in the future, don't hesitate to ask."},
     ],
     "instruction": "Role: Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",
     "role": "Vicuna, trained by Large Model Systems Organization (LMSYS) researchers",

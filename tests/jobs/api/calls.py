@@ -24,12 +24,8 @@ EOD = "<|endoftext|>"
 
 def build(prefix: str = "out/docs", **options: Any) -> BuildResult:
     defaults: dict[str, Any] = {
-        "tokenizer": TOKENIZER,
-        "append_eod": True,
-        "output_prefix": prefix,
-        "shard_size": "8KiB",
-        "workers": 2,
-    }
+        "tokenizer": TOKENIZER, "append_eod": True, "output_prefix": prefix, "shard_size": "8KiB", "workers": 2,
+    }  # fmt: skip
     return dsindex.build(OWN.docs, **{**defaults, **options})
 
 

@@ -13,11 +13,7 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
-from dsindex.datasets import (
-    BlendedDataset,
-    GPTDataset,
-    PackedInstructionDataset,
-)
+from dsindex.datasets import BlendedDataset, GPTDataset, PackedInstructionDataset
 from dsindex.errors import OutputError, PlanError, TokenizerError
 from tests.jobs.api.calls import TOKENIZER, WORDS, assert_golden, build, command, published, without_times
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -134,14 +130,9 @@ def test_build_index_makes_what_the_command_makes(tmp_path: Path) -> None:
     blend = [word for pair in zip(case.weights, case.prefixes, strict=True) for word in pair]
     with contextlib.chdir(case.folder):
         caches = dsindex.build_index(
-            blend,
-            seq_length=case.sequence_length,
-            num_samples=case.num_samples,
-            split=case.split,
-            seed=case.seed,
-            like=like,
-            data_cache_path=tmp_path / "cache",
-        )
+            blend, seq_length=case.sequence_length, num_samples=case.num_samples, split=case.split, seed=case.seed,
+            like=like, data_cache_path=tmp_path / "cache",
+        )  # fmt: skip
         dataset = dsindex.open(caches)
     for name in case.files:
         assert (tmp_path / "cache" / name).read_bytes() == (case.cache / name).read_bytes(), name

@@ -71,31 +71,28 @@ def test_open_tells_the_kind_from_the_file() -> None:
 
 @pytest.mark.quick(6)
 @pytest.mark.usefixtures("every_kind")
-@pytest.mark.parametrize(
-    ("path", "options", "kind", "message"),
-    [
-        ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
-        ("out/docs", {}, InputError, "did you mean out/docs_text_document"),
-        ("a\0b", {}, InputError, "there is no dataset"),
-        ("x" * 300, {}, InputError, "there is no dataset"),
-        ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
-        ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
-        ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
-        ("cache", {"tokenizer": "x"}, InputError, "does not take the option tokenizer"),
-        ("x.pbin", {"split": "train"}, InputError, "does not take the option split"),
-        ("/dev/null", {}, InputError, "expected a dataset, got a device"),
-        ("no-index.jsonl", {}, InputError, "expected its raw index no-index.idx beside it, found none; make one"),
-        ("lonely.idx", {}, InputError, "expected the JSONL file of this raw index beside it, got none"),
-        ("empty", {}, FormatError, "empty: expected .* got a file that begins with b''"),
-        ("text.txt", {}, FormatError, "text.txt: expected .* begins with b'hello wo'"),
-        ("cut.idx", {}, FormatError, "cut.idx: expected a header of 34 bytes"),
-        ("cut.pbin", {}, FormatError, "cut.pbin: expected a .pbin that fits one of the versions"),
-        ("evil.idx", {}, FormatError, "evil.idx"),
-        ("array.npy", {}, FormatError, "got an array of an index cache; use the cache's description or folder"),
-        ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
-        ("alone.bin", {}, FormatError, "alone.bin: expected an .idx of MMIDIDX"),
-    ],
-)
+@pytest.mark.parametrize(("path", "options", "kind", "message"), [
+    ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
+    ("out/docs", {}, InputError, "did you mean out/docs_text_document"),
+    ("a\0b", {}, InputError, "there is no dataset"),
+    ("x" * 300, {}, InputError, "there is no dataset"),
+    ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
+    ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
+    ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
+    ("cache", {"tokenizer": "x"}, InputError, "does not take the option tokenizer"),
+    ("x.pbin", {"split": "train"}, InputError, "does not take the option split"),
+    ("/dev/null", {}, InputError, "expected a dataset, got a device"),
+    ("no-index.jsonl", {}, InputError, "expected its raw index no-index.idx beside it, found none; make one"),
+    ("lonely.idx", {}, InputError, "expected the JSONL file of this raw index beside it, got none"),
+    ("empty", {}, FormatError, "empty: expected .* got a file that begins with b''"),
+    ("text.txt", {}, FormatError, "text.txt: expected .* begins with b'hello wo'"),
+    ("cut.idx", {}, FormatError, "cut.idx: expected a header of 34 bytes"),
+    ("cut.pbin", {}, FormatError, "cut.pbin: expected a .pbin that fits one of the versions"),
+    ("evil.idx", {}, FormatError, "evil.idx"),
+    ("array.npy", {}, FormatError, "got an array of an index cache; use the cache's description or folder"),
+    ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
+    ("alone.bin", {}, FormatError, "alone.bin: expected an .idx of MMIDIDX"),
+])  # fmt: skip
 def test_open_says_what_is_wrong_in_one_sentence(
     path: str, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:

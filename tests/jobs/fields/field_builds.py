@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.options.build import BuildConfig
 from dsindex.text.tokenizer import load_tokenizer
+from tests.support import jobs
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:
@@ -50,15 +51,8 @@ def record_of(number: int, rng: random.Random) -> dict[str, Any]:
 
 
 def config_of(source: Path, folder: Path, **options: Any) -> BuildConfig:
-    defaults: dict[str, Any] = {
-        "input": (str(source / "a.jsonl"), str(source / "b.jsonl")),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "on_bad_record": "quarantine",
-        "output_prefix": str(folder / "x"),
-        "executor": "local",
-    }
-    return BuildConfig(**{**defaults, **options})
+    own = {"append_eod": True, "on_bad_record": "quarantine", "output_prefix": str(folder / "x"), "workers": None}
+    return jobs.config_of(BuildConfig, (str(source / "a.jsonl"), str(source / "b.jsonl")), **{**own, **options})
 
 
 def arguments(config: BuildConfig) -> dict[str, Any]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.manifest import RecordCounts
 from dsindex.errors import InputError
-from dsindex.jobs.build import run_build
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.tools.verify import VerifyConfig, run_verify
 from tests.jobs.fields.field_builds import KINDS, config_of
 from tests.support.golden import OWN
-
-if TYPE_CHECKING:
-    from dsindex.execution.progress.reporter import Reporter
+from tests.support.jobs import run_config
 
 
 def test_filtered_records_are_counted(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,26 +29,26 @@ def test_filtered_records_are_counted(source: Path, tmp_path: Path, capsys: pyte
     assert content["options"]["where"] == ".n < 100"
 
 
-def test_condition_that_leaves_out_nothing_is_counted_too(source: Path, tmp_path: Path, quiet: Reporter) -> None:
-    report = run_build(config_of(source, tmp_path, where="true"), reporter=quiet)
+def test_condition_that_leaves_out_nothing_is_counted_too(source: Path, tmp_path: Path) -> None:
+    report = run_config(config_of(source, tmp_path, where="true"))
     assert report.counts.model_fields_set >= {"filtered"}
     assert report.counts.filtered == 0
 
 
-def test_condition_that_leaves_out_everything_is_an_error(source: Path, tmp_path: Path, quiet: Reporter) -> None:
+def test_condition_that_leaves_out_everything_is_an_error(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a record that --where keeps, got none of 396"):
-        run_build(config_of(source, tmp_path, where=".nosuch"), reporter=quiet)
+        run_config(config_of(source, tmp_path, where=".nosuch"))
 
 
-def test_records_that_are_all_bad_are_an_error(tmp_path: Path, quiet: Reporter) -> None:
+def test_records_that_are_all_bad_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("{}\n\n{}\n")
     with pytest.raises(InputError, match=r"got none but 2 bad ones; the first is .*bad\.jsonl, line 1: .*'text'"):
-        run_build(config_of(tmp_path, tmp_path, input=(str(tmp_path / "bad.jsonl"),)), reporter=quiet)
+        run_config(config_of(tmp_path, tmp_path, input=(str(tmp_path / "bad.jsonl"),)))
 
 
-def test_share_of_bad_records_counts_filtered_ones_as_records(source: Path, tmp_path: Path, quiet: Reporter) -> None:
+def test_share_of_bad_records_counts_filtered_ones_as_records(source: Path, tmp_path: Path) -> None:
     options = {"where": ".n == 5", "max_bad_records": "1%"}
-    report = run_build(config_of(source, tmp_path, **options), reporter=quiet)
+    report = run_config(config_of(source, tmp_path, **options))
     assert (report.counts.kept, report.counts.quarantined) == (2, 2)
 
 
@@ -62,33 +60,33 @@ def test_counts_of_older_manifests_have_no_filtered_records() -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify_compares_with_the_source(kind: str, source: Path, tmp_path: Path, quiet: Reporter) -> None:
+def test_verify_compares_with_the_source(kind: str, source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "source"
     shutil.copytree(source, copy)
     for options in ({}, {"no_provenance": True}):
         folder = tmp_path / f"out{len(options)}"
-        report = run_build(config_of(copy, folder, **KINDS[kind], **options), reporter=quiet)
+        report = run_config(config_of(copy, folder, **KINDS[kind], **options))
         for dataset in report.datasets:
-            verified = verify(dataset.prefix, quiet)
+            verified = verify(dataset.prefix)
             assert verified.findings == ()
             assert any("record counts" in name for name in verified.checks)
     path = Path(f"{report.datasets[-1].prefix}.bin")
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
     path.write_bytes(damaged)
-    assert any("differs from its source" in finding for finding in verify(report.datasets[-1].prefix, quiet).findings)
+    assert any("differs from its source" in finding for finding in verify(report.datasets[-1].prefix).findings)
 
 
-def verify(prefix: str, reporter: Reporter) -> Any:
+def verify(prefix: str) -> Any:
     config = VerifyConfig(against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2)
-    return run_verify(prefix, config, reporter=reporter)
+    return run_verify(prefix, config, reporter=Reporter())
 
 
-def test_counts_that_do_not_add_up_are_found(source: Path, tmp_path: Path, quiet: Reporter) -> None:
-    report = run_build(config_of(source, tmp_path, where=".n < 9"), reporter=quiet)
+def test_counts_that_do_not_add_up_are_found(source: Path, tmp_path: Path) -> None:
+    report = run_config(config_of(source, tmp_path, where=".n < 9"))
     path = Path(f"{report.datasets[0].prefix}.manifest.json")
     manifest = json.loads(path.read_bytes())
     manifest["content"]["account"]["filtered"] -= 1
     path.write_text(json.dumps(manifest))
-    findings = verify(report.datasets[0].prefix, quiet).findings
+    findings = verify(report.datasets[0].prefix).findings
     assert any("expected records = kept + filtered + quarantined" in finding for finding in findings)

@@ -8,15 +8,13 @@ import pytest
 
 import dsindex
 from dsindex.engine.ledger import Ledger
-from dsindex.jobs.build import run_build
 from tests.jobs.fields.field_builds import KINDS, WAYS, arguments, config_of
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from dsindex.execution.progress.reporter import Reporter
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +37,18 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_does_not_depend_on_the_way(
     kind: str, way: dict[str, Any], source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path,
-    quiet: Reporter,
 ) -> None:  # fmt: skip
-    run_build(config_of(source, tmp_path, **KINDS[kind], **way), reporter=quiet)
+    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_of_processes_is_the_same(
-    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter
+    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     way = {"executor": "processes", "shard_size": "9KiB", "workers": 2}
-    run_build(config_of(source, tmp_path, **KINDS[kind], **way), reporter=quiet)
+    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
 
 
@@ -59,10 +56,10 @@ def test_output_of_processes_is_the_same(
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("kind", ["path", "join and where", "token ids"])
 def test_output_on_ray_is_the_same(
-    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter
+    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     way = {"executor": "ray", "shard_size": "9KiB", "workers": 2}
-    run_build(config_of(source, tmp_path, **KINDS[kind], **way), reporter=quiet)
+    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
 
 
@@ -73,7 +70,7 @@ class Stopped(Exception):
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_build_continues_to_the_same_output(
-    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path, quiet: Reporter,
+    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path,
 ) -> None:  # fmt: skip
     config = config_of(source, tmp_path, **KINDS[kind], **WAYS[1])
     record, committed = Ledger.record_shard, []
@@ -87,13 +84,13 @@ def test_interrupted_build_continues_to_the_same_output(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "record_shard", recorded)
         with pytest.raises(Stopped):
-            run_build(config, reporter=quiet)
-    run_build(config, reporter=quiet)
+            run_config(config)
+    run_config(config)
     assert {name: data for name, data in published(tmp_path).items() if "lock" not in name} == expected(kind)
 
 
-def test_jq_runs_in_processes(source: Path, tmp_path: Path, quiet: Reporter) -> None:
+def test_jq_runs_in_processes(source: Path, tmp_path: Path) -> None:
     config = config_of(source, tmp_path, where=".n == 1", executor="auto", workers=1)
-    assert run_build(config, reporter=quiet).run.executor == "processes"
+    assert run_config(config).run.executor == "processes"
     config = config_of(source, tmp_path / "b", json_keys=(".meta.text",), executor="auto", workers=1)
-    assert run_build(config, reporter=quiet).run.executor == "local"
+    assert run_config(config).run.executor == "local"

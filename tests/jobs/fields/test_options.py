@@ -13,40 +13,37 @@ from pydantic import ValidationError
 import dsindex
 from dsindex.cli.main import main
 from dsindex.errors import PlanError
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.jobs.fields.field_builds import KINDS, arguments, config_of
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
     MakeConfig = Callable[..., BuildConfig]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "change"),
-    [
-        ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
-        ({"where": ".n"}, {"where": ".n > 1"}, r'where was "\.n" and is "\.n > 1"'),
-        ({"join": "a"}, {"join": "b"}, 'join was "a" and is "b"'),
-        ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
-        ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "change"), [
+    ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
+    ({"where": ".n"}, {"where": ".n > 1"}, r'where was "\.n" and is "\.n > 1"'),
+    ({"join": "a"}, {"join": "b"}, 'join was "a" and is "b"'),
+    ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
+    ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
+])  # fmt: skip
 def test_other_fields_are_another_plan(
-    first: dict[str, Any], second: dict[str, Any], change: str, source: Path, tmp_path: Path, quiet: Reporter
+    first: dict[str, Any], second: dict[str, Any], change: str, source: Path, tmp_path: Path
 ) -> None:
-    run_build(config_of(source, tmp_path, **first), reporter=quiet)
-    assert run_build(config_of(source, tmp_path, **first), reporter=quiet).already_complete
+    run_config(config_of(source, tmp_path, **first))
+    assert run_config(config_of(source, tmp_path, **first)).already_complete
     with pytest.raises(PlanError, match=change):
-        run_build(config_of(source, tmp_path, **second), reporter=quiet)
+        run_config(config_of(source, tmp_path, **second))
 
 
-def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config: MakeConfig, quiet: Reporter) -> None:
-    report = run_build(make_config(), reporter=quiet)
+def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config: MakeConfig) -> None:
+    report = run_config(make_config())
     manifest = json.loads(Path(f"{report.datasets[0].prefix}.manifest.json").read_bytes())
     assert manifest["content"]["options"].keys() == {
         *("json_key", "append_eod", "tokenizer_hf_no_include_special_tokens", "on_bad_record", "max_record_size"),
@@ -59,50 +56,38 @@ def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config: MakeConfi
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"json_keys": (".a | .b",)},
-            r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b ",
-        ),
-        ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
-        ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
-        ({"json_keys": (".",)}, r"name its output, as in NAME=\. "),
-        ({"json_keys": (r'."\u0000"',)}, "can name a file"),
-        ({"json_keys": (r'."\ud800"',)}, "can name a file"),
-        ({"json_keys": ('.""',)}, "can be part of a file name, got ''"),
-        ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
-        ({"json_keys": ("text", "text")}, "expected each key once"),
-        ({"json_keys": ("text", "text"), "join": ""}, "expected each key once"),
-        ({"json_keys": ("text",), "token_ids": "ids"}, "either --token-ids or --json-keys, got both"),
-        ({"token_ids": "ids", "join": ""}, "either --token-ids or --join, got both"),
-        ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
-        ({"token_ids": "a/b"}, "--token-ids: expected keys that can be part of a file name"),
-        ({"where": " "}, "expected a jq condition"),
-        ({"join": "\\x"}, "expected a backslash to be part of"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b "),
+    ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
+    ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
+    ({"json_keys": (".",)}, r"name its output, as in NAME=\. "),
+    ({"json_keys": (r'."\u0000"',)}, "can name a file"),
+    ({"json_keys": (r'."\ud800"',)}, "can name a file"),
+    ({"json_keys": ('.""',)}, "can be part of a file name, got ''"),
+    ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
+    ({"json_keys": ("text", "text")}, "expected each key once"),
+    ({"json_keys": ("text", "text"), "join": ""}, "expected each key once"),
+    ({"json_keys": ("text",), "token_ids": "ids"}, "either --token-ids or --json-keys, got both"),
+    ({"token_ids": "ids", "join": ""}, "either --token-ids or --join, got both"),
+    ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
+    ({"token_ids": "a/b"}, "--token-ids: expected keys that can be part of a file name"),
+    ({"where": " "}, "expected a jq condition"),
+    ({"join": "\\x"}, "expected a backslash to be part of"),
+])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
-        (("--where", "now > 1"), "'now' is not allowed"),
-        (("--json-keys", "x=.n |"), r"jq pattern '\.n \|': syntax error"),
-        (("--json-keys", ".meta.none"), r"a\.jsonl, line 1: expected the key 'none' at \.meta, got only"),
-        (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
-        (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
-        (
-            ("--token-ids", ".meta.big"),
-            r"line 1: expected a list of token ids .* at \.meta\.big, got a list with 9999999",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("flags", "message"), [
+    (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
+    (("--where", "now > 1"), "'now' is not allowed"),
+    (("--json-keys", "x=.n |"), r"jq pattern '\.n \|': syntax error"),
+    (("--json-keys", ".meta.none"), r"a\.jsonl, line 1: expected the key 'none' at \.meta, got only"),
+    (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
+    (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
+    (("--token-ids", ".meta.big"), r"line 1: expected a list of token ids .* at \.meta\.big, got a list with 9999"),
+])  # fmt: skip
 def test_bad_fields_get_one_sentence(
     flags: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,12 +110,10 @@ def test_estimate_knows_the_fields(kind: str, source: Path, tmp_path: Path) -> N
     assert estimate.tokens == pytest.approx(sum(dataset.num_tokens for dataset in built.datasets), rel=0.05)
 
 
-def test_check_reads_the_fields(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_fields(source: Path, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "build.yaml").write_text(
         f"input: [{source}/a.jsonl]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/out/x\n"
         'json_keys: [text, .meta.text]\njoin: "\\n"\nwhere: .n < 3\nexecutor: local\n'
     )
-    assert main(["build", "--config", str(tmp_path / "build.yaml"), "--check"]) == 0
-    assert "audited" in capsys.readouterr().out
-    assert main(["build", "--config", str(tmp_path / "build.yaml"), "--on-bad-record", "quarantine"]) == 0
-    assert "3 kept" in capsys.readouterr().out
+    assert "audited" in cli(["build", "--config", str(tmp_path / "build.yaml"), "--check"]).out
+    assert "3 kept" in cli(["build", "--config", str(tmp_path / "build.yaml"), "--on-bad-record", "quarantine"]).out

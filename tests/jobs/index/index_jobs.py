@@ -28,15 +28,16 @@ IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["gpt2"]}
 def options(**changes: Any) -> dict[str, Any]:
     """Options of a small job; a change to None leaves an option out."""
     chosen = {
-        "data_path": ["web"],
-        "seq_length": 30,
-        "epochs": "2.5",
-        "data_cache_path": "cache",
-        "tokenizer_identifiers": "identifiers.json",
-        **changes,
-    }
+        "data_path": ["web"], "seq_length": 30, "epochs": "2.5", "data_cache_path": "cache",
+        "tokenizer_identifiers": "identifiers.json", **changes,
+    }  # fmt: skip
     return {name: value for name, value in chosen.items() if value is not None}
 
 
 def described(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]
+
+
+def indexed(**changes: Any) -> IndexResult:
+    """Run a small job with these changes."""
+    return index(**options(**changes))

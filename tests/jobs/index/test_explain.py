@@ -10,57 +10,43 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError
-from tests.jobs.index.index_jobs import index, options
+from tests.jobs.index.index_jobs import index, indexed
 from tests.support.datasets import write_dataset
 
 
 def explained(**changes: Any) -> list[str]:
-    report = index(**options(explain=True, **changes))
-    return [
-        "\n".join(report.lines()),
-        *(sentence for finding in report.findings for sentence in finding.sentences),
-    ]
+    report = indexed(explain=True, **changes)
+    return ["\n".join(report.lines()), *(sentence for finding in report.findings for sentence in finding.sentences)]
 
 
 @pytest.mark.usefixtures("folder")
-def test_explain_finds_what_was_built() -> None:
-    index(**options())
-    report = index(**options(explain=True))
-    assert report.ok
-    assert "the job finds this cache and builds nothing" in "\n".join(report.lines())
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
-        ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
-        ({"seq_length": 31}, "sequence_length is 30 in the cache and 31 in the job"),
-        ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
-        ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"seed": 1}, "random_seed is 1234 in the cache and 1 in the job: --seed"),
+    ({"split": "969,30,1"}, "split is '969, 30, 1' in the cache and '969,30,1' in the job: --split, as typed"),
+    ({"seq_length": 31}, "sequence_length is 30 in the cache and 31 in the job"),
+    ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
+    ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
+])  # fmt: skip
 def test_explain_names_the_settings_that_differ(changes: dict[str, Any], sentence: str) -> None:
-    index(**options(epochs="2.5"))
+    indexed(epochs="2.5")
     shown, *sentences = explained(**changes)
     assert "NOT found" in shown
     assert any(sentence in said for said in sentences), sentences
 
 
 def test_explain_tells_that_the_data_changed(folder: Path) -> None:
-    index(**options(split="1"))
+    indexed(split="1")
     os.utime(folder / "web.idx")
-    assert index(**options(split="1", explain=True)).ok, "the same lengths, only touched"
+    assert indexed(split="1", explain=True).ok, "the same lengths, only touched"
     write_dataset(folder / "web", [[[1] * length] for length in [50, 20, 60, 30, 100, 5] * 40])
-    report = index(**options(split="1", explain=True))
+    report = indexed(split="1", explain=True)
     assert not report.ok
     shown = "\n".join(report.lines())
     assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
 
 
 def test_explain_tells_that_the_data_grew(folder: Path) -> None:
-    index(**options(split="1"))
+    indexed(split="1")
     write_dataset(folder / "web", [[[1] * length] for length in [20, 50, 60, 30, 100, 5] * 40 + [7]])
     shown, *_ = explained(split="1", epochs=None, num_samples=str((265 * 40 * 5 // 2 - 1) // 30))
     assert "web.idx changed since the cache was built (it has " in shown
@@ -72,13 +58,13 @@ def test_explain_tells_that_the_data_grew(folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_explain_tells_of_options_that_the_hash_does_not_cover() -> None:
-    index(**options(split="1", epochs=None, num_samples="50"))
+    indexed(split="1", epochs=None, num_samples="50")
     shown, *_ = explained(split="1", epochs=None, num_samples="50", no_extra_token=True)
     assert "add_extra_token_to_sequence (--no-extra-token) was True when it was built and is False now" in shown
 
 
 def test_explain_tells_of_missing_files_and_edited_descriptions(folder: Path) -> None:
-    (result,) = index(**options(split="1")).results
+    (result,) = indexed(split="1").results
     description, *_, shuffle = result.paths
     os.unlink(shuffle)
     assert (
@@ -93,16 +79,9 @@ def test_explain_tells_of_missing_files_and_edited_descriptions(folder: Path) ->
 
 
 def test_explain_compares_a_jobs_description_with_the_folder(folder: Path) -> None:
-    index(**options(data_path=["1", "web", "1", "books"], split="1", epochs=None, num_samples="50"))
-    index(
-        **options(
-            data_path=["2", "web", "1", "books"],
-            split="1",
-            seed=5,
-            epochs=None,
-            num_samples="50",
-            data_cache_path="job",
-        )
+    indexed(data_path=["1", "web", "1", "books"], split="1", epochs=None, num_samples="50")
+    indexed(
+        data_path=["2", "web", "1", "books"], split="1", seed=5, epochs=None, num_samples="50", data_cache_path="job"
     )
     (like,) = (folder / "job").glob("*Blended*description.txt")
     report = index(explain=True, like=str(like), data_cache_path="cache")
@@ -114,7 +93,7 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder: Path) -> No
 
 @pytest.mark.usefixtures("folder")
 def test_explain_without_identifiers_says_that_there_is_no_hash() -> None:
-    index(**options(tokenizer_identifiers=None))
-    report = index(**options(tokenizer_identifiers=None, explain=True))
+    indexed(tokenizer_identifiers=None)
+    report = indexed(tokenizer_identifiers=None, explain=True)
     assert not report.ok
     assert "so no hash is known" in "\n".join(report.lines())

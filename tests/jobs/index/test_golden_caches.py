@@ -53,17 +53,12 @@ def build_golden(folder: Path, case: dict[str, Any], tmp_path: Path, executor: s
     )
     like = next(name for name in sorted(case["files"]) if name.endswith("description.txt"))
     return index(
-        executor=executor,
-        data_path=words,
-        seq_length=case["sequence_length"],
-        num_samples=["none" if count is None else count for count in case["num_samples"]],
-        split=case["split"],
-        seed=case["seed"],
-        data_cache_path=str(tmp_path),
-        like=str(golden / like),
+        executor=executor, data_path=words, seq_length=case["sequence_length"],
+        num_samples=["none" if count is None else count for count in case["num_samples"]], split=case["split"],
+        seed=case["seed"], data_cache_path=str(tmp_path), like=str(golden / like),
         no_extra_token=not case.get("add_extra_token", True),
         keep_partial_validation=not case.get("drop_last_partial_validation_sequence", True),
-    )
+    )  # fmt: skip
 
 
 def written_to(folder: Path) -> dict[str, bytes]:

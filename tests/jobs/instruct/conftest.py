@@ -11,8 +11,6 @@ from tests.support.conversations import BAD, CONVERSATIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
-
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -21,11 +19,3 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = CONVERSATIONS.read_bytes().splitlines()[:120]
     path.write_bytes(b"\n".join([*lines[:50], *BAD, b"", *lines[50:]]) + b"\n")
     return path
-
-
-@pytest.fixture(scope="module")
-def module_reporter() -> Reporter:
-    from dsindex.execution.progress.displays import PlainDisplay
-    from dsindex.execution.progress.reporter import Reporter
-
-    return Reporter(PlainDisplay(seconds=1e9))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from dsindex.instruction.config import check_config
 from dsindex.options.instruct import InstructConfig
+from tests.support import published as support
 from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.golden import OWN
+from tests.support.jobs import config_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,27 +23,11 @@ CHATML = """\
 
 
 def job(prefix: Path, **options: Any) -> InstructConfig:
-    defaults: dict[str, Any] = {
-        "input": (str(CONVERSATIONS),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(prefix),
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "16KiB",
-        "seq_length": 768,
-        "split": "8,1,1",
-        "on_bad_record": "quarantine",
-    }
-    return InstructConfig(**{**defaults, **options})
+    own = {"output_prefix": str(prefix), "shard_size": "16KiB", "seq_length": 768, "split": "8,1,1"}
+    return config_of(InstructConfig, CONVERSATIONS, **{**own, "on_bad_record": "quarantine", **options})
 
 
 def published(folder: Path) -> dict[str, bytes]:
     """All published files; of the manifests, the part that is under the law."""
-    return {
-        path.name: json.dumps(json.loads(path.read_bytes())["content"]).encode()
-        if path.name.endswith("manifest.json")
-        else path.read_bytes()
-        for path in sorted(folder.iterdir())
-        # A killed driver leaves its lock; the progress file tells of the run.
-        if path.is_file() and not path.name.endswith((".dsindex-lock", ".progress.json"))
-    }
+    # A killed driver leaves its lock.
+    return {name: data for name, data in support.published(folder).items() if not name.endswith(".dsindex-lock")}

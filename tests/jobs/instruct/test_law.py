@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.instruct import run_instruct
-from dsindex.options.instruct import InstructConfig
+from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.golden import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,17 +51,8 @@ def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     return options
 
 
-def job(prefix: Path, source: str, **options: Any) -> InstructConfig:
-    defaults: dict[str, Any] = {
-        "input": (source,),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": str(prefix),
-        "executor": "local",
-        "workers": 2,
-        "split": "8,1,1",
-        "seq_length": 768,
-    }
-    return InstructConfig(**{**defaults, **options})
+def job(prefix: Path, source: str, **options: Any) -> Any:
+    return instruct_jobs.job(prefix, **{"input": (source,), "shard_size": None, "on_bad_record": "fail", **options})
 
 
 def published(folder: Path) -> dict[str, bytes]:
@@ -79,9 +68,9 @@ def published(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def run(config: InstructConfig, instruction: Any, *, fails_after: int | None = None) -> Any:
+def run(config: Any, instruction: Any, *, fails_after: int | None = None) -> Any:
     """Run a job; with `fails_after`, once with a failure after so many shards, and then again."""
-    reporter = Reporter(PlainDisplay(seconds=1e9))
+    reporter = Reporter()
     if fails_after is not None:
         encode_shard, done = instruct.encode_shard, []
 

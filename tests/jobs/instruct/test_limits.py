@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from dsindex.cli.main import main
 from dsindex.errors import RecordError
 from dsindex.instruction.config import check_config
-from dsindex.jobs.instruct import run_instruct
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from tests.jobs.instruct.instruct_jobs import CHATML, job, published
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
+    from tests.jobs.conftest import Cli
 
 
 HANGS = (
@@ -50,11 +49,10 @@ def stopped(tmp_path: Path, template: str, *options: str, executor: str = "local
     return ["instruct", str(tmp_path / "chat.yaml"), *given, *to, *options]
 
 
-def check_that_it_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str], shard_size: str, executor: str) -> None:
+def check_that_it_stops(tmp_path: Path, cli: Cli, shard_size: str, executor: str) -> None:
     """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
     options = ["--on-bad-record", "quarantine", "--shard-size", shard_size]
-    assert main(stopped(tmp_path, HANGS, *options, executor=executor)) == 1
-    assert capsys.readouterr().err.strip().splitlines()[-1] == (
+    assert cli(stopped(tmp_path, HANGS, *options, executor=executor), 1).err.strip().splitlines()[-1] == (
         f"dsindex instruct: {tmp_path}/a.jsonl, line 41: the chat template used more than 0.7 s of CPU time on this "
         "record; change it, or take the record out of the input"
     )
@@ -65,29 +63,23 @@ def check_that_it_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str], shar
 @pytest.mark.parametrize(("executor", "shard_size"), [("local", "64MiB"), ("local", "2KiB"), ("processes", "9KiB")])
 @pytest.mark.usefixtures("stopping")
 def test_record_that_a_template_never_finishes_stops_the_job(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    executor: str,
-    shard_size: str,
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, executor: str, shard_size: str
 ) -> None:
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
-    check_that_it_stops(tmp_path, capsys, shard_size, executor)
+    check_that_it_stops(tmp_path, cli, shard_size, executor)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.usefixtures("stopping", "ray_instance")
 def test_record_that_a_template_never_finishes_stops_the_job_on_ray(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
-    check_that_it_stops(tmp_path, capsys, "9KiB", "ray")
+    check_that_it_stops(tmp_path, cli, "9KiB", "ray")
 
 
-def test_bad_record_before_one_that_stops_the_job_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Reporter
-) -> None:
+def test_bad_record_before_one_that_stops_the_job_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     never = '{"conversations": [{"from": "human", "value": "STOP"}, {"from": "gpt", "value": "x"}]}'
     good = never.replace("STOP", "go")
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
@@ -98,7 +90,7 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(
         (tmp_path / "a.jsonl").write_text("\n".join(lines))
         config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), split=None, on_bad_record="fail")
         with pytest.raises(RecordError, match=said):
-            run_instruct(config, check_config({"chat_template": HANGS}, source="test"), reporter=quiet)
+            run_config(config, check_config({"chat_template": HANGS}, source="test"))
 
 
 @pytest.mark.quick(1)
@@ -121,22 +113,18 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(
 )
 @pytest.mark.usefixtures("stopping")
 def test_record_that_takes_all_memory_or_crashes_stops_the_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, template: str, message: str
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, template: str, message: str
 ) -> None:
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(memory_bytes=200 << 20))
-    assert main(stopped(tmp_path, template, executor="processes")) == 1
-    said = capsys.readouterr().err.strip().splitlines()[-1]
+    said = cli(stopped(tmp_path, template, executor="processes"), 1).err.strip().splitlines()[-1]
     assert re.fullmatch(rf"dsindex instruct: .*/a\.jsonl, line 1: the chat template .*{message} this record.*", said)
     assert published(tmp_path / "out") == {}
 
 
 @pytest.mark.usefixtures("stopping")
-def test_template_that_cannot_be_compiled_is_said_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path: Path, cli: Cli) -> None:
     template = "{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}"
-    assert main(stopped(tmp_path, template)) == 1
-    said = capsys.readouterr().err.strip()
+    said = cli(stopped(tmp_path, template), 1).err.strip()
     assert re.fullmatch(
         r"dsindex instruct: chat template: too long, or nested too deep, for Python's compiler .*", said
     )
@@ -144,9 +132,7 @@ def test_template_that_cannot_be_compiled_is_said_in_one_sentence(
 
 
 @pytest.mark.exhaustive
-def test_construction_has_the_same_limits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_construction_has_the_same_limits(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
     record = {"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}
     deep = json.dumps(record)[:-1] + ', "deep": ' + "[" * 400 + "]" * 400 + "}"
@@ -158,7 +144,6 @@ def test_construction_has_the_same_limits(
     (tmp_path / "chat.yaml").write_text(yaml.safe_dump(options))
     command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "a.jsonl"), "--executor", "local"]
     command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out" / "chat")]
-    assert main([*command, "--on-bad-record", "quarantine"]) == 1
-    said = capsys.readouterr().err
+    said = cli([*command, "--on-bad-record", "quarantine"], 1).err
     assert re.search(r"a\.jsonl, line 2: the jq pattern .* (used|needed) more than .* on this record; change it", said)
     assert published(tmp_path / "out") == {}

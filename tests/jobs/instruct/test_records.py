@@ -21,21 +21,19 @@ from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.splits import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
-from dsindex.jobs.instruct import InstructResult, run_instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
 
-
-def test_datasets_are_what_the_encoder_gives(tmp_path: Path, quiet: Reporter) -> None:
+def test_datasets_are_what_the_encoder_gives(tmp_path: Path) -> None:
     """Read with the package's own readers: tokens and masks by split, every sequence in one block, provenance."""
-    report = run_instruct(job(tmp_path / "chat"), SPLIT_IN_PARTS, reporter=quiet)
+    report = run_config(job(tmp_path / "chat"), SPLIT_IN_PARTS)
     encoder = InstructionEncoder(SPLIT_IN_PARTS, ChatTokenizer.from_path(OWN.plain_tokenizer))
     encoded = []
     for line, text in enumerate(CONVERSATIONS.read_bytes().splitlines(), 1):
@@ -61,11 +59,11 @@ def test_datasets_are_what_the_encoder_gives(tmp_path: Path, quiet: Reporter) ->
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 
-def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path, quiet: Reporter) -> None:
+def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path) -> None:
     write_demo_conversations(tmp_path / "demo.jsonl", num_conversations=600)
     config = job(tmp_path / "out" / "demo", input=(str(tmp_path / "demo.jsonl"),), split=None, seq_length=2048)
     instruction = check_config({**SPEC, "max_length": 2048, "too_long": "truncate"}, source="test")
-    report = run_instruct(config, instruction, reporter=quiet)
+    report = run_config(config, instruction)
     packing = report.splits[0].packing
     assert packing is not None
     assert packing.fill >= 0.99
@@ -108,13 +106,9 @@ def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path: Pat
     described = {
         "chat_template_file": "template.jinja",
         "record_format": shape,
-        "job": {
-            "input": str(tmp_path / "in.jsonl"),
-            "output-prefix": str(tmp_path / "out" / "chat"),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "executor": "local",
-        },
-    }
+        "job": {"input": str(tmp_path / "in.jsonl"), "output-prefix": str(tmp_path / "out" / "chat"),
+         "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local"},
+    }  # fmt: skip
     (tmp_path / "chat.yaml").write_text(yaml.safe_dump(described))
     assert main(["instruct", str(tmp_path / "chat.yaml")]) == 0
     dataset, masks = (IndexedDataset(f"{tmp_path}/out/chat_{name}") for name in ("text_document", "loss_mask"))
@@ -126,17 +120,17 @@ def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("line", "kind"), BAD.items(), ids=BAD.values())
-def test_first_bad_record_is_named_with_file_and_line(tmp_path: Path, line: bytes, kind: str, quiet: Reporter) -> None:
+def test_first_bad_record_is_named_with_file_and_line(tmp_path: Path, line: bytes, kind: str) -> None:
     good = CONVERSATIONS.read_bytes().splitlines()
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*good[:5], line, *good[5:9], line]))
     config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), on_bad_record="fail", shard_size="700B")
     with pytest.raises(BadRecordError, match=rf"a\.jsonl, line 6: .* \({kind}\)"):
-        run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+        run_config(config, SPLIT_IN_PARTS)
 
 
-def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
+def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path) -> None:
     config = job(tmp_path / "chat", input=(str(broken),), split=None)
-    report = run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    report = run_config(config, SPLIT_IN_PARTS)
     content = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]
     assert content["bad_records"] == report.bad_records
     assert report.bad_records.keys() >= set(BAD.values())
@@ -145,27 +139,27 @@ def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path, quiet: Re
     assert (tmp_path / "chat_text_document.quarantine.jsonl.zst").exists()
     assert main(["verify", str(tmp_path / "chat_text_document")]) == 0
     with pytest.raises(InputError, match="more than the 2 of --max-bad-records"):
-        run_instruct(config.model_copy(update={"max_bad_records": "2", "fresh": True}), SPLIT_IN_PARTS, reporter=quiet)
+        run_config(config.model_copy(update={"max_bad_records": "2", "fresh": True}), SPLIT_IN_PARTS)
 
 
-def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path, quiet: Reporter) -> None:
+def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path) -> None:
     config = job(tmp_path / "chat", split=None)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    run_config(config, SPLIT_IN_PARTS)
     shorter = SPLIT_IN_PARTS.model_copy(update={"max_length": 512})
     with pytest.raises(PlanError, match="max_length was 768 and is 512"):
-        run_instruct(config, shorter, reporter=quiet)
-    run_instruct(config.model_copy(update={"seq_length": 512, "fresh": True}), shorter, reporter=quiet)
+        run_config(config, shorter)
+    run_config(config.model_copy(update={"seq_length": 512, "fresh": True}), shorter)
     names = {path.name for path in tmp_path.iterdir()}
     assert "chat_packing_512.idx" in names
     assert not any("packing_768" in name for name in names)
 
 
-def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) -> None:
+def test_fresh_leaves_datasets_of_like_names(tmp_path: Path) -> None:
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
-        run_instruct(job(tmp_path / name, split=None), SPLIT_IN_PARTS, reporter=quiet)
+        run_config(job(tmp_path / name, split=None), SPLIT_IN_PARTS)
     before = published(tmp_path)
     config = job(tmp_path / "chat", split=None, seq_length=1024, fresh=True)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    run_config(config, SPLIT_IN_PARTS)
     after = published(tmp_path)
     gone = {name for name in before if name not in after}
     assert gone == {name for name in before if name.startswith("chat_packing_768.")}
@@ -173,41 +167,20 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path: Path, quiet: Reporter) ->
     assert [after[name] for name in others] == [before[name] for name in others]
 
 
-def test_added_inputs_continue(tmp_path: Path, broken: Path, quiet: Reporter) -> None:
-    both = (str(CONVERSATIONS), str(broken))
-    run_instruct(job(tmp_path / "a" / "chat", keep_shards=True), SPLIT_IN_PARTS, reporter=quiet)
-    grown = run_instruct(job(tmp_path / "a" / "chat", input=both), SPLIT_IN_PARTS, reporter=quiet)
-    whole = run_instruct(job(tmp_path / "b" / "chat", input=both), SPLIT_IN_PARTS, reporter=quiet)
-    assert published(tmp_path / "a") == published(tmp_path / "b")
-    assert without_prefix(grown) == without_prefix(whole)
-
-
-def without_prefix(report: InstructResult) -> list[Any]:
-    return [(split.statistics, split.packing, split.files) for split in report.splits]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "code", "message"),
-    [
-        ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: expected at least 2, got 1"),
-        ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
-        ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
-        ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
-        ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
-        ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
-        ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
-        ("{message_construction: [role], special_tokens: {x: a b c}}", [], 1, "expected exactly one id of its own"),
-        ("special_tokens: {}", [], 1, "chat template"),
-        ("message_construction: [role", [], 1, "expected YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "options", "code", "message"), [
+    ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: expected at least 2, got 1"),
+    ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
+    ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
+    ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+    ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
+    ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
+    ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
+    ("{message_construction: [role], special_tokens: {x: a b c}}", [], 1, "expected exactly one id of its own"),
+    ("special_tokens: {}", [], 1, "chat template"),
+    ("message_construction: [role", [], 1, "expected YAML"),
+])  # fmt: skip
 def test_wrong_options_are_said_in_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    text: str,
-    options: list[str],
-    code: int,
-    message: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, options: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "chat.yaml").write_text(text)
     given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]

@@ -13,18 +13,14 @@ from dsindex.demo.run import write_demo_conversations
 from dsindex.engine import frame as job_frame
 from dsindex.errors import InputError
 from dsindex.instruction.config import check_config
-from dsindex.jobs import instruct
-from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.killed import run_until_killed
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
-    from dsindex.execution.progress.reporter import Reporter
 
 
 WAYS = [
@@ -33,15 +29,13 @@ WAYS = [
     {"executor": "processes", "shard_size": "40KiB", "workers": 2},
 ]
 
-RAY_WAY = {"executor": "ray", "shard_size": "30KiB", "workers": 2}
-
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path, module_reporter: Reporter) -> dict[str, bytes]:
+def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path) -> dict[str, bytes]:
     """What every way of doing the same has to give."""
     folder = tmp_path_factory.mktemp("expected")
     config = job(folder / "chat", input=(str(broken),), shard_size="64MiB", workers=1)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=module_reporter)
+    run_config(config, SPLIT_IN_PARTS)
     return published(folder)
 
 
@@ -53,71 +47,28 @@ def test_conversations_are_those_of_the_generator(tmp_path: Path) -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_same_bytes_for_any_shard_size_and_executor(
-    tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any], quiet: Reporter
+    tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any]
 ) -> None:
-    run_instruct(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS, reporter=quiet)
+    run_config(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS)
     assert published(tmp_path) == expected
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
 
 
 @pytest.mark.exhaustive
-def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(
-    tmp_path: Path, broken: Path, quiet: Reporter
-) -> None:
+def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_path: Path, broken: Path) -> None:
     """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
     instruction = check_config(
         {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
     )
     for number, way in enumerate(WAYS):
         config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
-        report = run_instruct(config, instruction, reporter=quiet)
+        report = run_config(config, instruction)
         assert sum(split.statistics.sequences - split.statistics.conversations for split in report.splits) > 10
     assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-def test_same_bytes_on_ray(tmp_path: Path, broken: Path, expected: dict[str, bytes], quiet: Reporter) -> None:
-    run_instruct(job(tmp_path / "chat", input=(str(broken),), **RAY_WAY), SPLIT_IN_PARTS, reporter=quiet)
-    assert published(tmp_path) == expected
-
-
-def test_same_bytes_after_a_failure_and_no_shard_twice(
-    tmp_path: Path,
-    broken: Path,
-    expected: dict[str, bytes],
-    quiet: Reporter,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[int] = []
-    encode_shard = instruct.encode_shard
-
-    def fail_after_some(task: ShardTask, settings: Any) -> ShardResult:
-        if len(done) == 3:
-            raise InputError("the storage went away")
-        result = encode_shard(task, settings)
-        done.append(task.shard)
-        return result
-
-    def count(task: ShardTask, settings: Any) -> ShardResult:
-        done.append(task.shard)
-        return encode_shard(task, settings)
-
-    config = job(tmp_path / "chat", input=(str(broken),), workers=1)
-    monkeypatch.setattr(instruct, "encode_shard", fail_after_some)
-    with pytest.raises(InputError, match="the storage went away"):
-        run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
-    assert published(tmp_path) == {}
-    monkeypatch.setattr(instruct, "encode_shard", count)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
-    assert published(tmp_path) == expected
-    assert sorted(done) == list(range(len(done)))
-    assert len(done) > 4
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-
-
 def test_same_bytes_after_publishing_was_cut_off(
-    tmp_path: Path, broken: Path, expected: dict[str, bytes], quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, broken: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens go last: where their .idx stands, mask and blocks are whole."""
     config = job(tmp_path / "chat", input=(str(broken),))
@@ -131,7 +82,7 @@ def test_same_bytes_after_publishing_was_cut_off(
 
     monkeypatch.setattr(job_frame, "publish", fail_third)
     with pytest.raises(InputError, match="the storage went away"):
-        run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+        run_config(config, SPLIT_IN_PARTS)
     assert [os.path.basename(prefix) for prefix in calls] == [
         "chat_train_packing_768",
         "chat_train_loss_mask",
@@ -139,7 +90,7 @@ def test_same_bytes_after_publishing_was_cut_off(
     ]
     assert not (tmp_path / "chat_train_text_document.idx").exists()
     monkeypatch.setattr(job_frame, "publish", publish)
-    run_instruct(config, SPLIT_IN_PARTS, reporter=quiet)
+    run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
-from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,16 +19,8 @@ FILES = ("bin", "idx", "provenance.parquet")
 
 
 def build(source: object, prefix: str, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (str(source),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": prefix,
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "8KiB",
-    }
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    own = {"append_eod": True, "output_prefix": prefix, "shard_size": "8KiB"}
+    return run_config(config_of(BuildConfig, source, **{**own, **options}))
 
 
 def built(store: ObjectServer, prefix: str) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from tests.support.killed import run_until_killed
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
     from tests.support.object_server import ObjectServer
 
 
@@ -31,14 +32,13 @@ def command(tmp_path: Path) -> list[str]:
     return [*command, "--executor", "local", "--shard-size", "6KiB", "--output-prefix"]
 
 
-def test_killed_build_in_a_bucket(store: ObjectServer, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_build_in_a_bucket(store: ObjectServer, command: list[str], cli: Cli) -> None:
     run_until_killed([*command, "s3://out/x"], num_shards=3)
     store.objects["out/x.build/shards/0000/mine"] = b"mine"
     store.objects["out/x_text_document.bin"] = b"mine"
     upload = store.create_upload("out/x_text_document.idx", {})
     before = store.names("out")
-    assert main(["clean", "s3://out/x"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli(["clean", "s3://out/x"]).out
     assert "s3://out/x.build: an unfinished job, whose output is s3://out/x" in shown
     assert "nothing was removed: --yes removes it" in shown
     assert store.names("out") == before
@@ -66,9 +66,7 @@ def test_uploads_are_given_up(store: ObjectServer, command: list[str], capsys: p
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("place", ["s3://out/x", "s3://out/copy.build"], ids=["tampered", "copied"])
-def test_uploads_of_others_are_not_given_up(
-    place: str, store: ObjectServer, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_uploads_of_others_are_not_given_up(place: str, store: ObjectServer, command: list[str], cli: Cli) -> None:
     run_until_killed([*command, "s3://out/x"], num_shards=3)
     url = "s3://out/other.bin" if place == "s3://out/x" else "s3://out/x_text_document.bin"
     upload = store.create_upload(url.removeprefix("s3://"), {})
@@ -78,17 +76,15 @@ def test_uploads_of_others_are_not_given_up(
     for name, content in list(store.objects.items()):
         if name.startswith("out/x.build/"):
             store.objects[name.replace("x.build", "copy.build")] = content
-    assert main(["clean", place, "--yes"]) == 0
-    assert ("a copy of s3://out/x.build" in capsys.readouterr().out) == ("copy" in place)
+    assert ("a copy of s3://out/x.build" in cli(["clean", place, "--yes"]).out) == ("copy" in place)
     assert upload.upload_id in store.uploads
 
 
-def test_killed_build_on_a_disk(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_build_on_a_disk(command: list[str], tmp_path: Path, cli: Cli) -> None:
     run_until_killed([*command, str(tmp_path / "x")], num_shards=3)
     mine = tmp_path / "x.build" / "shards" / "0000" / "mine"
     mine.write_text("mine")
-    assert main(["clean", str(tmp_path / "x"), "--yes"]) == 0
-    assert "3 finished shards" in capsys.readouterr().out
+    assert "3 finished shards" in cli(["clean", str(tmp_path / "x"), "--yes"]).out
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["dsindex-work-folder.json", "mine", "text.jsonl", "x.progress.json"]
     mine.unlink()
@@ -96,7 +92,7 @@ def test_killed_build_on_a_disk(command: list[str], tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize("place", ["s3://out/x", "x"])
 def test_running_build_is_refused(
-    place: str, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lock = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
@@ -109,16 +105,12 @@ def test_running_build_is_refused(
 
     client = boto3.client("s3", region_name="us-east-1")
     client.put_object(Bucket="out", Key="x.build/owner.json", Body=json.dumps(lock).encode())
-    assert main(["clean", place, "--yes"]) == 1
-    assert "another driver (process 7 on elsewhere) works on" in capsys.readouterr().err
+    assert "another driver (process 7 on elsewhere) works on" in cli(["clean", place, "--yes"], 1).err
     assert (tmp_path / "x.build" / "owner.json").exists()
     assert "x.build/owner.json" in store.names("out")
 
 
-def test_where_nothing_is_a_sentence_says_so(
-    store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["clean", str(tmp_path / "x")]) == 1
-    assert main(["clean", "s3://out/x"]) == 1
-    assert capsys.readouterr().err.count("expected a work folder of dsindex") == 2
+def test_where_nothing_is_a_sentence_says_so(store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
+    for place in (str(tmp_path / "x"), "s3://out/x"):
+        assert "expected a work folder of dsindex" in cli(["clean", place], 1).err
     assert store.names("out") == []

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from dsindex.cli.main import main
 from tests.support.golden import TOKENIZERS
 from tests.support.object_server import Fault, ObjectServer
 from tests.support.pages import ReadPage
+
+if TYPE_CHECKING:
+    from tests.jobs.conftest import Cli
 
 DATASET = "docs_text_document"
 OF_CACHE = ["--seq-length", "32", "--epochs", "2", "--data-cache-path"]
@@ -42,44 +46,29 @@ def store(store: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest
     return store
 
 
-def said(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int = 0) -> str:
+def said(words: list[str], cli: Cli, *, code: int = 0) -> str:
     """What a command prints, without the requests that it made and the time that it took."""
-    capsys.readouterr()
-    assert main(words) == code
-    out = re.sub(r"^objects: .*\n", "", capsys.readouterr().out, flags=re.MULTILINE)
+    out = re.sub(r"^objects: .*\n", "", cli(words, code).out, flags=re.MULTILINE)
     return re.sub(r"; [\d.]+ \w+, [\d.]+ s$", "", out, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["verify", DATASET],
-        ["verify", "docs.pbin"],
-        ["verify", DATASET, "--against-source"],
-        ["inspect", DATASET],
-        ["inspect", f"{DATASET}.bin", "--document", "7"],
-        ["inspect", "docs.pbin", "--document", "7"],
-        ["inspect", DATASET, "--find", "of a"],
-        ["compare", DATASET, "docs.pbin"],
-    ],
-    ids=" ".join,
-)
-def test_reading_commands_say_the_same(
-    folder: Path, store: ObjectServer, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
+@pytest.mark.parametrize("words", [
+    ["verify", DATASET], ["verify", "docs.pbin"], ["verify", DATASET, "--against-source"], ["inspect", DATASET],
+    ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
+    ["inspect", DATASET, "--find", "of a"], ["compare", DATASET, "docs.pbin"],
+], ids=" ".join)  # fmt: skip
+def test_reading_commands_say_the_same(folder: Path, store: ObjectServer, cli: Cli, words: list[str]) -> None:
     def placed(place: str) -> list[str]:
         return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
 
-    here = said(placed(str(folder)), capsys)
-    there = said([*placed("s3://b/data"), "--endpoint-url", store.url], capsys)
+    here = said(placed(str(folder)), cli)
+    there = said([*placed("s3://b/data"), "--endpoint-url", store.url], cli)
     inputs = f"{folder}/docs.jsonl"  # is there in either case
     hidden = here.replace(inputs, "INPUT").replace(str(folder), "s3://b/data")
     assert there.replace(inputs, "INPUT") == hidden
 
 
-def test_writing_commands_write_the_same(
-    folder: Path, store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_writing_commands_write_the_same(folder: Path, store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
     for place, name in ((str(folder), "here"), ("s3://b/data", "there")):
         out = tmp_path / name
         out.mkdir()
@@ -97,28 +86,24 @@ def test_writing_commands_write_the_same(
     for name in arrays:
         assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     cache = str(tmp_path / "there")
-    assert "was there already" in said(["index", "--data-path", f"s3://b/data/{DATASET}", *words], capsys)
-    checked = said(["verify", f"s3://b/data/{DATASET}", "--cache", cache], capsys)
+    assert "was there already" in said(["index", "--data-path", f"s3://b/data/{DATASET}", *words], cli)
+    checked = said(["verify", f"s3://b/data/{DATASET}", "--cache", cache], cli)
     assert "index caches against the data" in checked
-    traced = said(["trace", cache, "--sample", "3"], capsys)
+    traced = said(["trace", cache, "--sample", "3"], cli)
     assert f"{folder}/docs.jsonl, line" in traced
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 def test_flags_reach_the_nodes_of_a_cluster(
-    folder: Path,
-    store: ObjectServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     """Ray's workers were started in another environment, which does not say where the server is."""
     store.region = "eu-west-3"
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     there, reached = f"s3://b/data/{DATASET}", ["--endpoint-url", store.url, "--region", store.region]
     reached += ["--executor", "ray", "--address", "auto"]
-    assert f"{there}: intact" in said(["verify", there, *reached], capsys)
+    assert f"{there}: intact" in said(["verify", there, *reached], cli)
     assert main(["convert", there, str(tmp_path / "a.pbin"), "--flatten", *reached]) == 0
     assert (tmp_path / "a.pbin").read_bytes() == (folder / "docs.pbin").read_bytes()
     assert main(["index", "--data-path", there, *OF_CACHE, str(tmp_path / "own"), *reached]) == 0
@@ -127,9 +112,7 @@ def test_flags_reach_the_nodes_of_a_cluster(
     assert (tmp_path / "m.bin").read_bytes() == 2 * (folder / f"{DATASET}.bin").read_bytes()
 
 
-def test_reports_are_the_same(
-    folder: Path, store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_are_the_same(folder: Path, store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
     """With examples, sources, caches, and the speed of the build, which the progress file beside a dataset has."""
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
     store.objects["b/data/docs.progress.json"] = (folder / "docs.progress.json").read_bytes()
@@ -138,7 +121,7 @@ def test_reports_are_the_same(
     pages = []
     for place in (str(folder), "s3://b/data"):
         words = [f"{place}/{DATASET}", f"{place}/docs.pbin", "-o", str(tmp_path / "page.html"), "--cache", cache]
-        out = said(["report", *words, "--endpoint-url", store.url], capsys)
+        out = said(["report", *words, "--endpoint-url", store.url], cli)
         page = ReadPage((tmp_path / "page.html").read_bytes())
         texts = [
             out.partition("\n")[2],
@@ -150,16 +133,16 @@ def test_reports_are_the_same(
     assert any("tokenize" in text for text in pages[1])
 
 
-def test_damage_in_a_bucket_is_found(store: ObjectServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_in_a_bucket_is_found(store: ObjectServer, folder: Path, cli: Cli) -> None:
     content = bytearray((folder / f"{DATASET}.bin").read_bytes())
     content[100] ^= 1
     store.objects[f"b/data/{DATASET}.bin"] = bytes(content)
     words = ["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]
-    assert f"FOUND: s3://b/data/{DATASET}.bin: expected the digest" in said(words, capsys, code=1)
+    assert f"FOUND: s3://b/data/{DATASET}.bin: expected the digest" in said(words, cli, code=1)
     store.objects[f"b/data/{DATASET}.bin"] = bytes(content[:-2])
-    assert "expected a .bin of" in said(words, capsys, code=1)
+    assert "expected a .bin of" in said(words, cli, code=1)
     del store.objects[f"b/data/{DATASET}.bin"]
-    assert "no such object" in said(words, capsys, code=1)
+    assert "no such object" in said(words, cli, code=1)
 
 
 def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,71 +153,45 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
     assert store.count("list-type") == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
-        (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
-        (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
-        (
-            ["report", "s3://b/d?sig=planted", "-o", "x"],
-            "s3://b/d: expected an address without user, password and query",
-        ),
-        (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
-        (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
-        (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
-        (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
-        (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
+    (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
+    (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
+    (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
+    (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
+    (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
+    (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
+    (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
+    (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(words)
-    except SystemExit as ended:  # as argparse does
-        code = ended.code  # type: ignore[assignment]
-    assert code == 2
-    shown = capsys.readouterr().err
+    shown = cli(words, 2).err
     assert message in re.sub(r"\s+", " ", shown)
     assert "planted" not in shown
     assert not os.listdir()
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
-        (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
-        (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
-        (
-            ["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
-            "expected every dataset once, got it twice",
-        ),
-        (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
-        (["convert", "s3://b/none", "x.pbin"], "no such object"),
-        (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
-        (
-            ["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
-            "expected --data-cache-path with a dataset in an object store",
-        ),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
+    (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
+    (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
+    (["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
+     "expected every dataset once, got it twice"),
+    (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
+    (["convert", "s3://b/none", "x.pbin"], "no such object"),
+    (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
+    (["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
+     "expected --data-cache-path with a dataset in an object store"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_there_is_one_sentence(
-    store: ObjectServer,
-    words: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    store: ObjectServer, words: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*words, "--endpoint-url", store.url]) == 1
-    shown = capsys.readouterr().err
+    shown = cli([*words, "--endpoint-url", store.url], 1).err
     assert message in shown
     assert "Traceback" not in shown
     assert [name for name in Path().iterdir() if name.name not in {"cache", "x.build"}] == []

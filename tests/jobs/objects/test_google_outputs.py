@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
-from dsindex.cli.main import main
 from dsindex.errors import InputError, OutputError, PlanError
 from tests.jobs.objects.object_builds import build, built, on_disk
 from tests.support.golden import OWN, ROOT
@@ -26,6 +24,8 @@ from tests.support.object_server_rules import Conditions, Piece, Stored
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 
 @pytest.fixture
@@ -59,31 +59,6 @@ def test_other_processes_write_the_same(store: GoogleServer, text: Path, tmp_pat
     assert store.token_requests == 3  # the driver's, and one for each worker
 
 
-def test_same_command_again_does_nothing_and_another_replaces(store: GoogleServer, text: Path) -> None:
-    build(text, "gs://out/data/x")
-    before = built(store, "out/data/x")
-    assert build(text, "gs://out/data/x").already_complete
-    build(text, "gs://out/data/x", append_eod=False, fresh=True)
-    assert built(store, "out/data/x")["bin"] != before["bin"]
-
-
-def test_two_drivers_at_once(store: GoogleServer, text: Path, tmp_path: Path) -> None:
-    """The second one is refused, and the first one does not notice."""
-    refused: list[str] = []
-
-    def start_another(moment: str, operation: str, _: str) -> None:
-        if (moment, operation) == ("arrived", "UploadPart") and not refused:
-            with pytest.raises(PlanError) as error:
-                build(text, "gs://out/data/x")
-            refused.append(str(error.value))
-
-    store.watch = start_another
-    build(text, "gs://out/data/x", shard_size=None, workers=1)
-    assert f"another driver (process {os.getpid()} on" in refused[0]
-    build(text, str(tmp_path / "x"))
-    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
-
-
 LOCK = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
 
 
@@ -107,13 +82,12 @@ def test_lock_of_a_dead_owner_is_taken_by_one_driver(store: GoogleServer, text: 
     assert store.content("out/x.build/owner.json") == other
 
 
-def test_upload_is_given_up_by_clean(store: GoogleServer, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_upload_is_given_up_by_clean(store: GoogleServer, text: Path, cli: Cli) -> None:
     store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
     with pytest.raises(OutputError, match=r"403 AccessDenied\); check what this node's credentials may write"):
         build(text, "gs://out/data/x")
     assert store.uploads
-    assert main(["clean", "gs://out/data/x", "--yes"]) == 0
-    assert "unfinished upload: gs://out/data/x_text_document.bin" in capsys.readouterr().out
+    assert "unfinished upload: gs://out/data/x_text_document.bin" in cli(["clean", "gs://out/data/x", "--yes"]).out
     assert not store.uploads
     assert store.names("out") == []
 
@@ -123,15 +97,11 @@ def test_token_is_asked_for_once_by_each_process(store: GoogleServer, text: Path
     assert store.token_requests == 1
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
-        (Fault(kind="401", code="AuthenticationRequired", operation="PutObject", times=99), "renew them"),
-        (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
-    ],
-    ids=lambda value: value.code if isinstance(value, Fault) else "",
-)
+@pytest.mark.parametrize(("fault", "said"), [
+    (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
+    (Fault(kind="401", code="AuthenticationRequired", operation="PutObject", times=99), "renew them"),
+    (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
+], ids=lambda value: value.code if isinstance(value, Fault) else "")  # fmt: skip
 def test_refusals_are_one_sentence(fault: Fault, said: str, store: GoogleServer, text: Path) -> None:
     store.faults.append(fault)
     with pytest.raises(OutputError, match=rf"^gs://out/x.*{said}"):
@@ -214,12 +184,3 @@ def test_metadata_server_gives_what_is_found_nowhere(
     assert "gs://out/other" in ended.stderr.splitlines()[-1]
     assert "credentials" in ended.stderr.splitlines()[-1]
     assert len(ended.stderr.splitlines()) < 5
-
-
-def test_without_the_library_a_sentence_says_what_to_install(text: Path) -> None:
-    program = (
-        "import sys; sys.modules['google.auth'] = None; from dsindex.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    )
-    ended = run("--input", str(text), "--output-prefix", "gs://out/x", program=("-c", program))
-    assert ended.returncode == 1
-    assert "pip install 'dsindex[google]'" in ended.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -20,14 +19,12 @@ from dsindex.api.verify import verify
 from dsindex.cli.main import main
 from dsindex.engine.inputs import find_inputs
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.text.streams import LineBlock
 from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
-from tests.support.killed import run_until_killed
+from tests.support.jobs import config_of, run_config
 from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
 from tests.support.processes import wait_until
 
@@ -64,15 +61,8 @@ def store(store: ObjectServer, folder: Path) -> ObjectServer:
 
 
 def build(source: str, out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (source,),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "executor": "local",
-        "workers": 2,
-    }
-    return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+    config = config_of(BuildConfig, source, append_eod=True, output_prefix=str(out / "x"), **options)
+    return run_config(config)
 
 
 def outputs(out: Path) -> dict[str, bytes]:
@@ -143,20 +133,6 @@ def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(
     assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.fault
-def test_killed_build_goes_on(folder: Path, store: ObjectServer, tmp_path: Path) -> None:
-    command = ["build", "--input", "s3://b/text.jsonl", "--append-eod", "--tokenizer-model", str(OWN.plain_tokenizer)]
-    command += ["--output-prefix", str(tmp_path / "bucket/x"), "--shard-size", "2KiB", "--executor", "local"]
-    run_until_killed(command, num_shards=3)
-    before = len(store.requests)
-    report = build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB")
-    build(str(folder / "text.jsonl"), tmp_path / "disk")
-    assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
-    assert report.requests.gets == store.count("GET") - sum("GET" in request for request in store.requests[:before])
-    assert build("s3://b/text.jsonl", tmp_path / "bucket", shard_size="2KiB").already_complete
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("source", "operation"),
@@ -187,16 +163,13 @@ def test_faults_on_the_way_change_nothing(folder: Path, store: ObjectServer, tmp
     assert not any(fault.times for fault in store.faults)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [
-        ("s3://b/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
-        ("s3://b/d/[b]*", ["d/b c.jsonl"]),
-        ("s3://b/**/*.jsonl", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
-        ("s3://b/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
-        ("s3://b", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "names"), [
+    ("s3://b/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
+    ("s3://b/d/[b]*", ["d/b c.jsonl"]),
+    ("s3://b/**/*.jsonl", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+    ("s3://b/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+    ("s3://b", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+])  # fmt: skip
 def test_patterns_and_folders_are_listed_once(store: ObjectServer, pattern: str, names: list[str]) -> None:
     store.page_size = 2
     others = ["d/.hidden.jsonl", "d/notes.md", "d/e/x.manifest.json"]
@@ -218,13 +191,8 @@ def test_lists_name_objects(tmp_path: Path) -> None:
 def test_other_clouds_are_read_and_listed(
     folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    key = {
-        "gcs_base_url": store.url,
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-        "private_key_id": "",
-    }
+    key = {"gcs_base_url": store.url, "disable_oauth": True}
+    key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
     for name in ("GOOGLE_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "AZURE_SKIP_SIGNATURE"):
         monkeypatch.setenv(name, "true")
@@ -238,15 +206,12 @@ def test_other_clouds_are_read_and_listed(
     assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("s3://b/*.nothing", "expected at least one object to match"),
-        ("s3://b/nothing/", "expected files with records"),
-        ("s3://gone/", "there is no such bucket"),
-        ("s3://b/empty.jsonl", "got an empty object"),
-    ],
-)
+@pytest.mark.parametrize(("source", "words"), [
+    ("s3://b/*.nothing", "expected at least one object to match"),
+    ("s3://b/nothing/", "expected files with records"),
+    ("s3://gone/", "there is no such bucket"),
+    ("s3://b/empty.jsonl", "got an empty object"),
+])  # fmt: skip
 def test_what_is_not_there_is_a_sentence(store: ObjectServer, source: str, words: str) -> None:
     store.objects["b/empty.jsonl"] = b""
     with pytest.raises(InputError, match=words):
@@ -322,14 +287,3 @@ def test_requests_are_few_and_shown(store: ObjectServer, tmp_path: Path) -> None
     assert report.requests.gets == store.count("GET") == len(store.requests)
     assert store.count("GET") <= 4  # looked at; the audit's sample; the shard, from the start of its first range
     assert f"objects: {report.requests.gets} GETs, " in "\n".join(report.lines())
-
-
-def test_missing_library_is_one_sentence(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['obstore'] = None; import dsindex.cli.main as m; sys.exit(m.main(sys.argv[1:]))"
-    command = ["build", "--input", "s3://b/a.jsonl", "--tokenizer-model", "t", "--output-prefix", str(tmp_path / "x")]
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *command], cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
-    assert "pip install 'dsindex[objects]'" in ended.stderr

@@ -8,14 +8,12 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.execution import local
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
-from dsindex.jobs.instruct import run_instruct
-from dsindex.options.instruct import InstructConfig
 from tests.faults.object_kills import objects
+from tests.jobs.instruct.instruct_jobs import job
 from tests.jobs.objects.conftest import make_ranges_small
-from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.golden import OWN
+from tests.support.conversations import SPEC
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
@@ -26,18 +24,8 @@ if TYPE_CHECKING:
 
 def instruct(prefix: str, **options: Any) -> Any:
     length = options.get("seq_length", 768)
-    defaults: dict[str, Any] = {
-        "input": (str(CONVERSATIONS),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output_prefix": prefix,
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "16KiB",
-        "split": "8,1,1",
-        "seq_length": 768,
-    }
     instruction = check_config({**SPEC, "max_length": length, "too_long": "truncate"}, source="test")
-    return run_instruct(InstructConfig(**{**defaults, **options}), instruction, reporter=Reporter())
+    return run_config(job(prefix, **{"on_bad_record": "fail", **options}), instruction)
 
 
 @pytest.fixture(scope="module")

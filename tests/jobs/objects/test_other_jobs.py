@@ -8,13 +8,14 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from dsindex.cli.main import main
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
 from tests.support.object_server import Fault, ObjectServer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 TOKENIZER = str(OWN.plain_tokenizer)
 CHAT = """
@@ -32,94 +33,73 @@ def store(store: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     return store
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    try:
-        code = main(list(words))
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out + captured.err
-
-
-def test_pack_counts_its_requests(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_counts_its_requests(store: ObjectServer, cli: Cli) -> None:
     words = ["pack", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output", "x.pbin"]
-    code, shown = said(capsys, *words, "--executor", "local", "--workers", "1")
-    assert code == 0
+    shown = "".join(cli([*words, "--executor", "local", "--workers", "1"]))
     assert f"\nobjects: {store.count('GET')} GETs, " in shown
 
 
-def test_instruct_counts_its_requests(store: ObjectServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_instruct_counts_its_requests(store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "chat.yaml").write_text(CHAT)
     words = ["instruct", "chat.yaml", "--input", "s3://b/chat.jsonl", "--tokenizer-model", TOKENIZER]
-    code, shown = said(capsys, *words, "--output-prefix", "x", "--executor", "local", "--workers", "1")
-    assert code == 0
+    shown = "".join(cli([*words, "--output-prefix", "x", "--executor", "local", "--workers", "1"]))
     assert f"\nobjects: {store.count('GET')} GETs, " in shown
 
 
-def test_source_out_of_reach_is_no_damage(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_source_out_of_reach_is_no_damage(store: ObjectServer, cli: Cli) -> None:
     words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
-    assert said(capsys, *words, "--executor", "local")[0] == 0
+    cli([*words, "--executor", "local"])
     store.faults.append(Fault(kind="403", code="AccessDenied", times=10))
-    code, shown = said(capsys, "verify", "x_text_document", "--against-source", "--executor", "local")
-    assert code == 1
-    assert shown.startswith("dsindex verify: s3://b/docs.jsonl: cannot be read (403 AccessDenied); ")
+    verify = ["verify", "x_text_document", "--against-source", "--executor", "local"]
+    said = "dsindex verify: s3://b/docs.jsonl: cannot be read (403 AccessDenied); "
+    assert "".join(cli(verify, 1)).startswith(said)
     del store.faults[:], store.objects["b/docs.jsonl"]
-    code, shown = said(capsys, "verify", "x_text_document", "--against-source", "--executor", "local")
-    assert code == 1
-    assert "FOUND: s3://b/docs.jsonl: cannot be read (no such object" in shown
+    assert "FOUND: s3://b/docs.jsonl: cannot be read (no such object" in cli(verify, 1).out
 
 
-def test_inspect_and_trace_tell_what_became_of_an_object(
-    store: ObjectServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_and_trace_tell_what_became_of_an_object(store: ObjectServer, cli: Cli) -> None:
     dataset = "x_text_document"
     words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
     words += ["--executor", "local", "--seq-length", "64", "--epochs", "1", "--data-cache-path", "cache"]
-    assert said(capsys, *words)[0] == 0
+    cli(words)
     store.faults.append(Fault(kind="403", code="AccessDenied", times=10))
-    assert "(the input is out of reach now)" in said(capsys, "inspect", dataset, "--document", "0")[1]
-    traced = said(capsys, "trace", "cache", "--document", "0")[1]
+    assert "(the input is out of reach now)" in cli(["inspect", dataset, "--document", "0"]).out
+    traced = cli(["trace", "cache", "--document", "0"]).out
     assert "note: s3://b/docs.jsonl: cannot be read (403 AccessDenied); check what" in traced
     assert traced.count("cannot be read") == 1
     store.faults.clear()
     del store.objects["b/docs.jsonl"]
-    assert "(the input is not there any more)" in said(capsys, "inspect", dataset, "--document", "0")[1]
-    traced = said(capsys, "trace", "cache", "--document", "0")[1]
+    assert "(the input is not there any more)" in cli(["inspect", dataset, "--document", "0"]).out
+    traced = cli(["trace", "cache", "--document", "0"]).out
     assert "note: s3://b/docs.jsonl: this input is not there any more; lines" in traced
 
 
 OUTPUTS = {
-    "report": "report x --output s3://b/r.html",
-    "demo": "demo --output s3://b/demo",
-    "raw-index": "raw-index docs.jsonl --output s3://b/docs.idx",
-    "repair": "repair x --output s3://b/y",
-    "sequences": "index --data-path x --seq-length 8 --epochs 1 --per-dataset-sequences-path s3://b/s.json",
+    "report": ("report x --output s3://b/r.html", 2),
+    "demo": ("demo --output s3://b/demo", 1),
+    "raw-index": ("raw-index docs.jsonl --output s3://b/docs.idx", 1),
+    "repair": ("repair x --output s3://b/y", 2),
+    "sequences": ("index --data-path x --seq-length 8 --epochs 1 --per-dataset-sequences-path s3://b/s.json", 2),
 }
 
 
-@pytest.mark.parametrize("command", OUTPUTS.values(), ids=OUTPUTS)
+@pytest.mark.parametrize(("command", "code"), OUTPUTS.values(), ids=OUTPUTS)
 def test_address_of_an_output_becomes_no_folder(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "chat.yaml").write_text(CHAT)
     (tmp_path / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
-    code, shown = said(capsys, *command.split())
-    assert code in {1, 2}
+    shown = cli(command.split(), code).err
     assert ": expected a path, got an address: only build, merge, pack and instruct write to object stores" in shown
     assert not (tmp_path / "s3:").exists()
 
 
-def test_caches_are_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_caches_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["index", "--data-path", "x", "--seq-length", "8", "--epochs", "1", "--data-cache-path", "s3://b/cache"]
-    code, shown = said(capsys, *words)
-    assert code == 2
-    assert (
-        "--data-cache-path: s3://b/cache: expected a folder, got an address: a training job maps index caches" in shown
-    )
+    shown = cli(words, 2).err
+    assert "--data-cache-path: s3://b/cache: expected a folder, got an address: a training job maps" in shown
     assert not (tmp_path / "s3:").exists()
 
 
@@ -133,10 +113,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("command", OTHERS.values(), ids=OTHERS)
 def test_address_of_a_file_that_is_no_input_is_refused(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, shown = said(capsys, *command.split())
-    assert code == 1
+    shown = cli(command.split(), 1).err
     assert ": expected a path, got an address: only inputs are read from object stores; copy it" in shown
     assert "s3://b/" in shown

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from dsindex.cli.main import main
 from dsindex.engine.shards import attempt as held_file
 from dsindex.errors import DsindexError, OutputError
 from dsindex.store.requests import gate_of
@@ -25,6 +24,8 @@ from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectSer
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 
 @pytest.mark.usefixtures("small_ranges")
@@ -102,25 +103,18 @@ def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> 
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
-        (Fault(kind="403", code="RequestTimeTooSkewed", operation="PutObject", times=99), "clock is wrong"),
-        (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
-        (Fault(kind="400", code="AuthorizationHeaderMalformed", operation="PutObject", times=99), "--region"),
-        (Fault(kind="501", code="NotImplemented", operation="PutObject", times=99), "lacks what a build needs"),
-        (Fault(kind="403", code="ExpiredToken", operation="UploadPart", times=99), "renew them"),
-    ],
-    ids=lambda value: value.code if isinstance(value, Fault) else "",
-)
-def test_refusals_are_one_sentence(
-    fault: Fault, said: str, store: ObjectServer, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("fault", "said"), [
+    (Fault(kind="403", code="AccessDenied", operation="PutObject", times=99), "may write"),
+    (Fault(kind="403", code="RequestTimeTooSkewed", operation="PutObject", times=99), "clock is wrong"),
+    (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
+    (Fault(kind="400", code="AuthorizationHeaderMalformed", operation="PutObject", times=99), "--region"),
+    (Fault(kind="501", code="NotImplemented", operation="PutObject", times=99), "lacks what a build needs"),
+    (Fault(kind="403", code="ExpiredToken", operation="UploadPart", times=99), "renew them"),
+], ids=lambda value: value.code if isinstance(value, Fault) else "")  # fmt: skip
+def test_refusals_are_one_sentence(fault: Fault, said: str, store: ObjectServer, text: Path, cli: Cli) -> None:
     store.faults.append(fault)
     command = ["build", "--input", str(text), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-    assert main([*command, "--executor", "local", "--output-prefix", "s3://out/x"]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = cli([*command, "--executor", "local", "--output-prefix", "s3://out/x"], 1).err.splitlines()[-1]
     assert error.startswith("dsindex build: s3://out/x")
     assert said in error
     fault.times = 0
@@ -155,13 +149,9 @@ def test_secret_is_nowhere(store: ObjectServer, text: Path, tmp_path: Path) -> N
         store.faults[:] = [fault] if fault else []
         prefix = f"s3://out/{'refused' if fault else 'whole'}"
         ended = subprocess.run(
-            [*command, "--output-prefix", prefix, "--debug"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
+            [*command, "--output-prefix", prefix, "--debug"], cwd=ROOT, env=environment, capture_output=True, text=True,
             check=False,
-        )
+        )  # fmt: skip
         assert ended.returncode == (1 if fault else 0), ended.stderr
         said += ended.stdout + ended.stderr
     contents = [store.content(name) for name in store.all_names()]

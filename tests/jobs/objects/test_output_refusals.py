@@ -28,6 +28,8 @@ from tests.support.object_server_rules import Refusal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
+
 
 def test_same_command_again_does_nothing_and_another_is_refused(store: ObjectServer, text: Path) -> None:
     build(text, "s3://out/x")
@@ -137,16 +139,12 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["build", "--input", "TEXT", "--output-prefix", "s3://out/x"],
-        ["build", "--input", "s3://out/x.jsonl", "--output-prefix", "here"],
-        ["clean", "s3://out/x"],
-        ["verify", "s3://out/x"],
-    ],
-    ids=["build there", "build from there", "clean", "verify"],
-)
+@pytest.mark.parametrize("words", [
+    ["build", "--input", "TEXT", "--output-prefix", "s3://out/x"],
+    ["build", "--input", "s3://out/x.jsonl", "--output-prefix", "here"],
+    ["clean", "s3://out/x"],
+    ["verify", "s3://out/x"],
+], ids=["build there", "build from there", "clean", "verify"])  # fmt: skip
 def test_web_page_is_not_taken_for_a_store(
     words: list[str], text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,33 +220,30 @@ def test_store_that_wants_etags_without_quotation_marks_is_written_to(
         assert "x.build/owner.json" not in ceph.names("out")
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--output-prefix", "az://out/x"], "the only object stores that are written to"),
-        (["--output-prefix", "gs://out/"], "expected gs://BUCKET/KEY"),
-        (["--output-prefix", "s3://out"], "expected s3://BUCKET/KEY"),
-        (["--output-prefix", "s3://out/"], "expected s3://BUCKET/KEY"),
-        (["--output-prefix", "s3://out/x/"], "expected s3://BUCKET/KEY"),
-        (["--output-prefix", "x", "--work-dir", "https://a.b/c"], "the only object stores that are written to"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_when_options_are_read(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("module", "extra", "source", "prefix"), [
+    ("obstore", "objects", "s3://b/a.jsonl", "x"),
+    ("boto3", "objects", "text.jsonl", "s3://out/x"),
+    ("google.auth", "google", "text.jsonl", "gs://out/x"),
+])  # fmt: skip
+def test_without_its_library_a_sentence_says_what_to_install(
+    module: str, extra: str, source: str, prefix: str, text: Path
 ) -> None:
-    assert main(["build", "--input", "a.jsonl", "--tokenizer-model", "t", *flags]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_without_the_library_a_sentence_says_what_to_install(text: Path) -> None:
-    program = "import sys; sys.modules['boto3'] = None; from dsindex.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = ["build", "--input", str(text), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *command, "--executor", "local", "--output-prefix", "s3://out/x"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    program = (
+        f"import sys; sys.modules[{module!r}] = None; sys.path.insert(0, {str(ROOT)!r}); import dsindex.cli.main as m"
     )
-    assert ended.returncode == 1
-    assert "pip install 'dsindex[objects]'" in ended.stderr
+    words = ["build", "--input", source, "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", prefix]
+    command = [sys.executable, "-c", f"{program}; sys.exit(m.main(sys.argv[1:]))", *words, "--executor", "local"]
+    ended = subprocess.run(command, cwd=text.parent, capture_output=True, text=True, check=False)
+    assert (ended.returncode, f"pip install 'dsindex[{extra}]'" in ended.stderr) == (1, True), ended.stderr
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--output-prefix", "az://out/x"], "the only object stores that are written to"),
+    (["--output-prefix", "gs://out/"], "expected gs://BUCKET/KEY"),
+    (["--output-prefix", "s3://out"], "expected s3://BUCKET/KEY"),
+    (["--output-prefix", "s3://out/"], "expected s3://BUCKET/KEY"),
+    (["--output-prefix", "s3://out/x/"], "expected s3://BUCKET/KEY"),
+    (["--output-prefix", "x", "--work-dir", "https://a.b/c"], "the only object stores that are written to"),
+])  # fmt: skip
+def test_what_cannot_be_written_is_refused_when_options_are_read(flags: list[str], said: str, cli: Cli) -> None:
+    assert said in cli(["build", "--input", "a.jsonl", "--tokenizer-model", "t", *flags], 2).err

@@ -9,12 +9,11 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.merge import run_merge
 from dsindex.options.merge import MergeConfig
 from tests.faults.corpus import write_corpus
 from tests.jobs.objects.object_builds import FILES, build, built, on_disk
 from tests.support.compressed import COMPRESSORS
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +67,7 @@ def test_merge_of_files_becomes_an_object(store: ObjectServer, text: Path, tmp_p
         build(text, str(tmp_path / name))
     parts = tuple(str(tmp_path / f"{name}_text_document") for name in "ab")
     for prefix in (str(tmp_path / "all"), "s3://out/all"):
-        run_merge(MergeConfig(input=parts, output_prefix=prefix, executor="local"), reporter=Reporter())
+        run_config(MergeConfig(input=parts, output_prefix=prefix, executor="local"))
     for suffix in ("bin", "idx"):
         assert store.content(f"out/all.{suffix}") == (tmp_path / f"all.{suffix}").read_bytes()
     assert sorted(store.names("out")) == ["all.bin", "all.idx", "all.manifest.json"]

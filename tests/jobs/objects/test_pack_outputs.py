@@ -10,32 +10,25 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.execution import local
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs import pack as pbin_ends
-from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.jobs.objects.conftest import make_ranges_small
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 from tests.support.object_server import Fault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
     from tests.support.object_server import ObjectServer
 
 FILES = ("pbin", "provenance.parquet")
 
 
 def pack(source: object, output: str, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": (str(source),),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "output": output,
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "8KiB",
-    }
-    return run_pack(PackConfig(**{**defaults, **options}), reporter=Reporter())
+    config = config_of(PackConfig, source, **{"output": output, "shard_size": "8KiB", **options})
+    return run_config(config)
 
 
 def packed(store: ObjectServer, prefix: str) -> dict[str, bytes]:
@@ -69,10 +62,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, by
     ids=["8KiB", "3KiB", "one shard", "other byte order"],
 )
 def test_object_is_the_file_of_a_disk(
-    options: dict[str, Any],
-    store: ObjectServer,
-    expected: dict[str, dict[str, bytes]],
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any], store: ObjectServer, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)  # several pieces, and pieces within a part
     monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
@@ -107,33 +97,17 @@ def test_either_may_be_on_a_disk(store: ObjectServer, expected: dict[str, dict[s
     assert not store.names("out", "work")
 
 
-def test_same_command_again_does_nothing(store: ObjectServer) -> None:
-    pack(OWN.docs, "s3://out/x.pbin")
-    store.operations.clear()
-    assert pack(OWN.docs, "s3://out/x.pbin").already_complete
-    assert store.operations["PutObject"] == store.operations["UploadPart"] == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--output", "az://out/x.pbin"], "--output: az://out/x.pbin: expected a path or an address of s3://"),
-        (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
-        (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
-        (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
-        (
-            ["--merge", "a.pbin", "--output", "s3://out/x.pbin"],
-            "s3://out/x.pbin: expected a path for --output with --merge, got an address",
-        ),
-        (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_when_options_are_read(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--output", "az://out/x.pbin"], "--output: az://out/x.pbin: expected a path or an address of s3://"),
+    (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
+    (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
+    (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
+    (["--merge", "a.pbin", "--output", "s3://out/x.pbin"], "s3://out/x.pbin: expected a path for --output with"),
+    (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
+])  # fmt: skip
+def test_what_cannot_be_written_is_refused_when_options_are_read(flags: list[str], said: str, cli: Cli) -> None:
     text = [] if "--merge" in flags else ["--input", "a.jsonl", "--tokenizer-model", "t"]
-    assert main(["pack", *text, *flags]) == 2
-    shown = capsys.readouterr().err
+    shown = cli(["pack", *text, *flags], 2).err
     assert said in shown
     assert shown.count("expected") == 1
 

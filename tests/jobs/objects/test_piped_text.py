@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,9 +17,11 @@ from tests.support.object_server import Fault
 from tests.support.published import published
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
     from tests.support.object_server import ObjectServer
 
     Pipe = Callable[[bytes], io.BytesIO]
@@ -31,18 +31,6 @@ TEXT, OTHER = b"".join(LINES[:60]), b"".join(LINES[60:90])
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 WORDS = ("build", "--input", "-", *TOKENIZER, "--shard-size", "4KiB", "--executor", "local", "--output-prefix")
 STORED = "x.build/inputs/stdin"
-
-
-@pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Pipe:
-    """Pipe bytes to the next command."""
-
-    def to_stdin(data: bytes) -> io.BytesIO:
-        piped = io.BytesIO(data)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
-        return piped
-
-    return to_stdin
 
 
 def build(prefix: str, *more: str) -> int:
@@ -134,17 +122,13 @@ def test_replaced_object_is_not_taken_for_what_was_read(store: ObjectServer, pip
     assert piped.tell() == len(TEXT)
 
 
-def test_kept_text_is_the_source_that_is_verified(
-    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_kept_text_is_the_source_that_is_verified(store: ObjectServer, pipe: Pipe, cli: Cli) -> None:
     pipe(TEXT)
     assert build("s3://out/x", "--keep-shards") == 0
     verify = ["verify", "s3://out/x_text_document", "--against-source", *TOKENIZER[:2]]
     assert main(verify) == 0
     store.objects[f"out/{STORED}"] = OTHER
-    capsys.readouterr()
-    assert main(verify) == 1
-    assert f"s3://out/{STORED}: expected the input of {len(TEXT)} bytes" in capsys.readouterr().out
+    assert f"s3://out/{STORED}: expected the input of {len(TEXT)} bytes" in cli(verify, 1).out
 
 
 def test_cut_off_while_it_is_stored_leaves_what_clean_removes(
@@ -178,10 +162,7 @@ def test_bad_text_is_named_and_an_unused_folder_removed(
 
 
 def test_text_that_is_too_long_for_an_upload_is_refused(
-    store: ObjectServer,
-    pipe: Pipe,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    store: ObjectServer, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(object_spool, "MOST_PARTS", 0)
     pipe(TEXT)

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     ids=["all held", "some held", "fetched", "in a file"],
 )
 def test_ranges_are_the_same_wherever_their_shards_are(
-    held_bytes: int,
-    memory_bytes: int,
-    store: ObjectServer,
-    text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    held_bytes: int, memory_bytes: int, store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "RECENT_BYTES", held_bytes)
     monkeypatch.setattr(ranges, "MEMORY_BYTES", memory_bytes)

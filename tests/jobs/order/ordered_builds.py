@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 
 from dsindex.api.verify import verify
 from dsindex.datasets import IndexedDataset
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,20 +24,11 @@ FILES = {"a": 150, "b": 90, "c": 40}
 
 
 def build(folder: Path, out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "input": tuple(FILES),
-        "json_keys": ("text", "title"),
-        "tokenizer_model": str(OWN.plain_tokenizer),
-        "append_eod": True,
-        "output_prefix": str(out / "x"),
-        "on_bad_record": "quarantine",
-        "executor": "local",
-        "workers": 2,
-        "shard_size": "4KiB",
-    }
+    own: dict[str, Any] = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+    own |= {"output_prefix": str(out / "x"), "shard_size": "4KiB"}
     out.mkdir(exist_ok=True)
     with contextlib.chdir(folder):
-        return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
+        return run_config(config_of(BuildConfig, tuple(FILES), **{**own, **options}))
 
 
 def documents(out: Path, key: str = "text") -> list[list[int]]:

@@ -12,15 +12,16 @@ from pydantic import ValidationError
 from dsindex.api.verify import verify
 from dsindex.cli.main import main
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.jobs.order.ordered_builds import FILES, SEED, build, content, origins, require_whole
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.published import published
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.jobs.conftest import Cli
 
 
 def test_a_sample_keeps_the_same_records_everywhere(texts: Path, tmp_path: Path) -> None:
@@ -89,19 +90,14 @@ def test_condition_and_token_ids_go_with_order_and_sample(texts: Path, tmp_path:
     ]
     (tmp_path / "ids").write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     options: dict[str, Any] = {
-        "input": ("ids",),
-        "token_ids": "ids",
-        "where": ".size > 20",
-        "sample": 0.5,
-        "repeat": ("ids=1.5",),
-        "shuffle_documents": SEED,
-        "on_bad_record": "fail",
-    }
+        "input": ("ids",), "token_ids": "ids", "where": ".size > 20", "sample": 0.5, "repeat": ("ids=1.5",),
+        "shuffle_documents": SEED, "on_bad_record": "fail",
+    }  # fmt: skip
     for name, shard_size in (("out", "500"), ("expected", "64MiB")):
         (tmp_path / name).mkdir()
         with contextlib.chdir(tmp_path):
             config = {"tokenizer_model": str(OWN.plain_tokenizer), "output_prefix": f"{name}/x", "append_eod": True}
-            run_build(BuildConfig(**config, **options, shard_size=shard_size), reporter=Reporter())
+            run_config(BuildConfig(**config, **options, shard_size=shard_size))
     assert published(tmp_path / "out") == published(tmp_path / "expected")
     account = content(tmp_path / "out", "ids")["account"]
     assert 0.3 * len(lines) < account["kept"] < account["filtered"]
@@ -141,41 +137,20 @@ def test_a_sample_without_records_is_refused(texts: Path, tmp_path: Path) -> Non
     assert not list((tmp_path / "out").glob("*.bin"))
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("sample", 0),
-        ("sample", "0%"),
-        ("sample", "101%"),
-        ("sample", 1.5),
-        ("sample", "10 percent"),
-        ("sample", "-5%"),
-        ("sample", True),
-        ("sample", float("nan")),
-        ("shuffle_documents", -1),
-        ("shuffle_documents", "x"),
-        ("shuffle_documents", 1.5),
-        ("shuffle_documents", True),
-        ("shuffle_documents", 2**63),
-        ("repeat", ("a",)),
-        ("repeat", ("a=",)),
-        ("repeat", ("=2",)),
-        ("repeat", ("a=0",)),
-        ("repeat", ("a=-1",)),
-        ("repeat", ("a=nan",)),
-        ("repeat", ("a=1e3",)),
-        ("repeat", ("a=1001",)),
-        ("repeat", {"a": "x"}),
-    ],
-)
+WRONG: dict[str, tuple[object, ...]] = {
+    "sample": (0, "0%", "101%", 1.5, "10 percent", "-5%", True, float("nan")),
+    "shuffle_documents": (-1, "x", 1.5, True, 2**63),
+    "repeat": (*((each,) for each in ("a", "a=", "=2", "a=0", "a=-1", "a=nan", "a=1e3", "a=1001")), {"a": "x"}),
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(option, value) for option, values in WRONG.items() for value in values])
 def test_options_that_cannot_be_are_refused(option: str, value: object) -> None:
     with pytest.raises(ValidationError):
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **{option: value})
 
 
-def test_options_are_read_from_a_file(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_are_read_from_a_file(texts: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "build.yaml"
     config.write_text(
         f"input: [a, b, c]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/y/x\nappend_eod: true\n"
@@ -183,8 +158,7 @@ def test_options_are_read_from_a_file(
         f"repeat:\n  a: 1.5\n"
     )
     monkeypatch.chdir(texts)
-    assert main(["build", "--config", str(config)]) == 0
-    assert " kept + " in capsys.readouterr().out
+    assert " kept + " in cli(["build", "--config", str(config)]).out
     build(texts, tmp_path / "out", shuffle_documents=SEED, sample=0.5, repeat=("a=1.5",))
     assert published(tmp_path / "y") == published(tmp_path / "out")
 

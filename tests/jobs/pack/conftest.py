@@ -8,14 +8,13 @@ import pytest
 
 import dsindex.engine.tokenize
 from dsindex.engine.shards.tokenize import tokenize_shard
-from dsindex.jobs.pack import run_pack
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
+from tests.support.jobs import config_of, run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dsindex.execution.progress.reporter import Reporter
     from tests.jobs.pack.packing import MakeConfig
     from tests.jobs.pack.verifying import Pack
 
@@ -23,23 +22,16 @@ if TYPE_CHECKING:
 @pytest.fixture
 def make_pack(tmp_path: Path) -> MakeConfig:
     def make(**options: object) -> PackConfig:
-        defaults: dict[str, object] = {
-            "input": (str(OWN.docs),),
-            "tokenizer_model": str(OWN.plain_tokenizer),
-            "output": str(tmp_path / "out" / "docs.pbin"),
-            "executor": "local",
-            "workers": 2,
-            "shard_size": "16KiB",
-        }
-        return PackConfig(**{**defaults, **options})
+        own = {"output": str(tmp_path / "out" / "docs.pbin"), "shard_size": "16KiB"}
+        return config_of(PackConfig, OWN.docs, **{**own, **options})
 
     return make
 
 
 @pytest.fixture
-def pack(make_pack: MakeConfig, quiet: Reporter) -> Pack:
+def pack(make_pack: MakeConfig) -> Pack:
     """Pack with these options, and return the path of the file."""
-    return lambda **options: run_pack(make_pack(**options), reporter=quiet).path
+    return lambda **options: run_config(make_pack(**options)).path
 
 
 @pytest.fixture

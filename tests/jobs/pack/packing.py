@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import tokenizers
 
@@ -52,18 +52,6 @@ def packed_by_hand(texts: Sequence[str], tokenizer: str, *, version: str, token_
 
 def golden_texts() -> list[str]:
     return [json.loads(line)["text"] for line in OWN.docs.read_text("utf-8").split("\n") if line]
-
-
-def published(folder: Path) -> dict[str, Any]:
-    """All published files; of the manifest, the part that is under the law."""
-    files: dict[str, Any] = {
-        path.name: path.read_bytes()
-        for path in folder.iterdir()
-        if path.is_file() and not path.name.endswith(".progress.json")
-    }
-    return {
-        name: json.loads(data)["content"] if name.endswith("manifest.json") else data for name, data in files.items()
-    }
 
 
 # The command line.

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 
 from dsindex.datasets.provenance import count_rows, read_source
 from dsindex.engine import merge as ranges
 from dsindex.errors import TokenizerError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
 from dsindex.jobs.pack import choose_token_bytes, run_pack
 from dsindex.options.pack import PackConfig
 from dsindex.store.reading import digest_file
 from dsindex.text.tokenizer import load_tokenizer
-from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, published, words
+from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, words
 from tests.support.golden import MODALITIES, OWN
+from tests.support.jobs import run_config
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes
-
-if TYPE_CHECKING:
-    from dsindex.execution.progress.reporter import Reporter
-
+from tests.support.published import published
 
 WAYS = [
     {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
@@ -37,45 +36,37 @@ RAY_WAYS = [
 ]
 
 
-def way_id(way: dict[str, Any]) -> str:
-    return "-".join(str(value) for value in way.values())
-
-
 def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> bytes:
     config = PackConfig(
-        input=(str(MODALITIES / "nonempty.jsonl"),),
-        tokenizer_model=str(MODALITIES / "gpt2"),
-        eod_token="<|endoftext|>",
-        output=str(folder / "x.pbin"),
-        workers=2,
-        **way,
-    )
+        input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
+        eod_token="<|endoftext|>", output=str(folder / "x.pbin"), workers=2, **way,
+    )  # fmt: skip
     run_pack(config, reporter=reporter)
     return (folder / "x.pbin").read_bytes()
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("way", WAYS, ids=way_id)
-def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path) -> None:
+    assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
 @pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("way", RAY_WAYS, ids=way_id)
-def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path, quiet: Reporter) -> None:
-    assert pack_nonempty(way, tmp_path, quiet) == (MODALITIES / "nonempty.pbin").read_bytes()
+@pytest.mark.parametrize("way", RAY_WAYS, ids=str)
+def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path) -> None:
+    assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
 def test_every_era_and_token_size_is_what_is_packed_by_hand(
-    version: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig, quiet: Reporter
+    version: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig
 ) -> None:
     tokenizer = words(tmp_path / "words", num_words)
-    report = run_pack(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"), reporter=quiet)
+    report = run_config(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"))
     size = 4 if version == "spec" else token_bytes
     packed = packed_by_hand(golden_texts(), tokenizer, version=version, token_bytes=size)
     assert Path(report.path).read_bytes() == packed
@@ -90,39 +81,37 @@ def test_eras_in_the_configuration_are_those_of_the_format() -> None:
 
 @pytest.mark.parametrize("version", ["spec", "2024-01-30", "current"])
 def test_ranges_of_the_output_may_end_anywhere_in_it(
-    version: str, make_pack: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    version: str, make_pack: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
-    whole = run_pack(make_pack(pbin_era=version), reporter=quiet)
+    whole = run_config(make_pack(pbin_era=version))
     expected = Path(whole.path).read_bytes()
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
-    run_pack(make_pack(pbin_era=version, fresh=True), reporter=quiet)
+    run_config(make_pack(pbin_era=version, fresh=True))
     assert Path(whole.path).read_bytes() == expected
     assert read_pbin_header(whole.path).version.name == version
 
 
-def test_every_file_is_the_same_for_any_cut(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+def test_every_file_is_the_same_for_any_cut(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(OWN.docs.read_bytes() + b'\n{"text": 1}\n' + OWN.docs.read_bytes())
     outputs = []
     for size in ("3KiB", "31KiB", "64MiB"):
         out = tmp_path / size
         inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
         config = make_pack(input=inputs, output=str(out / "x.pbin"), shard_size=size, on_bad_record="quarantine")
-        run_pack(config, reporter=quiet)
+        run_config(config)
         outputs.append(published(out))
     names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
     assert outputs[0].keys() == names
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-def test_texts_without_tokens_are_counted_and_no_documents(
-    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
-) -> None:
+def test_texts_without_tokens_are_counted_and_no_documents(make_pack: MakeConfig, tmp_path: Path) -> None:
     text = b'{"text": ""}\n\n{"text": "a"}\nbroken\n{"text": "<|endoftext|>"}\n{"text": ""}\n{"text": "b"}'
     (tmp_path / "a.jsonl").write_bytes(text)
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
-    report = run_pack(config, reporter=quiet)
+    report = run_config(config)
     assert (report.num_documents, report.num_empty) == (3, 2)
     counts = report.counts
     assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (7, 1, 6, 5, 1)
@@ -136,11 +125,9 @@ def test_texts_without_tokens_are_counted_and_no_documents(
     assert [read_source(provenance, number).line for number in range(count_rows(provenance))] == [3, 5, 7]
 
 
-def test_nothing_but_texts_without_tokens_makes_an_empty_file(
-    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
-) -> None:
+def test_nothing_but_texts_without_tokens_makes_an_empty_file(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 3)
-    report = run_pack(make_pack(input=(str(tmp_path / "a.jsonl"),)), reporter=quiet)
+    report = run_config(make_pack(input=(str(tmp_path / "a.jsonl"),)))
     assert Path(report.path).read_bytes() == pbin_bytes([], version="current", token_bytes=2)
 
 
@@ -156,12 +143,10 @@ def test_token_size_is_that_of_the_vocabulary(num_words: int, token_bytes: int, 
     assert choose_token_bytes(tokenizer, PBIN_VERSIONS["spec"]) == 4
 
 
-def test_added_token_that_does_not_fit_is_refused_by_name(
-    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
-) -> None:
+def test_added_token_that_does_not_fit_is_refused_by_name(make_pack: MakeConfig, tmp_path: Path) -> None:
     tokenizer = words(tmp_path / "words", 256, added=["<new>"])
     with pytest.raises(TokenizerError, match=r"expected ids that fit 1 bytes.*256 entries.*got 256 for '<new>'"):
-        run_pack(make_pack(tokenizer_model=tokenizer), reporter=quiet)
+        run_config(make_pack(tokenizer_model=tokenizer))
     assert not (tmp_path / "out").exists()
-    run_pack(make_pack(tokenizer_model=tokenizer, pbin_era="spec"), reporter=quiet)
+    run_config(make_pack(tokenizer_model=tokenizer, pbin_era="spec"))
     choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), PBIN_VERSIONS["current"])

@@ -18,29 +18,20 @@ if TYPE_CHECKING:
 
 REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
     "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
-    "output of another kind": (
-        (*INPUT, *TOKENIZER, "--output", "x.bin"),
-        2,
-        "--output: expected the name of a .pbin file, got 'x.bin'",
-    ),
+    "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
+     "--output: expected the name of a .pbin file, got 'x.bin'"),
     "no tokenizer": ((*INPUT, "--output", "x.pbin"), 2, "--tokenizer-model is required"),
-    "no EOD": (
-        (*INPUT, "--output", "x.pbin", "--tokenizer-model", OWN.plain_tokenizer / "tokenizer.json"),
-        1,
-        "choose one with --eod-token",
-    ),
+    "no EOD": ((*INPUT, "--output", "x.pbin", "--tokenizer-model", OWN.plain_tokenizer / "tokenizer.json"), 1,
+     "choose one with --eod-token"),
     "unknown EOD": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--eod-token", "<eos>"), 1, "'<eos>' in the vocabulary"),
-    "jq that sees the clock": (
-        (*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
-        1,
-        "'now' is not allowed, since output must depend on the record alone",
-    ),
+    "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
+     1, "'now' is not allowed, since output must depend on the record alone"),
     "no jq": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".a |"), 1, "jq pattern '.a |'"),
     "missing input": (("--input", "none.jsonl", *TOKENIZER, "--output", "x.pbin"), 1, "none.jsonl: cannot be read"),
     "merge without output": (("--merge", "a.pbin"), 2, "--output: expected the name of a new .pbin file"),
     "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "--input does not go with --merge"),
     "two files of options": (("a.yaml", "--config", "b.yaml"), 2, "expected one file of options"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.engine.start import Estimate
-from dsindex.errors import InputError, RecordError
-from dsindex.jobs.pack import run_pack
+from dsindex.errors import InputError
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.selection import open_pattern
 from tests.jobs.pack.packing import TOKENIZER, MakeConfig, said
+from tests.support.jobs import run_config
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from dsindex.execution.progress.reporter import Reporter
 
 
 # jq patterns.
@@ -58,23 +56,23 @@ BAD_RECORDS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize(("pattern", "line", "message"), BAD_RECORDS.values(), ids=BAD_RECORDS)
 @pytest.mark.parametrize("shard_size", ["10B", "64MiB"])
 def test_pattern_without_a_text_makes_a_bad_record(
-    pattern: str, line: str, message: str, shard_size: str, make_pack: MakeConfig, quiet: Reporter, tmp_path: Path
+    pattern: str, line: str, message: str, shard_size: str, make_pack: MakeConfig, tmp_path: Path
 ) -> None:
     good = '{"text": "x", "a": {"b": "x"}}\n' if pattern != ".a[]" else '{"a": ["x"]}\n'
     (tmp_path / "a.jsonl").write_text(good + line + "\n" + good * 2)
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=pattern, shard_size=shard_size)
     if pattern == ".[0]":
         with pytest.raises(InputError, match="line 1"):
-            run_pack(config, reporter=quiet)
+            run_config(config)
         return
     with pytest.raises(InputError, match=rf"a\.jsonl, line 2: .*{message}"):
-        run_pack(config, reporter=quiet)
+        run_config(config)
 
 
-def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
-    assert run_pack(config, reporter=quiet).run.executor == "processes"
+    assert run_config(config).run.executor == "processes"
 
 
 DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
@@ -111,15 +109,3 @@ def test_record_that_jq_never_finishes_stops_the_job(
         re.MULTILINE,
     )
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["x.progress.json"]
-
-
-def test_bad_record_before_one_that_jq_never_finishes_goes_first(
-    tmp_path: Path, make_pack: MakeConfig, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
-    monkeypatch.setattr("dsindex.jobs.pack.examine_sample", lambda *_, **__: Estimate(tokens=1, documents=1))
-    for second, third, match in (('{"a": 5}', DEEP, "Cannot index number"), (DEEP, '{"a": 5}', "the jq pattern")):
-        (tmp_path / "a.jsonl").write_text("\n".join(['{"a": {"b": "x"}}', second, third]))
-        config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern="[..|..|..] as $all | .a.b")
-        with pytest.raises(RecordError, match=f"line 2: .*{match}"):
-            run_pack(config, reporter=quiet)

@@ -24,27 +24,13 @@ def modalities_config(folder: Path, **changes: Any) -> dict[str, Any]:
     """The example of Modalities, over the golden text; changes are given by their path: settings__num_cpus=2."""
     (folder / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
     config: dict[str, Any] = {
-        "settings": {
-            "src_path": str(folder / "docs.jsonl"),
-            "dst_path": str(folder / "docs.pbin"),
-            "index_path": str(folder / "docs.idx"),
-            "jq_pattern": ".text",
-            "num_cpus": "${node_env:num_cpus}",
-            "eod_token": "<|endoftext|>",
-            "processing_batch_size": 10,
-            "raw_samples_queue_size": 20,
-            "processed_samples_queue_size": 20,
-        },
-        "tokenizer": {
-            "component_key": "tokenizer",
-            "variant_key": "pretrained_hf_tokenizer",
-            "config": {
-                "pretrained_model_name_or_path": str(OWN.plain_tokenizer),
-                "padding": False,
-                "truncation": False,
-            },
-        },
-    }
+        "settings": {"src_path": str(folder / "docs.jsonl"), "dst_path": str(folder / "docs.pbin"),
+         "index_path": str(folder / "docs.idx"), "jq_pattern": ".text", "num_cpus": "${node_env:num_cpus}",
+         "eod_token": "<|endoftext|>", "processing_batch_size": 10, "raw_samples_queue_size": 20,
+         "processed_samples_queue_size": 20},
+        "tokenizer": {"component_key": "tokenizer", "variant_key": "pretrained_hf_tokenizer",
+         "config": {"pretrained_model_name_or_path": str(OWN.plain_tokenizer), "padding": False, "truncation": False}},
+    }  # fmt: skip
     for path, value in changes.items():
         *parents, name = path.split("__")
         part = config

@@ -2,121 +2,63 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import dsindex.engine.publishing
-import dsindex.engine.tokenize
 from dsindex.errors import OutputError, PlanError
-from dsindex.jobs.pack import run_pack
-from tests.jobs.pack.packing import MakeConfig, published
 from tests.support.golden import OWN
-from tests.support.killed import run_until_killed
+from tests.support.jobs import run_config
+from tests.support.published import published
 
 if TYPE_CHECKING:
-    from dsindex.execution.progress.reporter import Reporter
+    from pathlib import Path
+
+    from tests.jobs.pack.packing import MakeConfig
 
 
 # What is done twice, cut off, or asked for differently.
 
 
-def test_same_command_again_is_already_complete(make_pack: MakeConfig, quiet: Reporter) -> None:
-    first = run_pack(make_pack(), reporter=quiet)
-    again = run_pack(make_pack(), reporter=quiet)
-    assert (first.already_complete, again.already_complete) == (False, True)
-    assert (again.files, again.counts, again.num_tokens) == (first.files, first.counts, first.num_tokens)
-    assert not os.path.exists(Path(first.path).with_suffix(".build"))
-
-
-@pytest.mark.parametrize("failing", ["provenance.parquet", "pbin"])
-def test_what_stops_while_it_publishes_is_published_next_time(
-    failing: str,
-    make_pack: MakeConfig,
-    quiet: Reporter,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tokenized: list[int],
-) -> None:
-    run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="64MiB"), reporter=quiet)
-    tokenized.clear()
-    real = dsindex.engine.publishing._rename
-
-    def fail(dataset: Any, suffix: str) -> None:
-        if suffix == failing:
-            raise OutputError("no")
-        real(dataset, suffix)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dsindex.engine.publishing, "_rename", fail)
-        with pytest.raises(OutputError, match="no"):
-            run_pack(make_pack(), reporter=quiet)
-    assert not (tmp_path / "out" / "docs.pbin").exists()
-    assert tokenized
-    tokenized.clear()
-    run_pack(make_pack(), reporter=quiet)
-    assert tokenized == []
-    assert published(tmp_path / "out") == published(tmp_path / "whole")
-
-
 def test_output_that_went_is_made_again_of_the_kept_shards(
-    make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]
+    make_pack: MakeConfig, tmp_path: Path, tokenized: list[int]
 ) -> None:
-    run_pack(make_pack(keep_shards=True), reporter=quiet)
+    run_config(make_pack(keep_shards=True))
     before = published(tmp_path / "out")
     with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
         file.truncate(1000)
     with pytest.raises(OutputError, match="expected the file that the manifest describes, got another one"):
-        run_pack(make_pack(), reporter=quiet)
+        run_config(make_pack())
     (tmp_path / "out" / "docs.pbin").unlink()
     tokenized.clear()
-    run_pack(make_pack(), reporter=quiet)
+    run_config(make_pack())
     assert tokenized == []
     assert published(tmp_path / "out") == before
 
 
-def test_killed_packing_continues(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path, tokenized: list[int]) -> None:
-    config = make_pack(shard_size="500B")
-    expected = run_pack(make_pack(output=str(tmp_path / "whole" / "docs.pbin"), shard_size="500B"), reporter=quiet)
-    num_shards = len(tokenized)
-    tokenized.clear()
-    arguments = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--output", config.output]
-    arguments += ["--shard-size", "500B", "--workers", "1"]
-    run_until_killed(["pack", *arguments], num_shards=3)
-    run_pack(config, reporter=quiet)
-    assert len(tokenized) == num_shards - 3
-    assert Path(config.output).read_bytes() == Path(expected.path).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"eod_token": "<|pad|>"}, "eod-token was 0 and is 1"),
-        ({"jq_pattern": ".title"}, 'jq-pattern was ".text" and is ".title"'),
-        ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
-        ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
-    ],
-    ids=["eod", "pattern", "version", "tokenizer"],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"eod_token": "<|pad|>"}, "eod-token was 0 and is 1"),
+    ({"jq_pattern": ".title"}, 'jq-pattern was ".text" and is ".title"'),
+    ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
+    ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
+], ids=["eod", "pattern", "version", "tokenizer"])  # fmt: skip
 def test_output_of_another_plan_is_refused_by_name(
-    make_pack: MakeConfig, quiet: Reporter, options: dict[str, Any], message: str
+    make_pack: MakeConfig, options: dict[str, Any], message: str
 ) -> None:
-    run_pack(make_pack(), reporter=quiet)
+    run_config(make_pack())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
-        run_pack(make_pack(**options), reporter=quiet)
-    run_pack(make_pack(**options, fresh=True), reporter=quiet)
+        run_config(make_pack(**options))
+    run_config(make_pack(**options, fresh=True))
 
 
-def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, quiet: Reporter, tmp_path: Path) -> None:
+def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
     with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
-        run_pack(make_pack(), reporter=quiet)
+        run_config(make_pack())
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_pack(make_pack(fresh=True), reporter=quiet)
+    run_config(make_pack(fresh=True))
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()

@@ -7,30 +7,16 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dsindex.engine.manifest import manifest_path
-from dsindex.errors import TokenizerError
 from dsindex.tools import verify_pbin, verify_source
-from tests.jobs.pack.verifying import (
-    TOKENIZER,
-    Pack,
-    all_findings,
-    change_tokens,
-    document_ends,
-    edit_manifest,
-    verify,
-)
+from tests.jobs.pack.verifying import TOKENIZER, Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES
-from tests.support.published import move_tokenizer_away
-
-if TYPE_CHECKING:
-    from dsindex.execution.progress.reporter import Reporter
-
 
 VERSIONS = {name: importlib.metadata.version(name) for name in ("gigatoken", "tokenizers")}
 TRUSTED = f"gigatoken {VERSIONS['gigatoken']}, and with tokenizers {VERSIONS['tokenizers']} where the two can differ"
@@ -38,11 +24,9 @@ TRUSTED = f"gigatoken {VERSIONS['gigatoken']}, and with tokenizers {VERSIONS['to
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_packed_file_is_whole_and_equals_its_source(
-    version: str, provenance: bool, pack: Pack, quiet: Reporter
-) -> None:
+def test_packed_file_is_whole_and_equals_its_source(version: str, provenance: bool, pack: Pack) -> None:
     path = pack(pbin_era=version, no_provenance=not provenance)
-    report = verify(path, quiet, against_source=True)
+    report = verify(path, against_source=True)
     assert report.findings == ()
     assert report.version == version
     assert {
@@ -58,24 +42,18 @@ def test_packed_file_is_whole_and_equals_its_source(
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"jq_pattern": ".text | ."},
-        {"jq_pattern": '.["title"]'},
-        {"tokenizer_model": str(OWN.bos_tokenizer)},
-        {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
-    ],
-    ids=["jq", "key", "bos", "no-bos"],
-)
+@pytest.mark.parametrize("options", [
+    {"jq_pattern": ".text | ."},
+    {"jq_pattern": '.["title"]'},
+    {"tokenizer_model": str(OWN.bos_tokenizer)},
+    {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
+], ids=["jq", "key", "bos", "no-bos"])  # fmt: skip
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_source_is_read_with_the_options_of_the_packing(
-    options: dict[str, Any], provenance: bool, pack: Pack, quiet: Reporter
-) -> None:
+def test_source_is_read_with_the_options_of_the_packing(options: dict[str, Any], provenance: bool, pack: Pack) -> None:
     path = pack(no_provenance=not provenance, **options)
     tokenizer = options.get("tokenizer_model", TOKENIZER)
     for engine in ("gigatoken", "tokenizers"):
-        report = verify(path, quiet, against_source=True, engine=engine, tokenizer_model=tokenizer)
+        report = verify(path, against_source=True, engine=engine, tokenizer_model=tokenizer)
         assert report.findings == ()
         assert report.counts is not None
         assert report.checks[-1].startswith(f"against the source: {report.counts.num_documents} of ")
@@ -87,29 +65,27 @@ EXECUTORS = [pytest.param("processes", id="processes"), pytest.param("ray", id="
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("executor", EXECUTORS, indirect=True)
-def test_every_executor_says_the_same(
-    executor: str, pack: Pack, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_executor_says_the_same(executor: str, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_pbin, "DOCUMENTS_PER_ENDS", 7)
     path = pack()
-    whole = verify(path, quiet, against_source=True)
+    whole = verify(path, against_source=True)
     assert whole.findings == ()
-    assert asdict(verify(path, quiet, against_source=True, executor=executor)) == asdict(whole)
+    assert asdict(verify(path, against_source=True, executor=executor)) == asdict(whole)
     change_tokens(path, {end - 1: 3 for end in document_ends(path)[::9]} | {40: 60_000})
-    damaged = verify(path, quiet, against_source=True)
+    damaged = verify(path, against_source=True)
     assert len(damaged.findings) >= 12
-    assert asdict(verify(path, quiet, against_source=True, executor=executor)) == asdict(damaged)
+    assert asdict(verify(path, against_source=True, executor=executor)) == asdict(damaged)
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
 def test_first_document_that_differs_is_named_with_its_line(
-    provenance: bool, pack: Pack, quiet: Reporter, monkeypatch: pytest.MonkeyPatch
+    provenance: bool, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of the lines before it give no document."""
     monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
     path = pack(no_provenance=not provenance)
     change_tokens(path, {15000: 7, 10000: 7})
-    [finding] = [finding for finding in verify(path, quiet, against_source=True).findings if "source" in finding]
+    [finding] = [finding for finding in verify(path, against_source=True).findings if "source" in finding]
     document = int(np.searchsorted(document_ends(path), 10000, side="right"))
     assert f"{path}: document {document} differs from its source: {OWN.docs}, line " in finding
     line = int(finding.partition("line ")[2].split(",")[0])
@@ -120,7 +96,7 @@ def test_first_document_that_differs_is_named_with_its_line(
 
 
 def test_lines_that_give_no_document_are_no_difference(
-    pack: Pack, quiet: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify_source, "RANGE_BYTES", 4000)
     lines = OWN.docs.read_text("utf-8").split("\n")
@@ -137,15 +113,15 @@ def test_lines_that_give_no_document_are_no_difference(
             os.unlink(f"{path.removesuffix('.pbin')}.provenance.parquet")
             edit_manifest(path, lambda m: m["content"]["digests"].pop("provenance.parquet"))
         for options in ({}, {"sample": 0.2}):
-            report = verify(path, quiet, against_source=True, **options)
+            report = verify(path, against_source=True, **options)
             assert report.findings == ()
             assert "quarantine: the number of records in the manifest" in report.checks
     quarantine = Path(f"{path.removesuffix('.pbin')}.quarantine.jsonl.zst")
     quarantine.write_bytes(quarantine.read_bytes()[:-5])
-    assert "cannot be read as a quarantine file" in all_findings(verify(path, quiet))
+    assert "cannot be read as a quarantine file" in all_findings(verify(path))
 
 
-def test_records_that_the_file_lacks_are_found(pack: Pack, quiet: Reporter, tmp_path: Path) -> None:
+def test_records_that_the_file_lacks_are_found(pack: Pack, tmp_path: Path) -> None:
     """Without provenance only the number of documents tells that the source has more."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
@@ -154,20 +130,6 @@ def test_records_that_the_file_lacks_are_found(pack: Pack, quiet: Reporter, tmp_
     more = pack(input=(str(source),), no_provenance=True, output=str(tmp_path / "more.pbin"))
     content = json.loads(Path(manifest_path(more.removesuffix(".pbin"))).read_bytes())["content"]
     edit_manifest(less, lambda m: m["content"].update(inputs=content["inputs"]))
-    report = verify(less, quiet, against_source=True)
+    report = verify(less, against_source=True)
     assert "line 103, has a record, but the dataset ends before it" in all_findings(report)
     assert "expected the 101 documents of the inputs, got 100" in all_findings(report)
-
-
-def test_source_needs_the_same_tokenizer_and_inputs(pack: Pack, quiet: Reporter, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_bytes(OWN.docs.read_bytes())
-    path = pack(input=(str(source),))
-    assert verify(path, quiet, against_source=True, tokenizer_model=None).is_whole
-    move_tokenizer_away(path.removesuffix(".pbin"))
-    with pytest.raises(TokenizerError, match="give its path with --tokenizer-model"):
-        verify(path, quiet, against_source=True, tokenizer_model=None)
-    with pytest.raises(TokenizerError, match="expected the tokenizer with sha256"):
-        verify(path, quiet, against_source=True, tokenizer_model=str(OWN.bos_tokenizer))
-    source.write_bytes(OWN.docs.read_bytes() + b"\n")
-    assert f"{source}: expected the input of 64460 bytes" in verify(path, quiet, against_source=True).findings[0]

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from dsindex.engine.manifest import manifest_path
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.pbin import read_document_lengths, read_pbin_header
 from dsindex.tools.verify import VerifyConfig
 from dsindex.tools.verify_pbin import run_pbin_verify
@@ -18,7 +19,6 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.tools.verify_report import VerifyReport
 
 Pack: TypeAlias = "Callable[..., str]"
@@ -26,9 +26,9 @@ Pack: TypeAlias = "Callable[..., str]"
 TOKENIZER = str(OWN.plain_tokenizer)
 
 
-def verify(path: str, reporter: Reporter, **options: Any) -> VerifyReport:
+def verify(path: str, **options: Any) -> VerifyReport:
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return run_pbin_verify(path, VerifyConfig(**{**defaults, **options}), reporter=reporter)
+    return run_pbin_verify(path, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
 
 
 def all_findings(report: VerifyReport) -> str:

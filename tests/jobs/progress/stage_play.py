@@ -41,21 +41,7 @@ class Kept(Display):
 
 
 SNAPSHOT = Snapshot(
-    stage="tokenize",
-    unit="bytes",
-    done=250 * MB,
-    total=1000 * MB,
-    tasks="shards",
-    tasks_done=4,
-    tasks_total=16,
-    documents=123_456,
-    tokens=60 * MB,
-    seconds=10.0,
-    speed=25.0 * MB,
-    average_speed=20.0 * MB,
-    tokens_per_second=6.0 * MB,
-    eta_seconds=192.0,
-    retries=0,
-    lost_workers=0,
-    stragglers=0,
-)
+    stage="tokenize", unit="bytes", done=250 * MB, total=1000 * MB, tasks="shards", tasks_done=4, tasks_total=16,
+    documents=123_456, tokens=60 * MB, seconds=10.0, speed=25.0 * MB, average_speed=20.0 * MB,
+    tokens_per_second=6.0 * MB, eta_seconds=192.0, retries=0, lost_workers=0, stragglers=0,
+)  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -25,30 +24,21 @@ from dsindex.execution.progress.displays import (
     describe,
     describe_end,
     format_duration,
-    make_reporter,
 )
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.execution.progress.standard_streams import json_lines_undone
 from tests.jobs.progress.stage_play import MB, SNAPSHOT, Clock
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, ETA 3:12 min"),
-        (
-            {"retries": 1, "stragglers": 2, "lost_workers": 1, "eta_seconds": None},
-            "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, 1 retry, 1 lost worker, 2 stragglers",
-        ),
-        (
-            {"unit": "datasets", "done": 1, "total": 3, "documents": 0, "tokens_per_second": 0, "eta_seconds": 5.04},
-            "1/3 datasets, ETA 5.0 s",
-        ),
-        ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
-        ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, ETA 3:12 min"),
+    ({"retries": 1, "stragglers": 2, "lost_workers": 1, "eta_seconds": None},
+     "4/16 shards, 123,456 documents, 25 MB/s, 6 M tokens/s, 1 retry, 1 lost worker, 2 stragglers"),
+    ({"unit": "datasets", "done": 1, "total": 3, "documents": 0, "tokens_per_second": 0, "eta_seconds": 5.04},
+     "1/3 datasets, ETA 5.0 s"),
+    ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
+    ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
+])  # fmt: skip
 def test_line_says_what_is_known(changes: dict[str, Any], expected: str) -> None:
     assert describe(replace(SNAPSHOT, **changes)) == expected
 
@@ -96,13 +86,6 @@ def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFix
     assert lines[0]["message"] == "hello"
     assert lines[1]["eta_seconds"] == pytest.approx(5)
     assert all(line["time"].endswith("Z") for line in lines)
-
-
-def test_standard_error_decides_what_people_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(make_reporter()._displays[0], PlainDisplay)
-    with json_lines_undone():
-        assert isinstance(make_reporter(log_json=True)._displays[0], JsonDisplay)
 
 
 def test_bar_in_a_real_terminal() -> None:

@@ -15,27 +15,23 @@ from tests.support.golden import OWN
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.jobs.conftest import Cli
 
-def test_errors_are_json_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_errors_are_json_lines_too(tmp_path: Path, cli: Cli) -> None:
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
-    assert main([*words, "--input", "/nowhere.jsonl", "--log-json"]) == 1
-    line = json.loads(capsys.readouterr().err)
+    line = json.loads(cli([*words, "--input", "/nowhere.jsonl", "--log-json"], 1).err)
     assert (line["event"], line["exit_code"]) == ("error", 1)
     assert "/nowhere.jsonl: cannot be read" in line["message"]
     (tmp_path / "c.yaml").write_text(f"log_json: true\ninput: [{tmp_path}/none]\n")
-    assert main([*words, "--config", str(tmp_path / "c.yaml")]) == 1
-    assert json.loads(capsys.readouterr().err)["event"] == "error"
+    assert json.loads(cli([*words, "--config", str(tmp_path / "c.yaml")], 1).err)["event"] == "error"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
-        (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
-        (["--workers", "0"], "dsindex build: "),
-    ],
-    ids=["argument", "twice", "value"],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
+    (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
+    (["--workers", "0"], "dsindex build: "),
+], ids=["argument", "twice", "value"])  # fmt: skip
 @pytest.mark.parametrize("flag", ["--log-json", "--log-j"])
 def test_wrong_usage_is_a_json_line_too(
     words: list[str], message: str, flag: str, capsys: pytest.CaptureFixture[str]
@@ -50,14 +46,13 @@ def test_wrong_usage_is_a_json_line_too(
     assert shown.out == ""
 
 
-def test_log_of_a_whole_job_is_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_of_a_whole_job_is_json_lines(tmp_path: Path, cli: Cli) -> None:
     prefix = str(tmp_path / "x")
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", prefix, "--executor", "local"]
     options = tmp_path / "c.yaml"
     options.write_text("log_json: true\n")
     for flags in (["--log-json", "--log-interval", "5"], ["--config", str(options)]):  # a note about a flag
-        assert main([*words, "--input", str(OWN.docs), *flags]) == 0
-        shown = capsys.readouterr()
+        shown = cli([*words, "--input", str(OWN.docs), *flags])
         assert shown.out == ""
         lines = [json.loads(line) for line in shown.err.splitlines()]
         summary = lines[-1]

@@ -29,6 +29,7 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from tests.jobs.progress.stage_play import SNAPSHOT, Kept
 from tests.support.golden import OWN
+from tests.support.jobs import run_config
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -49,10 +50,7 @@ def in_folder(folder: Path) -> ProgressFile:
 def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     reporter = Reporter()
-    with (
-        contextlib.suppress(RuntimeError),
-        reporter.showing(in_folder(tmp_path)),
-    ):
+    with contextlib.suppress(RuntimeError), reporter.showing(in_folder(tmp_path)):
         assert json.loads(path.read_bytes())["state"] == "running"
         reporter.stage("tokenize", total=10, unit="bytes", tasks=1)
         reporter.stage("merge", total=10, unit="bytes", tasks=1)
@@ -121,17 +119,13 @@ def ended_by(error: BaseException, note: str | None = None) -> BaseException:
     return error
 
 
-@pytest.mark.parametrize(
-    ("error", "state", "reason"),
-    [
-        (None, "done", None),
-        (InputError("a.jsonl: gone"), "failed", "a.jsonl: gone"),
-        (KeyError("x"), "failed", "KeyError: 'x'"),
-        (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
-        (TerminatedError(), "stopped", "terminated"),
-    ],
-    ids=["done", "failed", "bug", "interrupted", "terminated"],
-)
+@pytest.mark.parametrize(("error", "state", "reason"), [
+    (None, "done", None),
+    (InputError("a.jsonl: gone"), "failed", "a.jsonl: gone"),
+    (KeyError("x"), "failed", "KeyError: 'x'"),
+    (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
+    (TerminatedError(), "stopped", "terminated"),
+], ids=["done", "failed", "bug", "interrupted", "terminated"])  # fmt: skip
 def test_file_says_how_the_job_ended(
     beside: Folder, error: BaseException | None, state: str, reason: str | None
 ) -> None:
@@ -279,6 +273,6 @@ def test_build_that_is_stopped_says_so_before_its_threads_end(
 def test_build_that_is_refused_late_says_so_in_the_file(make_config: Callable[..., BuildConfig]) -> None:
     config = make_config(max_record_size=8)
     with pytest.raises(DsindexError) as refused:
-        run_build(config, reporter=Reporter())
+        run_config(config)
     state = json.loads(Path(f"{config.output_prefix}.progress.json").read_bytes())
     assert (state["state"], state["error"]) == ("failed", str(refused.value))

@@ -12,7 +12,6 @@ import pytest
 from dsindex.execution import local
 from dsindex.execution.calls import Call, Outcome
 from dsindex.execution.dispatch import DispatchStatistics
-from dsindex.execution.progress import reporter as progress
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.execution.shard_progress import report
 from dsindex.jobs.build import run_build
@@ -79,16 +78,6 @@ def test_displays_are_shown_as_often_as_they_want(clock: Clock) -> None:
         reporter.advance(1)
     assert len(often.shown) == 50
     assert len(seldom.shown) == 5
-
-
-def test_memory_of_speeds_is_bounded(clock: Clock) -> None:
-    reporter = Reporter(Kept())
-    reporter.stage("tokenize", total=10**9, unit="bytes")
-    for _ in range(20_000):
-        clock.now += 1
-        reporter.advance(1)
-    assert reporter._stage is not None
-    assert len(reporter._stage._samples) < 3 * progress.WINDOW_SAMPLES
 
 
 def test_display_of_a_block_sees_its_stages_and_how_it_ended() -> None:

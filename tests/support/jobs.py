@@ -1,0 +1,35 @@
+"""Configurations of jobs with the options that most tests give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.jobs.build import run_build
+from dsindex.jobs.instruct import run_instruct
+from dsindex.jobs.merge import run_merge
+from dsindex.jobs.pack import run_pack
+from dsindex.options.build import BuildConfig
+from dsindex.options.instruct import InstructConfig
+from dsindex.options.merge import MergeConfig
+from dsindex.options.pack import PackConfig
+from tests.support.golden import OWN
+
+if TYPE_CHECKING:
+    from dsindex.options.config import Options
+
+Config = TypeVar("Config", bound="Options")
+
+
+def config_of(kind: type[Config], source: object, **options: Any) -> Config:
+    """A job over one input or a tuple of them, in two threads, with the plain golden tokenizer."""
+    inputs = source if isinstance(source, tuple) else (str(source),)
+    own = {"input": inputs, "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local", "workers": 2}
+    return kind(**{**own, **options})
+
+
+def run_config(config: Options, *more: Any) -> Any:
+    """Run the job that a configuration is of, without showing its progress."""
+    jobs = {BuildConfig: run_build, InstructConfig: run_instruct, MergeConfig: run_merge, PackConfig: run_pack}
+    run: Any = jobs[type(config)]  # type: ignore[index]
+    return run(config, *more, reporter=Reporter())
