@@ -126,7 +126,7 @@ def _write_encrypted(path: Path, *, plain_footer: bool) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("codec", "name"), [(3, "LZO"), (20, "codec 20")])
+@pytest.mark.parametrize(("codec", "name"), [(3, "LZO"), (20, "")])
 def test_a_codec_that_pyarrow_does_not_have_is_refused(codec: int, name: str, tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_table(path, TABLE.select(["text", "kind"]), "parquet", compression="zstd")
@@ -136,7 +136,7 @@ def test_a_codec_that_pyarrow_does_not_have_is_refused(codec: int, name: str, tm
 
     for read in (measure_table, lambda *_: next(read_table_records(str(path), 0, 1, format="parquet", columns=TEXT))):
         with pytest.raises(
-            InputError, match=rf"expected the column 'text' in a codec that pyarrow .* reads, got {name}; "
+            InputError, match=rf"expected the column 'text' in a codec that pyarrow .* reads, got another \(.*{name}"
         ):
             read(str(path), "parquet", TEXT)
     assert measure_table(str(path), "parquet", {"kind": ("kind",)})
