@@ -353,7 +353,7 @@ def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
 
 
 def _build_blend(task: BlendIndexTask, started: float) -> BuiltCache:
-    from dsindex.index.greedy import blend_by_weights, blend_exhaustively
+    from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 
     if task.size is None:
         datasets, samples = blend_exhaustively([int(length) for length in task.weights])

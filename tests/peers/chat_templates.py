@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.chat import ChatTemplate, write_conversation
+from dsindex.instruction.encoder import ChatTemplate, write_conversation
 from dsindex.instruction.records import ANY_CONVERSATION
 from dsindex.instruction.tokens import ChatTokenizer, mask_from_spans
 

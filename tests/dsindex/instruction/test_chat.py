@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.chat import ChatTemplate, write_conversation
+from dsindex.instruction.encoder import ChatTemplate, write_conversation
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.guarded_process import LimitReachedError
 

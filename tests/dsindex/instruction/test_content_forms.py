@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsindex.instruction.chat import ChatTemplate
+from dsindex.instruction.encoder import ChatTemplate
 
 TEXTS = "{% for m in messages %}{{ m.role[0] ~ ':' ~ m.content }};{% endfor %}"
 ONLY_STRINGS = "{% for m in messages %}{{ m.role[0] }}:{{ m.content if m.content is string else '' }};{% endfor %}"

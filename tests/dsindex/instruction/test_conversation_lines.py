@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dsindex.errors import RecordProblem
-from dsindex.instruction.chat import ChatTemplate, write_conversation, write_line
 from dsindex.instruction.config import check_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encoder import ChatTemplate, InstructionEncoder, write_conversation, write_line
 from dsindex.instruction.records import ANY_CONVERSATION, DEFAULT_ROLES, ConversationReader, parse_record
 from dsindex.instruction.rendered import RenderedText, read_answer, spell_text, write_answer
 from tests.support.chat_tokenizers import train

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.chat import ChatTemplate
+from dsindex.instruction.encoder import ChatTemplate
 
 LOOP = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>\n' }}{% endfor %}"
 PROMPT = "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.chat import ChatTemplate
 from dsindex.instruction.config import parse_config, read_template, template_names
+from dsindex.instruction.encoder import ChatTemplate
 
 SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
 REPLY = {"role": "assistant", "content": "R"}
