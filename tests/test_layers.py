@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,13 @@ def test_only_execution_knows_ray_and_only_the_command_line_parses() -> None:
     for library, rooms in owners.items():
         users = {name for name, others in IMPORTS.items() if library in {other.split(".")[0] for other in others}}
         assert {room_of(name) for name in users} <= rooms, f"{library} is imported by {sorted(users)}"
+
+
+def test_only_the_store_tells_objects_from_files() -> None:
+    """But for text that becomes a location, an output's uploads, and datasets that only a disk can have."""
+    asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
+    elsewhere = {"cli.stores", "cli.submit", "engine.publishing", "datasets.opening", "tools.inspect_kinds"}
+    assert {name for name in asked if room_of(name) != "store"} == {f"dsindex.{name}" for name in elsewhere}
 
 
 def test_library_imports_nothing_heavy() -> None:

@@ -127,8 +127,7 @@ def find_occurrences(
 # The tokens of samples of a dataset in an object store: those of a batch are requested together, the next ones ahead.
 #
 # A sample is read by its sequences, those that follow each other in the `.bin` together. As the shuffle index says
-# which
-# samples come next, a reader that goes forwards, by samples or by batches, waits for no request but the first.
+# which samples come next, a reader that goes forwards, by samples or by batches, waits for no request but the first.
 
 AHEAD_BYTES = 4 << 20
 MOST_AHEAD = 128

@@ -254,8 +254,7 @@ def _in_blocks(size: int, search: Callable[[int, int], NDArray[Any]]) -> NDArray
 # The samples of a training step, as Megatron's sampler for pretraining deals them out.
 #
 # Step s, counted from 1 as in Megatron's log, has the samples [(s - 1) * global_batch_size, s * global_batch_size).
-# They
-# are dealt out in rounds of micro_batch_size * data_parallel_size samples, of which each rank takes a run of
+# They are dealt out in rounds of micro_batch_size * data_parallel_size samples, of which each rank takes a run of
 # micro_batch_size. This holds for a fixed global batch size and `--dataloader-type single`.
 #
 # Source: megatron.training.datasets.data_samplers, MegatronPretrainingSampler.

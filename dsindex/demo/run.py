@@ -141,10 +141,8 @@ def _sample_texts(paths: list[Path]) -> Iterator[str]:
 
 # The text of the demo: readable documents in many scripts, made from the word lists in lexicon.toml.
 #
-# A document depends only on the seed and its position, so it has the same bytes on every machine. Therefore no
-# function
-# of the system's mathematics library is used (logarithms differ in the last bit), and no order that depends on
-# hashing.
+# A document depends only on the seed and its position, so it has the same bytes on every machine. Therefore no function
+# of the system's mathematics library is used (logarithms differ in the last bit), and no order that depends on hashing.
 
 LEXICON = Path(__file__).with_name("lexicon.toml")
 _Item = TypeVar("_Item")

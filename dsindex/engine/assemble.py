@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 # Merge ranges of the output while shards are still being made.
 #
 # A range can be merged as soon as its shards and all shards before them are committed, because its offset is then
-# known.
-# dsindex.engine.assemble plans the same ranges again and skips those in the ledger. A recorded range is valid only
-# for
-# the pieces that it was merged from; a shard that was made again is a different piece.
+# known. dsindex.engine.assemble plans the same ranges again and skips those in the ledger. A recorded range is valid
+# only for the pieces that it was merged from; a shard that was made again is a different piece.
 
 
 def begin_token_file(target: Target, ledger: Ledger) -> Upload | None:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 # Read lists of inputs: one path per line, or paths that end with NUL as `find -print0` writes them.
 #
 # Paths are taken literally, relative to the current folder. Between lines, blank lines and lines that begin with `#`
-# are
-# ignored, and a carriage return at the end of a line is no part of its path.
+# are ignored, and a carriage return at the end of a line is no part of its path.
 
 MAX_LIST_BYTES = 1 << 30
 MAX_PATH_BYTES = 4095

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
 
 # The uploads of a job to final names in object stores: recorded in the ledger, found again, given up.
 #
-# The ledger says that uploads to a final name are about to be begun, and which others there are already. So a later
-# run
+# The ledger says that uploads to a final name are about to be begun, and which others there are already. So a later run
 # also finds an upload whose id was never recorded, and never gives up one of somebody else.
 
 
@@ -69,10 +68,10 @@ def current_upload(url: str, partial: str, ledger: Ledger) -> Upload | None:
         partial: The file's name until it is published, which contains the plan's id.
         ledger: The job's ledger.
     """
-    if isinstance(url, ObjectUrl):
-        for recorded in reversed(ledger.history.uploads):
-            if recorded.url == url and recorded.partial == output_key(partial):
-                return Upload(url=url, upload_id=recorded.upload_id, tag=recorded.tag, checksum=recorded.checksum)
+    for recorded in reversed(ledger.history.uploads):
+        if recorded.url == url and recorded.partial == output_key(partial):
+            found = parse_url(url)
+            return Upload(url=found, upload_id=recorded.upload_id, tag=recorded.tag, checksum=recorded.checksum)
     return None
 
 

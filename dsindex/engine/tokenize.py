@@ -221,8 +221,7 @@ def _require_one_input(path: str, results: Iterable[ShardResult]) -> str | None:
 
 # Unpack compressed files that can only be decoded from their start, for workers that cannot begin in the middle.
 #
-# Threads of the driver decode such streams, one each, and write the text of each part to a file under `shards/` of
-# the
+# Threads of the driver decode such streams, one each, and write the text of each part to a file under `shards/` of the
 # work folder. A part is tokenized as soon as it is there, and its file is removed with the result. No more than a few
 # parts are unpacked ahead of the workers.
 

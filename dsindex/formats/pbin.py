@@ -299,8 +299,7 @@ def _first_offset(path: str, header: PbinHeader) -> int | None:
 # Join `.pbin` files with correct offsets, and repair files that Modalities joined with wrong ones.
 #
 # Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
-# too
-# often. The tokens are intact, so the true offsets follow from the lengths.
+# too often. The tokens are intact, so the true offsets follow from the lengths.
 
 JOIN_SHORTFALL = 12
 """Bytes by which each preceding file lowers the offsets."""

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 # Find the lines that Python's `json.loads` refuses, at the speed of a scan.
 #
-# A compiled scanner accepts lines that are certainly JSON by RFC 8259 and leaves all others to `json.loads`, which
-# also
+# A compiled scanner accepts lines that are certainly JSON by RFC 8259 and leaves all others to `json.loads`, which also
 # accepts NaN, a BOM, UTF-16 and lone surrogates. So every line gets the verdict of `json.loads`.
 
 

@@ -159,10 +159,8 @@ def _walk_block(
 # numpy.random.RandomState.shuffle, three to four times faster, with the same permutation and final generator state.
 #
 # RandomState shuffles by Fisher-Yates from the end. The partner of position i is the next 32-bit output of MT19937
-# under
-# the smallest mask 2**b - 1 that covers i, drawn again while it is larger than i. Partners are drawn for many steps
-# at
-# a time, without a branch that the processor would mispredict.
+# under the smallest mask 2**b - 1 that covers i, drawn again while it is larger than i. Partners are drawn for many
+# steps at a time, without a branch that the processor would mispredict.
 #
 # Source: numpy/random/mtrand.pyx (`shuffle`, `_shuffle_raw`), numpy/random/src/mt19937, `random_interval`.
 

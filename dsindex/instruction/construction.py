@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 # Evaluate the commonest jq patterns without jq: names of fields, and messages selected by the text under a key.
 #
-# The results are those of jq. So a record is left to jq if a value in use has a number, which jq may write
-# differently,
+# The results are those of jq. So a record is left to jq if a value in use has a number, which jq may write differently,
 # or anything else in which the two could differ.
 
 _NAME = r"""\.(?:(?P<name{0}>[A-Za-z_]\w*)|\s*\[\s*"(?P<bracket{0}>[^"\\]+)"\s*\]|"(?P<quoted{0}>[^"\\]+)")"""

@@ -71,8 +71,7 @@ if TYPE_CHECKING:
 # The parts of a `.pbin` besides its tokens: the token size, the header before them, the pickled index after them.
 #
 # Header and index are written to the work folder, on a disk or in an object store, and the output is then assembled
-# from
-# them by ranges. The index is cut into files of INDEX_FILE_BYTES, as a worker has each of them in memory.
+# from them by ranges. The index is cut into files of INDEX_FILE_BYTES, as a worker has each of them in memory.
 
 INDEX_FILE_BYTES = 64 << 20
 

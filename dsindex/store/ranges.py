@@ -297,8 +297,7 @@ class ObjectRanges:
 #
 # They are in `$XDG_CACHE_HOME/dsindex/store` (or `~/.cache/dsindex/store`), named by a hash of address, endpoint and
 # version, so that an object that was replaced has another file. `files.jsonl` records what was written there, and
-# nothing
-# else is ever removed. The files that were used longest ago are removed once all together are larger than
+# nothing else is ever removed. The files that were used longest ago are removed once all together are larger than
 # `$DSINDEX_CACHE_GB`, by default 50 GB.
 
 CAP_VARIABLE = "DSINDEX_CACHE_GB"

@@ -40,11 +40,9 @@ if TYPE_CHECKING:
 
 # Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
 #
-# Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in
-# ranges, in
-# parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
-# OSError
-# that names its kind, and every reader reports that like a missing file.
+# Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in ranges,
+# in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
+# OSError that names its kind, and every reader reports that like a missing file.
 
 STANDARD_INPUT_KIND = "standard input"
 _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")

@@ -271,8 +271,7 @@ def list_objects(folder: ObjectUrl, *, most: int | None = None) -> list[ListedOb
 # Objects that this process has written and will read again: held in memory, so that they need not be fetched.
 #
 # Only objects under names that are used once are held, since such a name never stands for other content. Whoever runs
-# tasks in this process decides how much is held; in processes that run a task at a time, what one writes is seldom
-# what
+# tasks in this process decides how much is held; in processes that run a task at a time, what one writes is seldom what
 # it reads next, and nothing is held.
 
 SMALL_BYTES = 1 << 20

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 # Compare two tokenized datasets: whether their tokens are the same, where they first differ, and by which rule.
 #
-# Tools that turn the same texts into tokens mostly differ by a rule for the edges of documents: whether EOD ends
-# them,
+# Tools that turn the same texts into tokens mostly differ by a rule for the edges of documents: whether EOD ends them,
 # whether BOS begins them, and what becomes of empty texts (dsindex.tools.compare_rules).
 
 

@@ -288,8 +288,7 @@ def count_source(prefix: str, matrix: SplitMatrix) -> SourceCounts:
 
 # What a Megatron job draws from each dataset of a blend: samples, tokens and epochs.
 #
-# A sample has L tokens, and one more that the next sample begins with, all from one dataset. Megatron draws samples,
-# so
+# A sample has L tokens, and one more that the next sample begins with, all from one dataset. Megatron draws samples, so
 # a normalised weight is a share of the samples and of the tokens, whatever the sizes of the datasets.
 #
 # Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder.

@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 # Checks as values: a name, findings known at once, the calls still to run, and how to judge their results.
 #
 # Planning a check reads little and runs nothing. `run_checks` runs the calls of all checks, and `make_report` in
-# `report`
-# collects the results. Both keep the order of the checks, so a report does not depend on where they ran or which
-# ended
-# first.
+# `report` collects the results. Both keep the order of the checks, so a report does not depend on where they ran or
+# which ended first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

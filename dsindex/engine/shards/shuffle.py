@@ -45,10 +45,8 @@ if TYPE_CHECKING:
 
 # The order of shuffled documents: by a key that is a hash of the seed and the document's number.
 #
-# A document's number counts the documents of all shards in the order of the inputs, from 0. The keys of a seed are
-# all
-# different, since the hash is invertible, so they alone determine the order: it does not depend on shards or on how
-# the
+# A document's number counts the documents of all shards in the order of the inputs, from 0. The keys of a seed are all
+# different, since the hash is invertible, so they alone determine the order: it does not depend on shards or on how the
 # work is divided.
 
 KEY = np.dtype("<u8")

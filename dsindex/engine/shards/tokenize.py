@@ -62,10 +62,8 @@ if TYPE_CHECKING:
 #     raw_base64
 #
 # Of a line longer than --max-record-size, the first bytes are stored: at most that many, and at most 1 MiB. Shards
-# write
-# the same format uncompressed, with lines counted from 0 at the start of the range. The compressor gets chunks of a
-# fixed
-# size, so the file does not depend on how the build was cut into shards.
+# write the same format uncompressed, with lines counted from 0 at the start of the range. The compressor gets chunks of
+# a fixed size, so the file does not depend on how the build was cut into shards.
 
 CHUNK_BYTES = 1 << 20
 
