@@ -16,7 +16,7 @@ from dsindex.dtypes import cast_tokens
 from dsindex.errors import FormatError
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.store.range_copy import open_source, write_chunks
-from dsindex.store.reading import stored_size
+from dsindex.store.reading import pinned, stored_size
 from dsindex.store.storage import DigestingWriter, open_items
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
         InputError: If an object cannot be read.
     """
     try:
-        return open_items(bin_path, dtype), stored_size(bin_path)
+        path = pinned(bin_path)
+        return open_items(path, dtype), stored_size(path)
     except (OSError, ValueError) as error:
         raise FormatError(f"{bin_path}: cannot be read ({error})") from error
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError, OutputError
-from dsindex.store import storage
+from dsindex.store import reading, storage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,12 +51,12 @@ def test_digest_file_equals_the_writers(tmp_path: Path, monkeypatch: pytest.Monk
         file.write(data[:1])
         file.write(memoryview(data)[1:])
     assert file.size_bytes == 2500
-    assert file.hexdigest() == storage.digest_file(path, chunk_bytes=7) == digest_by_definition(data, 1000)
+    assert file.hexdigest() == reading.digest_file(path, chunk_bytes=7) == digest_by_definition(data, 1000)
 
 
 def test_digest_file_names_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone: cannot be read \(No such file or directory\)"):
-        storage.digest_file(str(tmp_path / "gone"))
+        reading.digest_file(str(tmp_path / "gone"))
 
 
 def test_atomic_writer_replaces_whole(tmp_path: Path) -> None:
