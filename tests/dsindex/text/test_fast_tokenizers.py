@@ -13,6 +13,7 @@ import pytest
 
 from dsindex.text import fast_tokenizers
 from dsindex.text.encoders import choose_engine, make_encoder
+from dsindex.text.references import reference_of
 from tests.dsindex.text.encoded_texts import SUITABLE, TEXTS, encoded, expected
 from tests.support import text_tokenizers as trained
 
@@ -177,6 +178,7 @@ def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv("TOKENIZERS_PARALLELISM")
         if before is not None:
             monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
+        reference_of.cache_clear()  # another test may have left one
         make_encoder(tokenizer, engine)
         assert os.environ.get("TOKENIZERS_PARALLELISM") == after
         monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
