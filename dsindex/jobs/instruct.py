@@ -7,31 +7,50 @@ their `.idx` exists, the others are complete.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import glob
+import os
+import re
+import time
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import xxhash
 
 from dsindex.amounts import count, format_size, format_speed
+from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.export_folder import (
+    ExportContent,
+    ExportedFile,
+    ExportedSplit,
+    ExportFolder,
+    ExportManifest,
+    read_export_manifest,
+    remove_export,
+    require_own,
+)
 from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.identity import Plan
+from dsindex.engine.manifest import describe_run, read_manifest
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.source import count_missing, describe_kept, open_source, require_recorded_inputs
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import Estimate, check_room
+from dsindex.engine.start import Estimate, check_room, require_room, size_of_files
 from dsindex.engine.tokenize import make_shards
-from dsindex.errors import InputError
+from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_in_order
+from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
 from dsindex.execution.report import Report
 from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
-from dsindex.jobs.instruct_exports import InstructExports, MadeExport
+from dsindex.jobs.exports import bridge, hugging_face
+from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines, write_messages
 from dsindex.jobs.instruct_shards import (
     MASK_DTYPE,
     InstructionSettings,
@@ -47,22 +66,362 @@ from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
+from dsindex.store.lock import hold_lock
 from dsindex.store.requests import RequestCounts, all_requests, describe_requests
+from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
 from dsindex.store.urls import absolute, folder_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
+    from dsindex.datasets.exports import WrittenFile
     from dsindex.engine.manifest import Content, RecordCounts, RecordedPacking, Run
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
+    from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.store.storage import StoredFile
+    from dsindex.options.instruct import ExportKind
+    from dsindex.text.forms import TextPart
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
+
+
+# The exports of instruction data: folders in the formats of other trainers, made once the datasets are published.
+#
+# An export is a function of the published tokens and masks, so its bytes do not depend on shards, workers or crashes. A
+# finished job to which `--export` is added makes the export alone. An export that is not asked for is removed if it was
+# made of other tokens than those that are published now.
+
+FORMAT = 1
+"""Raised whenever the same datasets give other bytes, so that exports of earlier releases are made again."""
+SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
+"""A split's names in the exports, as `datasets` and the trainers call them."""
+BYTES_PER_TOKEN: dict[ExportKind, float] = {"hf": 1.5, "hf-disk": 13.0, "bridge": 1.0}
+"""Disk space that is asked for: of `hf-disk` all, of what is compressed what English text took at least."""
+FOLDERS: dict[ExportKind, str] = {"hf": "hf", "hf-disk": "hf_disk", "bridge": "bridge", "sft": "sft"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeExport:
+    """A published export."""
+
+    kind: ExportKind
+    path: str
+    """Its folder, below the prefix as it was given."""
+    content: ExportContent
+    already_complete: bool
+
+
+class InstructExports:
+    """Makes the exports of one job.
+
+    Args:
+        config: The options of the job.
+        instruction: The form of the records.
+        splits: The published datasets.
+        source: The job's inputs and tokenizer.
+        reporter: Shows progress.
+    """
+
+    def __init__(
+        self,
+        config: InstructConfig,
+        instruction: InstructionConfig,
+        *,
+        splits: Sequence[SplitOutputs],
+        source: TextSource,
+        reporter: Reporter,
+    ) -> None:
+        self._config = config
+        self._instruction = instruction
+        self._splits = splits
+        self._source = source
+        self._reporter = reporter
+        self._prefix = absolute(config.output_prefix)
+        self._paths = {kind: self._path(kind) for kind in config.export}
+        self.made: list[MadeExport] = []
+        """The exports, in the order of the options."""
+
+    @property
+    def are_due(self) -> bool:
+        """Whether exports are asked for, or there are some that may be out of date."""
+        return bool(self._paths) or bool(self._others())
+
+    def examine(self) -> None:
+        """Check that no folder of an export holds somebody else's files.
+
+        Raises:
+            OutputError: If one does.
+        """
+        for path in self._paths.values():
+            require_own(path)
+
+    def room_for(self, num_tokens: float) -> int:
+        """Return the bytes that all exports of so many tokens take, estimated."""
+        return int(sum(self._room_for(kind, num_tokens) for kind in self._paths))
+
+    def make(self, executor: Executor) -> None:
+        """Make the exports that are missing, and remove those of other tokens.
+
+        Raises:
+            DsindexError: If an export cannot be made; its folder is then unchanged.
+        """
+        contents = {prefix: _published(prefix) for split in self._splits for prefix in split.prefixes[:2]}
+        for path in self._others():
+            self._remove_if_old(path, contents)
+        for kind, path in self._paths.items():
+            self.made.append(self._make(kind, path, contents, executor))
+
+    def _room_for(self, kind: ExportKind, num_tokens: float) -> float:
+        return self._source.text_bytes if kind == "sft" else BYTES_PER_TOKEN[kind] * num_tokens
+
+    def _path(self, kind: ExportKind) -> str:
+        length = f"_{self._config.seq_length}" if kind == "bridge" else ""
+        return f"{self._config.output_prefix}_{FOLDERS[kind]}{length}"
+
+    def _others(self) -> list[str]:
+        """Return the folders of exports that this job does not make."""
+        names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
+        found = glob.glob(f"{glob.escape(self._prefix)}_*/")
+        paths = [path.rstrip("/") for path in sorted(found)]
+        known = set(map(os.path.abspath, self._paths.values()))
+        return [path for path in paths if path not in known and names.fullmatch(path.removeprefix(f"{self._prefix}_"))]
+
+    def _remove_if_old(self, path: str, contents: Mapping[str, Content]) -> None:
+        try:
+            manifest = read_export_manifest(path)
+            if manifest is None or manifest.content.sources == self._sources(manifest.content.kind, contents):
+                return
+            remove_export(path)
+            self._reporter.say(f"{path}: removed, since it was made of earlier tokens")
+        except DsindexError as error:
+            self._reporter.say(f"{path}: was made of earlier tokens, and is left where it is ({error})")
+
+    def _sources(self, kind: str, contents: Mapping[str, Content]) -> dict[str, dict[str, ExportedFile]]:
+        """Return the files of the datasets that an export is made of."""
+        suffixes = {"bin", "idx", "provenance.parquet"} if kind == "sft" else {"bin", "idx"}
+        prefixes = [prefix for split in self._splits for prefix in split.prefixes[: 1 if kind == "sft" else 2]]
+        return {
+            prefix.removeprefix(f"{self._prefix}_"): {
+                suffix: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
+                for suffix, file in sorted(contents[prefix].digests.items())
+                if suffix in suffixes
+            }
+            for prefix in prefixes
+        }
+
+    def _make(self, kind: ExportKind, path: str, contents: Mapping[str, Content], executor: Executor) -> MadeExport:
+        began = time.time()
+        folder = ExportFolder(path=os.path.abspath(path), plan=self._plan(kind, contents))
+        with hold_lock(f"{folder.path}.dsindex-lock", what=f"the export {path}"):
+            finished = None if self._config.fresh else folder.find_finished()
+            if finished is not None:
+                return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
+            require_own(path)
+            num_tokens = sum(contents[split.prefixes[0]].tokens for split in self._splits)
+            require_room(
+                os.path.dirname(folder.path),
+                int(self._room_for(kind, num_tokens)) - size_of_files(folder.partial),
+                what=f"the export {kind}",
+                remedy="make room, and run the same command again: the datasets are finished",
+            )
+            folder.begin()
+            files = _Files(folder, executor, RetryPolicy(deadline_seconds=self._config.shard_deadline), self._reporter)
+            written, small = self._write(kind, files, contents)
+            content = self._content(kind, contents, written, [*(file.file for file in written), *small])
+            run = describe_run(
+                folder.plan, began=began, executor=executor, statistics=files.statistics, shards=len(written)
+            )
+            folder.publish(ExportManifest(content=content, run=run))
+        return MadeExport(kind=kind, path=path, content=content, already_complete=False)
+
+    def _plan(self, kind: ExportKind, contents: Mapping[str, Content]) -> Plan:
+        """Return what an export depends on."""
+        sources = self._sources(kind, contents)
+        settings: dict[str, Any] = {
+            "export": kind,
+            "format": FORMAT,
+            "sources": {
+                name: {suffix: file.model_dump() for suffix, file in files.items()} for name, files in sources.items()
+            },
+        }
+        if kind == "bridge":
+            settings["seq-length"] = self._config.seq_length
+        if kind == "sft":
+            first = contents[self._splits[0].prefixes[0]]
+            settings["on-bad-record"] = self._config.on_bad_record
+            reading = self._instruction.model_dump(
+                mode="json", include={"record_format", "role_mapping", "learn", "assistant_role"}
+            )
+            settings |= reading
+            settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
+        return Plan(settings=settings, inputs=())
+
+    def _write(
+        self, kind: ExportKind, files: _Files, contents: Mapping[str, Content]
+    ) -> tuple[list[WrittenFile], list[StoredFile]]:
+        """Write all files of an export into its partial folder; return those with rows, and the small ones beside."""
+        folder, facts = files.folder.partial, ((f"{FACTS_PREFIX}export", kind),)
+        if kind == "sft":
+            return files.write_messages(self._messages(folder)), []
+        splits = [
+            ExportedSequences(
+                name=SPLIT_NAMES[split.split],
+                source=SequenceSource(tokens=split.prefixes[0], mask=split.prefixes[1]),
+                num_sequences=contents[split.prefixes[0]].sequences,
+            )
+            for split in self._splits
+        ]
+        if kind == "bridge":
+            length = self._config.seq_length or 0
+            packs = list(files.run("pack", bridge.pack_sequences, [(split.source, length) for split in splits]))
+            tasks = bridge.plan_bridge_files(splits, packs, sequence_length=length, folder=folder, facts=facts)
+            written = files.write(bridge.write_bridge_file, tasks)
+            return written, files.write_small({bridge.METADATA_FILE: bridge.encode_metadata(packs)})
+        if kind == "hf-disk":
+            has_splits = self._config.split is not None
+            saved = hugging_face.plan_saved_dataset(splits, folder=folder, has_splits=has_splits)
+            written = files.write(hugging_face.write_hugging_face_file, saved)
+            names = {file.file.name: file for file in written}
+            return written, files.write_small(hugging_face.describe_saved_dataset(splits, names, has_splits=has_splits))
+        parquet = hugging_face.plan_parquet_files(splits, folder=folder, facts=facts)
+        return files.write(hugging_face.write_hugging_face_file, parquet), []
+
+    def _messages(self, folder: str) -> MessagesTask:
+        return MessagesTask(
+            parts=tuple(_parts_of_inputs(self._source.tasks())),
+            splits=tuple(
+                SplitLines(
+                    provenance=f"{split.prefixes[0]}.{PROVENANCE_SUFFIX}", name=f"{SPLIT_NAMES[split.split]}.{SUFFIX}"
+                )
+                for split in self._splits
+            ),
+            reader=self._instruction.reader,
+            leave_out=self._config.on_bad_record == "quarantine",
+            folder=folder,
+        )
+
+    def _content(
+        self,
+        kind: ExportKind,
+        contents: Mapping[str, Content],
+        written: Sequence[WrittenFile],
+        files: Sequence[StoredFile],
+    ) -> ExportContent:
+        return ExportContent(
+            kind=kind,
+            sequence_length=self._config.seq_length if kind == "bridge" else None,
+            sources=self._sources(kind, contents),
+            tokenizer=self._source.describe_tokenizer().model_dump(exclude_none=True),
+            writer=None if kind == "sft" else _writer(),
+            splits=_count_splits(kind, [SPLIT_NAMES[split.split] for split in self._splits], written),
+            digests={
+                file.name: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
+                for file in sorted(files, key=lambda file: file.name)
+            },
+        )
+
+
+class _Files:
+    """Writes the files of one export on any executor; those that an interrupted job finished are kept."""
+
+    def __init__(self, folder: ExportFolder, executor: Executor, policy: RetryPolicy, reporter: Reporter) -> None:
+        self.folder = folder
+        self.statistics = DispatchStatistics()
+        self._executor = executor
+        self._policy = policy
+        self._reporter = reporter
+
+    def write(self, function: Callable[[Any], WrittenFile], tasks: Sequence[Any]) -> list[WrittenFile]:
+        """Write the files that are not there yet; return all, in the order of the tasks."""
+        found = dict(self.folder.recorded())
+        missing = [task for task in tasks if task.name not in found]
+        for folder in {os.path.dirname(task.name) for task in missing}:
+            make_folder(os.path.join(self.folder.partial, folder))
+        self._reporter.stage("export", total=len(tasks), unit="files")
+        if found:
+            self._reporter.advance(len(found), tasks=len(found), fresh=False)
+        for file in self.run("export", function, [(task,) for task in missing]):
+            self.folder.record([file])
+            found[file.file.name] = file
+            self._reporter.advance(1)
+        return [found[task.name] for task in tasks]
+
+    def write_messages(self, task: MessagesTask) -> list[WrittenFile]:
+        """Write the lines of all splits, in one call."""
+        self._reporter.stage("export", total=len(task.splits), unit="files")
+        [files] = self.run("export", write_messages, [(task,)])
+        self._reporter.advance(len(task.splits))
+        return list(files)
+
+    def write_small(self, files: Mapping[str, bytes]) -> list[StoredFile]:
+        """Write files without rows."""
+        stored = []
+        for name, data in sorted(files.items()):
+            path = os.path.join(self.folder.partial, name)
+            make_folder(os.path.dirname(path))
+            write_whole(path, data)
+            digester = BlockDigester()
+            digester.update(data)
+            stored.append(StoredFile(name=name, size_bytes=len(data), digest=digester.hexdigest()))
+        return stored
+
+    def run(self, name: str, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """Call a function with each of the arguments; yield the results in order."""
+        base = os.path.basename(self.folder.path)
+        calls = (
+            Call(name=f"{name}[{base}/{number}]", place=self.folder.path, function=function, arguments=own)
+            for number, own in enumerate(arguments)
+        )
+        return run_in_order(
+            self._executor, calls, policy=self._policy, statistics=self.statistics, on_idle=self._reporter.tick
+        )
+
+
+def _parts_of_inputs(tasks: Iterable[ShardTask]) -> Iterator[tuple[int, TextPart]]:
+    """Yield the parts of all inputs to be read one after the other, each with the number of its input.
+
+    What was unpacked for the shards of a stream is gone once the job is finished, so it is read as a whole.
+    """
+    for number, group in groupby(tasks, key=lambda task: task.input):
+        own = list(group)
+        if own[0].is_of_stream:
+            own = [replace(own[0], end=own[-1].end)]
+        for task in own:
+            yield number, replace(task, unpacked=None).part
+
+
+def _published(prefix: str) -> Content:
+    manifest = read_manifest(prefix)
+    if manifest is None:
+        msg = f"{prefix}: expected the manifest of the dataset to export, found none; run the same command again"
+        raise FormatError(msg)
+    return manifest.content
+
+
+def _writer() -> str:
+    import pyarrow as pa
+
+    return f"pyarrow {pa.__version__}"
+
+
+def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[WrittenFile]) -> dict[str, ExportedSplit]:
+    """Return the counts of each split, whose name the names of its files begin with, unless there is only one."""
+    splits = {}
+    for name in names:
+        total = Counts()
+        own = [file for file in written if len(names) == 1 or file.file.name.startswith(name)]
+        for file in own:
+            total += file.counts
+        if kind == "sft":
+            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own))
+        else:
+            splits[name] = ExportedSplit(**asdict(total))
+    return splits
 
 
 THREADS_UP_TO_BYTES = {True: 8 << 20, False: 1 << 20}

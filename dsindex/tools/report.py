@@ -23,17 +23,6 @@ from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.inspect_origin import find_misfit, find_origin, summarize_lengths
-from dsindex.tools.page.documents import (
-    DatasetSummary,
-    DocumentTexts,
-    choose_examples,
-    draw_evenly,
-    make_examples,
-    show_lengths,
-    show_overview,
-    show_sources,
-    show_unusual,
-)
 from dsindex.tools.page.drawing import require_drawing
 from dsindex.tools.page.page import (
     HEAD_BYTES,
@@ -47,8 +36,23 @@ from dsindex.tools.page.page import (
     size,
     write_page,
 )
-from dsindex.tools.page.run import show_digests, show_records, show_run
-from dsindex.tools.page.tokens import find_foreign_ids, show_caches, show_tokens
+from dsindex.tools.page.sections import (
+    DatasetSummary,
+    DocumentTexts,
+    choose_examples,
+    draw_evenly,
+    find_foreign_ids,
+    make_examples,
+    show_caches,
+    show_digests,
+    show_lengths,
+    show_overview,
+    show_records,
+    show_run,
+    show_sources,
+    show_tokens,
+    show_unusual,
+)
 from dsindex.tools.report_measures import (
     ConsecutiveSources,
     RecordedSources,

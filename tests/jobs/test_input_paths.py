@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.cli.main import main
-from dsindex.engine.input_folders import FolderFile, data_stem, find_split, require_all_parts
-from dsindex.engine.input_paths import find_paths
+from dsindex.engine.input_paths import FolderFile, data_stem, find_paths, find_split, require_all_parts
 from dsindex.engine.inputs import find_inputs
 from dsindex.engine.source import describe_repeated, find_repeated
 from dsindex.errors import InputError

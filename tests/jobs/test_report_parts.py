@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from markupsafe import escape
 
-from dsindex.tools.page.documents import cut_to_fit
 from dsindex.tools.page.page import Block, Example, Page, Section, Table, is_page, show_lines, write_page
+from dsindex.tools.page.sections import cut_to_fit
 from dsindex.tools.report_measures import LengthBin
 from tests.support.pages import ReadPage
 

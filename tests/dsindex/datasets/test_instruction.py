@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset, packing_prefix
+from dsindex.datasets.instruction import (
+    InstructionCollator,
+    InstructionDataset,
+    PackedInstructionDataset,
+    packing_prefix,
+    stack_blocks,
+)
 from dsindex.errors import FormatError, InputError, RecordProblem, TokenizerError
 from dsindex.instruction.blocks import lay_out_blocks
-from dsindex.instruction.collator import InstructionCollator, stack_blocks
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encoder import InstructionEncoder
 from tests.support.chat_tokenizers import KINDS, train

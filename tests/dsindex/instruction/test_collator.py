@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsindex.datasets.instruction import DatasetBatch, InstructionCollator, stack_blocks
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.blocks import assemble_block
-from dsindex.instruction.collator import DatasetBatch, InstructionCollator, stack_blocks
 from dsindex.instruction.config import parse_config
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import HUMAN, config

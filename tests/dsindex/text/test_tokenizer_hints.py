@@ -11,8 +11,8 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
+from dsindex.engine.source import describe_folder
 from dsindex.errors import TokenizerError
-from dsindex.text.folder_notes import describe_folder
 from dsindex.text.references import reference_of
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
 from tests.support import text_tokenizers as trained
