@@ -16,7 +16,7 @@ from dsindex.errors import InputError
 from dsindex.json_text import show_name
 from dsindex.store.fetching import fetch_all
 from dsindex.store.listing import matching
-from dsindex.store.reading import input_status, open_readable
+from dsindex.store.reading import input_status, is_readable, open_readable
 from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
 from dsindex.store.urls import absolute
@@ -122,6 +122,8 @@ def _look_at(path: str) -> InputFile:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     if status.size_bytes == 0:
         raise InputError(f"{path}: expected at least one record, got {describe_empty(path)}; leave it out of --input")
+    if not is_readable(path):
+        raise InputError(f"{path}: cannot be read (Permission denied); check --input")
     return InputFile(
         path=status.path,
         absolute_path=absolute(status.path),

@@ -7,7 +7,6 @@ large. A handful of ranges is held at a time, whatever the size of the object.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import threading
@@ -173,8 +172,6 @@ def input_status(path: str) -> InputStatus:
         if url.identity is not None:
             return InputStatus(path=url, size_bytes=url.identity.size_bytes, version=url.identity.version)
     status = os.stat(path)
-    if not os.access(path, os.R_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return InputStatus(path=path, size_bytes=status.st_size, version=str(status.st_mtime_ns))
 
 
@@ -219,6 +216,11 @@ def size_if_changed(path: str, size_bytes: int, version: str) -> int | None:
         return None
     status = os.stat(path)
     return None if (status.st_size, str(status.st_mtime_ns)) == (size_bytes, version) else status.st_size
+
+
+def is_readable(path: str) -> bool:
+    """Whether this user may read a file; an object's store has said so by its HEAD."""
+    return is_url(path) or os.access(path, os.R_OK)
 
 
 def is_present(path: str) -> bool:
