@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import dsindex
-from dsindex.errors import DsindexError, InputError
+from dsindex.errors import DsindexError, InputError, OutputError
 from dsindex.execution.calls import Call
-from dsindex.store.reading import is_present, open_readable
-from dsindex.store.requests import StoreError
+from dsindex.store.identity import identify
+from dsindex.store.reading import open_readable
 from dsindex.store.storage import create_empty, free_bytes, nearest_folder, output_error, remove_if_present
 from dsindex.store.urls import absolute, folder_of, joined, local_paths, server_of
 from dsindex.text.forms import TextPart
@@ -257,14 +257,16 @@ def look_at_folders(markers: Sequence[str]) -> list[str]:
     for marker in markers:
         folder = folder_of(marker)
         try:
-            is_there = is_present(marker)
-        except StoreError as error:
+            is_there = identify(marker) is not None
+        except OutputError as error:
             faults.append(str(error))
             continue
-        if not is_there:
+        if not local_paths([marker]):
+            faults += [] if is_there else [f"{marker}: expected what the driver has written there, found nothing"]
+        elif not is_there:
             what = "another folder of this name" if os.path.isdir(folder) else "no folder"
             faults.append(f"{folder}: expected the folder that the driver writes to, got {what}; {SHARE_IT}")
-        elif local_paths([folder]) and not os.access(folder, os.W_OK):
+        elif not os.access(folder, os.W_OK):
             faults.append(f"{folder}: cannot be written (Permission denied); {SHARE_IT}")
     return faults
 
