@@ -172,7 +172,7 @@ def test_versions_that_were_not_compared_are_not_taken(package: str, installed: 
     assert choose_engine(tokenizer, "tokenizers", add_special_tokens=True).reason == "asked for"
 
 
-def testinstalled_versions_were_compared() -> None:
+def test_installed_versions_were_compared() -> None:
     assert importlib.metadata.version("gigatoken") in GIGATOKEN_VERSIONS
     assert importlib.metadata.version("tokenizers") in TOKENIZERS_VERSIONS
 
