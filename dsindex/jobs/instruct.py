@@ -12,7 +12,6 @@ import os
 import re
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +31,14 @@ from dsindex.engine.export_folder import (
     remove_export,
     require_own,
 )
-from dsindex.engine.frame import Job, JobOutcome, Made, run_job
+from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
 from dsindex.engine.manifest import describe_run, read_manifest
-from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
-from dsindex.engine.source import count_missing, describe_kept, open_source, require_recorded_inputs
+from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import Estimate, check_room, require_room, size_of_files
-from dsindex.engine.tokenize import make_shards
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
@@ -62,12 +59,13 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
     write_packing,
 )
+from dsindex.jobs.text_job import TextJob
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.lock import hold_lock
-from dsindex.store.requests import RequestCounts, all_requests, describe_requests
+from dsindex.store.requests import RequestCounts, describe_requests
 from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
 from dsindex.store.urls import absolute, folder_of
 
@@ -513,33 +511,29 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         return _Instruct(config, instruction, reporter).run()
 
 
-class _Instruct:
-    """The parts of an instruction job that other kinds of job do not have."""
-
+class _Instruct(TextJob):
     def __init__(self, config: InstructConfig, instruction: InstructionConfig, reporter: Reporter) -> None:
-        self._requests_before = all_requests()
+        super().__init__(config, reporter)
         self._config = config
-        self._reporter = reporter
-        self._work_dir = work_folder_path(config)
         source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
         tokenizer = source.tokenizer
         self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
         self._splits = [
-            SplitOutputs(split=split, config=config, work_dir=self._work_dir, dtype=self._dtype)
+            SplitOutputs(split=split, config=config, work_dir=self.work_dir, dtype=self._dtype)
             for split in split_names(config.split)
         ]
-        self._outputs = [
+        self.outputs = [
             Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
         ]
         # Reports wrong tokens, patterns and templates before work begins.
         self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model, engine=source.engine)
-        self._source = replace(source, engine=self._recipe.engine)
+        self.source = replace(source, engine=self._recipe.engine)
         self._instruction = orjson.loads(self._recipe.config)
         self._chat_files = xxhash.xxh3_64_hexdigest(
             orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
         )
         settings = {
-            **self._source.settings(),
+            **self.source.settings(),
             **self._instruction,
             "special tokens and chat templates of the tokenizer's folder": self._chat_files,
             "seq-length": config.seq_length,
@@ -547,47 +541,26 @@ class _Instruct:
             "split-seed": config.split_seed,
             "output-prefix": str(absolute(config.output_prefix)),
         }
-        self._plan = Plan(settings=settings, inputs=self._source.inputs)
-        self._token_sources = [
-            split.token_sources(self._plan.plan_id, self._source.text_bytes) for split in self._splits
-        ]
+        self.plan = Plan(settings=settings, inputs=self.source.inputs)
+        self._token_sources = [split.token_sources(self.plan.plan_id, self.source.text_bytes) for split in self._splits]
 
-        self._exports = InstructExports(
-            config, instruction, splits=self._splits, source=self._source, reporter=reporter
-        )
-        self._results: Results = ()
+        self._exports = InstructExports(config, instruction, splits=self._splits, source=self.source, reporter=reporter)
         self._packings: list[PackingResult | None] = []
 
     def run(self) -> InstructResult:
-        source = self._source
-        job = Job(
-            config=self._config,
-            plan=self._plan,
-            outputs=tuple(self._outputs),
-            obsolete=tuple(
-                Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES)
-                for split in self._splits
-                for prefix in split.former_packings()
-            ),
-            input_bytes=source.total_bytes,
-            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
-            engine=source.engine,
-            notes=source.first_notes(),
-            require_same_inputs=partial(require_recorded_inputs, source.inputs),
-            examine=self._examine,
-            check_nodes=partial(require_sound_nodes, source, keys=()),
-            count_missing=partial(count_missing, source),
-            make=self._make,
-            describe=self._describe,
-            describe_kept=partial(describe_kept, source, self._work_dir),
+        former = [prefix for split in self._splits for prefix in split.former_packings()]
+        engine = self.source.engine
+        outcome = self.carry_out(
+            obsolete=tuple(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for prefix in former),
+            holds_gil=self.source.text_bytes > THREADS_UP_TO_BYTES[engine.name == "gigatoken"],
             conclude=self._exports.make if self._exports.are_due else None,
         )
-        return self._report(run_job(job, reporter=self._reporter))
+        return self._report(outcome)
 
-    def _examine(self) -> None:
+    def examine(self) -> None:
         """Check the exports' folders and the disk space."""
         self._exports.examine()
-        total = self._source.text_bytes
+        total = self.source.text_bytes
         # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
         estimate = Estimate(tokens=total / 3, documents=total / 500)
         check_room(
@@ -595,15 +568,15 @@ class _Instruct:
             itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
             num_keys=2,
             output_folder=folder_of(self._config.output_prefix),
-            work_dir=self._work_dir,
+            work_dir=self.work_dir,
             unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
             exports=self._exports.room_for(estimate.tokens),
         )
 
-    def _make(self, work: Work) -> Made:
-        results = self._results = self._encode(work)
+    def make(self, work: Work) -> Made:
+        results = self._encode(work)
         packings = self._packings = self._pack(work, [result for _, result in results])
-        inputs = [file.path for file in self._source.inputs]
+        inputs = [file.path for file in self.source.inputs]
         return Made(
             groups=tuple(
                 tuple(split.datasets(sources, results, packing, inputs))
@@ -612,12 +585,12 @@ class _Instruct:
             num_shards=len(results),
         )
 
-    def _describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
+    def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         remaining = iter(files)
         contents: list[Content] = []
         for split, packing, group in zip(self._splits, self._packings, made.groups, strict=True):
             described = [(dataset, next(remaining)) for dataset in group]
-            contents += split.contents(self._source, self._instruction, self._results, packing, described)
+            contents += split.contents(self.source, self._instruction, self.results, packing, described)
         return contents
 
     def _encode(self, work: Work) -> Results:
@@ -625,28 +598,21 @@ class _Instruct:
         config = self._config
         settings = InstructionSettings(
             recipe=self._recipe,
-            vocabulary_size=self._source.tokenizer.vocabulary_size,
+            vocabulary_size=self.source.tokenizer.vocabulary_size,
             dtype=self._dtype.str,
             fractions=config.split,
             split_seed=config.split_seed,
-            quarantine=config.on_bad_record == "quarantine",
-            max_record_bytes=config.max_record_size,
-            provenance=not config.no_provenance,
-            work_dir=self._work_dir,
+            **self.shard_options(),
         )
-        tasks = self._source.tasks()
         sources = [source for group in self._token_sources for source in group]
-        results = make_shards(
-            work, tasks, settings, sources=sources, max_bad_records=config.max_bad_records, function=encode_shard
-        )
-        return list(zip(tasks, results, strict=True))
+        return self.tokenize(work, settings, sources, function=encode_shard)
 
     def _pack(self, work: Work, results: Sequence[ShardResult]) -> list[PackingResult | None]:
         """Pack each split's conversations into blocks; the result depends only on their lengths and order."""
         length = self._config.seq_length
         if length is None:
             return [None for _ in self._splits]
-        self._reporter.stage("pack", total=len(self._splits), unit="datasets")
+        self.reporter.stage("pack", total=len(self._splits), unit="datasets")
 
         def calls() -> Iterator[Call]:
             for outputs, (tokens, _) in zip(self._splits, self._token_sources, strict=True):
@@ -655,16 +621,16 @@ class _Instruct:
                     name=name,
                     parts=tuple(tokens.part_of(result) for result in results),
                     sequence_length=length,
-                    work_dir=self._work_dir,
+                    work_dir=self.work_dir,
                 )
-                yield Call(name=f"pack[{name}]", place=self._work_dir, function=write_packing, arguments=(task,))
+                yield Call(name=f"pack[{name}]", place=self.work_dir, function=write_packing, arguments=(task,))
 
         packings: list[PackingResult | None] = []
         for packing in run_in_order(
-            work.executor, calls(), policy=work.policy, statistics=work.statistics, on_idle=self._reporter.tick
+            work.executor, calls(), policy=work.policy, statistics=work.statistics, on_idle=self.reporter.tick
         ):
             packings.append(packing)
-            self._reporter.advance(1)
+            self.reporter.advance(1)
         return packings
 
     def _report(self, outcome: JobOutcome) -> InstructResult:
@@ -686,15 +652,10 @@ class _Instruct:
                 )
                 for split, group in zip(self._splits, groups, strict=True)
             ),
-            already_complete=outcome.already_complete,
             counts=counts,
             bad_records=contents[0].bad_records or {},
-            input_bytes=self._source.total_bytes,
-            seconds=outcome.seconds,
-            run=outcome.run,
-            input_notes=self._source.notes,
-            requests=all_requests().since(self._requests_before),
             exports=tuple(self._exports.made),
+            **self.outcome_fields(outcome),
         )
 
 

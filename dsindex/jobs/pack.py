@@ -10,9 +10,8 @@ import numpy as np
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.engine.assemble import TokenSource
-from dsindex.engine.frame import Job, JobOutcome, Made, run_job
+from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
-from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.merge import Piece, read_lengths
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import PBIN_SUFFIXES, Output
@@ -22,32 +21,26 @@ from dsindex.engine.publishing import (
     Target,
     identify_parts,
     shard_part,
-    shard_provenance,
-    shard_quarantine,
     stored_path,
 )
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards.attempt import Attempt
 from dsindex.engine.shards.tokenize import ShardSettings
 from dsindex.engine.source import (
-    count_missing,
-    count_records,
     count_reference_texts,
-    describe_kept,
     open_source,
-    require_recorded_inputs,
 )
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room
-from dsindex.engine.tokenize import make_shards
 from dsindex.errors import TokenizerError
 from dsindex.execution.choice import wants_ray
 from dsindex.execution.dispatch import ordered_runner
 from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
 from dsindex.jobs.conversion import TYPE_OF_SIZE
+from dsindex.jobs.text_job import TextJob
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import RequestCounts, all_requests, describe_requests
+from dsindex.store.requests import RequestCounts, describe_requests
 from dsindex.store.urls import absolute, folder_of
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
@@ -55,9 +48,9 @@ from dsindex.text.tokenizer import shared_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.engine.manifest import Run
+    from dsindex.engine.manifest import Content, RecordCounts, Run
     from dsindex.engine.merge import Part
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.engine.shards.tokenize import ShardResult
     from dsindex.engine.start import Work
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.pbin import PbinVersion
@@ -172,9 +165,6 @@ def _write_file(work_dir: str, suffix: str, content: Bytes) -> StoredFile:
     return stored
 
 
-Results = list[tuple["ShardTask", "ShardResult"]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackResult(Report):
     """The result of packing."""
@@ -243,62 +233,42 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         return _Pack(config, reporter).run()
 
 
-class _Pack:
-    """The parts of packing that other kinds of job do not have."""
-
+class _Pack(TextJob):
     def __init__(self, config: PackConfig, reporter: Reporter) -> None:
-        self._requests_before = all_requests()
         self._selection = open_pattern(config.jq_pattern)
         if self._selection.needs_jq and config.executor == "auto" and not wants_ray(config):
             # With a jq pattern, Python code checks every record and holds the interpreter's lock.
             config = config.model_copy(update={"executor": "processes"})
+        super().__init__(config, reporter)
         self._config = config
-        self._reporter = reporter
         self._prefix = absolute(config.output_prefix)
-        self._output = Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)
-        self._work_dir = work_folder_path(config)
-        self._results: Results = []
-        self._source = open_source(config, append_eod=True, reporter=reporter)
+        self.outputs = [Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)]
+        self.source = open_source(config, append_eod=True, reporter=reporter)
         self._version = PBIN_VERSIONS[config.pbin_era]
-        self._token_bytes = choose_token_bytes(self._source.tokenizer, self._version)
-        settings = self._source.settings()
+        self._token_bytes = choose_token_bytes(self.source.tokenizer, self._version)
+        settings = self.source.settings()
         own = {
             "eod-token": settings.pop("append-eod"),
             "jq-pattern": config.jq_pattern,
             "output": str(absolute(config.output)),
             "pbin-era": config.pbin_era,
         }
-        self._plan = Plan(settings=settings | own, inputs=self._source.inputs)
+        self.plan = Plan(settings=settings | own, inputs=self.source.inputs)
         self._target = Target(
             prefix=self._prefix,
-            plan_id=self._plan.plan_id,
-            bound_bytes=self._source.text_bytes * self._token_bytes,
+            plan_id=self.plan.plan_id,
+            bound_bytes=self.source.text_bytes * self._token_bytes,
             header_bytes=self._version.header_bytes,
             swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
         )
 
     def run(self) -> PackResult:
-        source, keys = self._source, self._selection.names
-        job = Job(
-            config=self._config,
-            plan=self._plan,
-            outputs=(self._output,),
-            input_bytes=source.total_bytes,
-            engine=source.engine,
-            notes=source.first_notes(),
-            require_same_inputs=partial(require_recorded_inputs, source.inputs),
-            examine=self._examine,
-            check_nodes=partial(require_sound_nodes, source, keys=keys),
-            count_missing=partial(count_missing, source),
-            make=self._make,
-            describe=lambda _, files: [self._content(self._results, files[0])],
-            describe_kept=partial(describe_kept, source, self._work_dir),
-        )
-        return self._report(run_job(job, reporter=self._reporter))
+        check_nodes = partial(require_sound_nodes, self.source, keys=self._selection.names)
+        return self._report(self.carry_out(check_nodes=check_nodes))
 
-    def _examine(self) -> None:
+    def examine(self) -> None:
         """Check a sample of the input, and the disk space."""
-        source = self._source
+        source = self.source
         estimate = examine_sample(
             source.inputs, self._selection.names, source.tokenizer, source.engine, selection=self._selection
         )
@@ -307,78 +277,60 @@ class _Pack:
             itemsize=self._token_bytes,
             num_keys=1,
             output_folder=folder_of(self._prefix),
-            work_dir=self._work_dir,
+            work_dir=self.work_dir,
             unfinished=self._target.partials,
         )
 
-    def _make(self, work: Work) -> Made:
-        results = self._results = self._tokenize(work)
+    def make(self, work: Work) -> Made:
+        settings = ShardSettings(
+            tokenizer=self.source.tokenizer,
+            engine=self.source.engine,
+            keys=self._selection.names,
+            selection=self._selection,
+            dtype=TYPE_OF_SIZE[self._token_bytes].str,
+            eod_id=self.source.eod_id,
+            layout="pbin",
+            **self.shard_options(),
+        )
+        results = self.tokenize(work, settings, [TokenSource(target=self._target, part_of=self._part)])
         return Made(
-            groups=((self._dataset(results, work),),),
+            groups=((self._dataset(work),),),
             num_shards=len(results),
             num_reference_texts=count_reference_texts(results),
         )
 
-    def _tokenize(self, work: Work) -> Results:
-        """Make every shard; return all with their tasks, in plan order."""
-        config, source = self._config, self._source
-        settings = ShardSettings(
-            tokenizer=source.tokenizer,
-            engine=source.engine,
-            keys=self._selection.names,
-            selection=self._selection,
-            dtype=TYPE_OF_SIZE[self._token_bytes].str,
-            eod_id=source.eod_id,
-            layout="pbin",
-            quarantine=config.on_bad_record == "quarantine",
-            max_record_bytes=config.max_record_size,
-            provenance=not config.no_provenance,
-            work_dir=self._work_dir,
-        )
-        tasks = source.tasks()
-        tokens = TokenSource(target=self._target, part_of=self._part)
-        results = make_shards(work, tasks, settings, sources=[tokens], max_bad_records=config.max_bad_records)
-        return list(zip(tasks, results, strict=True))
-
-    def _dataset(self, results: Results, work: Work) -> Dataset:
-        parts = tuple(self._part(result) for _, result in results)
+    def _dataset(self, work: Work) -> Dataset:
+        parts = tuple(self._part(result) for _, result in self.results)
         header = PbinHeader(
             version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
         run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
-        ends = make_ends(header, parts, work_dir=self._work_dir, identity=identify_parts(parts), run_tasks=run_tasks)
+        ends = make_ends(header, parts, work_dir=self.work_dir, identity=identify_parts(parts), run_tasks=run_tasks)
         return Dataset(
             target=self._target,
             parts=parts,
-            provenance=None if self._config.no_provenance else shard_provenance(results, self._work_dir),
-            quarantine=shard_quarantine(results, self._work_dir, [file.path for file in self._source.inputs]),
+            provenance=self.provenance(),
+            quarantine=self.quarantine(),
             pbin=ends,
         )
 
     def _part(self, result: ShardResult) -> Part:
-        return shard_part(result.keys[0], self._work_dir, TYPE_OF_SIZE[self._token_bytes])
+        return shard_part(result.keys[0], self.work_dir, TYPE_OF_SIZE[self._token_bytes])
 
-    def _content(self, results: Results, files: dict[str, StoredFile]) -> Content:
-        """Return the content of the manifest."""
-        shards = [result.keys[0] for _, result in results]
+    def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:  # noqa: ARG002 - one dataset
+        shards = [result.keys[0] for _, result in self.results]
         num_documents = sum(shard.num_documents for shard in shards)
-        return Content(
-            inputs=self._source.describe_inputs(results),
-            **self._source.describe_damaged(),
-            account=RecordCounts(
-                **count_records([result for _, result in results]),
-                documents_with_tokens=num_documents,
-                empty_documents=sum(shard.num_empty_documents for shard in shards),
-            ),
+        content = self.content(
+            shards,
+            with_tokens=num_documents,
+            empty=sum(shard.num_empty_documents for shard in shards),
             documents=num_documents,
             sequences=num_documents,
-            tokens=sum(shard.num_tokens for shard in shards),
-            eod_in_text=sum(shard.eod_in_text for shard in shards),
             token_dtype=np.dtype(f"u{self._token_bytes}").name,
-            tokenizer=self._source.describe_tokenizer(),
-            options=self._source.describe_options(jq_pattern=self._config.jq_pattern, pbin_era=self._config.pbin_era),
-            digests=files,
+            options=self.source.describe_options(jq_pattern=self._config.jq_pattern, pbin_era=self._config.pbin_era),
+            digests=files[0],
         )
+        return [content]
 
     def _report(self, outcome: JobOutcome) -> PackResult:
         [content] = outcome.contents
@@ -390,11 +342,6 @@ class _Pack:
             token_dtype=content.token_dtype,
             counts=content.record_counts,
             files=content.digests,
-            already_complete=outcome.already_complete,
-            input_bytes=self._source.total_bytes,
-            seconds=outcome.seconds,
-            run=outcome.run,
-            engine=self._source.engine.name,
-            input_notes=self._source.notes,
-            requests=all_requests().since(self._requests_before),
+            engine=self.source.engine.name,
+            **self.outcome_fields(outcome),
         )

@@ -1,0 +1,160 @@
+"""What `build`, `pack` and `instruct` share: text that becomes shards, and shards that become datasets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dsindex.engine.frame import Job, JobOutcome, Made, run_job
+from dsindex.engine.manifest import Content, RecordCounts
+from dsindex.engine.nodes import require_sound_nodes
+from dsindex.engine.publishing import shard_provenance, shard_quarantine
+from dsindex.engine.source import count_missing, count_records, describe_kept, require_recorded_inputs
+from dsindex.engine.tokenize import make_shards
+from dsindex.options.config import work_folder_path
+from dsindex.store.requests import all_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dsindex.datasets.provenance import ShardProvenance
+    from dsindex.engine.assemble import TokenSource
+    from dsindex.engine.identity import Plan
+    from dsindex.engine.outputs import Output
+    from dsindex.engine.shards.tokenize import KeyResult, ShardQuarantine, ShardResult, ShardTask
+    from dsindex.engine.source import TextSource
+    from dsindex.engine.start import Work
+    from dsindex.engine.tokenize import StageSettings
+    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.config import RecordsConfig
+    from dsindex.store.storage import StoredFile
+
+    Results = list[tuple[ShardTask, ShardResult]]
+
+
+class TextJob(ABC):
+    """A job that tokenizes records. Its kind opens the source, and sets plan and outputs.
+
+    Args:
+        config: Options of the job.
+        reporter: Shows progress.
+    """
+
+    source: TextSource
+    plan: Plan
+    outputs: Sequence[Output]
+
+    def __init__(self, config: RecordsConfig, reporter: Reporter) -> None:
+        self._requests_before = all_requests()
+        self._options = config
+        self.reporter = reporter
+        self.work_dir = work_folder_path(config)
+        self.results: Results = []
+        """Every shard with its task, in plan order, once they are made."""
+
+    @abstractmethod
+    def examine(self) -> None:
+        """Check for problems before any work is done."""
+
+    @abstractmethod
+    def make(self, work: Work) -> Made:
+        """Make the parts of all datasets."""
+
+    @abstractmethod
+    def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
+        """Return the content of each manifest, in the order of the outputs."""
+
+    def carry_out(self, **own: Any) -> JobOutcome:  # noqa: ANN401 - fields of Job
+        """Run the job; `own` are the fields of Job in which its kind differs."""
+        source = self.source
+        shared: dict[str, Any] = {
+            "config": self._options,
+            "plan": self.plan,
+            "outputs": tuple(self.outputs),
+            "input_bytes": source.total_bytes,
+            "engine": source.engine,
+            "notes": source.first_notes(),
+            "require_same_inputs": partial(require_recorded_inputs, source.inputs),
+            "check_nodes": partial(require_sound_nodes, source, keys=()),
+            "count_missing": partial(count_missing, source),
+            "describe_kept": partial(describe_kept, source, self.work_dir),
+        }
+        job = Job(examine=self.examine, make=self.make, describe=self.describe, **(shared | own))
+        return run_job(job, reporter=self.reporter)
+
+    def shard_options(self) -> dict[str, Any]:
+        """Return the settings that the shards of every kind have."""
+        return {
+            "quarantine": self._options.on_bad_record == "quarantine",
+            "max_record_bytes": self._options.max_record_size,
+            "provenance": not self._options.no_provenance,
+            "work_dir": self.work_dir,
+        }
+
+    def tokenize(
+        self,
+        work: Work,
+        settings: StageSettings,
+        sources: Sequence[TokenSource],
+        *,
+        tasks: Sequence[ShardTask] | None = None,
+        **own: Any,  # noqa: ANN401 - options of make_shards
+    ) -> Results:
+        """Make every shard, and keep all of them as `results`."""
+        tasks = self.source.tasks() if tasks is None else tasks
+        made = make_shards(work, tasks, settings, sources=sources, max_bad_records=self._options.max_bad_records, **own)
+        self.results = list(zip(tasks, made, strict=True))
+        return self.results
+
+    def provenance(self) -> tuple[ShardProvenance, ...] | None:
+        """Return the provenance of all shards; None if none is wanted."""
+        return None if self._options.no_provenance else shard_provenance(self.results, self.work_dir)
+
+    def quarantine(self) -> tuple[ShardQuarantine, ...]:
+        """Return the bad records of all shards."""
+        return shard_quarantine(self.results, self.work_dir, [file.path for file in self.source.inputs])
+
+    def content(
+        self,
+        parts: Sequence[KeyResult],
+        *,
+        with_tokens: int,
+        empty: int,
+        filters: bool = False,
+        **own: Any,  # noqa: ANN401 - fields of Content
+    ) -> Content:
+        """Return the content of a manifest.
+
+        Args:
+            parts: The dataset's part of each shard.
+            with_tokens: Number of documents with tokens.
+            empty: Number of texts without tokens.
+            filters: Whether options leave out records.
+            own: Fields in which the kind of the job differs.
+        """
+        source = self.source
+        return Content(
+            inputs=source.describe_inputs(self.results, filters=filters),
+            **source.describe_damaged(),
+            account=RecordCounts(
+                **count_records([result for _, result in self.results], filters=filters),
+                documents_with_tokens=with_tokens,
+                empty_documents=empty,
+            ),
+            tokens=sum(part.num_tokens for part in parts),
+            eod_in_text=sum(part.eod_in_text for part in parts),
+            tokenizer=source.describe_tokenizer(),
+            **own,
+        )
+
+    def outcome_fields(self, outcome: JobOutcome) -> dict[str, Any]:
+        """Return the fields that the result of every kind has."""
+        return {
+            "already_complete": outcome.already_complete,
+            "input_bytes": self.source.total_bytes,
+            "seconds": outcome.seconds,
+            "run": outcome.run,
+            "input_notes": self.source.notes,
+            "requests": all_requests().since(self._requests_before),
+        }
