@@ -2,7 +2,7 @@
 
 Source: docs/formats.md §2; megatron.core.datasets.blended_megatron_dataset_builder, `_get_size_per_split_per_dataset`;
 megatron.core.datasets.utils, `get_blend_from_list`; megatron.core.datasets.blended_dataset. The order of the samples of
-a blend is dsindex.index.task's.
+a blend is dsindex.index.arrays's.
 """
 
 from __future__ import annotations

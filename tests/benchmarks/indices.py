@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.index.arrays import blend_by_weights
 from dsindex.index.blend import samples_wanted
 from dsindex.index.cache import count_tokens
 from dsindex.index.epochs import EpochCounts, SampleRule, count_epochs, normalise
-from dsindex.index.task import blend_by_weights, build_arrays
+from dsindex.index.task import build_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable

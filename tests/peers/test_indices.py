@@ -263,8 +263,8 @@ def test_megatron_started_on_our_cache_writes_nothing(
 def test_kept_partial_samples_are_counted_in_float32(total: int, length: int, extra: bool) -> None:
     from megatron.core.datasets.helpers import build_sample_idx
 
+    from dsindex.index.arrays import build_sample_index
     from dsindex.index.epochs import SampleRule, count_samples
-    from dsindex.index.task import build_sample_index
 
     lengths, documents = np.array([total - 5, 5], np.int32), np.arange(2, dtype=np.int32)
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=True)

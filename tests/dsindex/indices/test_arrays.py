@@ -10,15 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
-from dsindex.index import task as sample
+from dsindex.index import arrays as sample
+from dsindex.index.arrays import build_document_index, build_sample_index, build_shuffle_index, shuffle_in_place
 from dsindex.index.epochs import SampleRule, count_epochs
-from dsindex.index.task import (
-    build_arrays,
-    build_document_index,
-    build_sample_index,
-    build_shuffle_index,
-    shuffle_in_place,
-)
+from dsindex.index.task import build_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import LimitError
+from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 from dsindex.index.blend import MAX_DATASETS, Blend, check_draws, parse_data_path, samples_wanted
 from dsindex.index.epochs import normalise
-from dsindex.index.task import blend_by_weights, blend_exhaustively
 
 
 def slow_blend(weights: list[float], size: int, limits: list[int] | None = None) -> list[tuple[int, int]]:

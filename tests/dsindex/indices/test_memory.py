@@ -53,10 +53,10 @@ def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch: pyt
 def test_loops_are_compiled_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     real = jit.numba.njit
 
-    def njit(**options: bool) -> object:
+    def njit(*signatures: object, **options: bool) -> object:
         if options.get("cache"):
             raise RuntimeError("cannot cache function: no locator available for file")
-        return real(**options)
+        return real(*signatures, **options)  # numba's own modules, which are imported late, have signatures too
 
     monkeypatch.setattr(jit.numba, "njit", njit)
 

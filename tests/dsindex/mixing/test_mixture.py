@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsindex.index.arrays import blend_by_weights
 from dsindex.index.epochs import normalise
 from dsindex.index.needed_caches import CacheSettings, PartCounts
-from dsindex.index.task import blend_by_weights
 from dsindex.tools.mix import SourceCounts, apportion, find_warnings, find_weight_warnings, mix, write_weights
 
 SETTINGS = CacheSettings(sequence_length=10)
