@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEVELS = [
-    *("locations", "errors", "dtypes", "amounts", "json_text", "option_problems"),
+    *("locations", "errors", "dtypes", "amounts", "arrow", "json_text", "option_problems"),
     *("kernels", "store", "text", "formats", "instruction", "index", "datasets", "options"),
     *("execution", "engine", "tools", "jobs", "demo", "api", "cli", "__main__"),
 ]

@@ -46,6 +46,8 @@ class ShardProvenance:
     path: str
     input: int | None
     """None if the rows are of type PLACED_PROVENANCE, with inputs and lines of their own."""
+    first_input: int = 0
+    """Number of the input that is 0 in such rows."""
     first_line: int = 0
     """1-based line number of the shard's first line in its input."""
     first_offset: int = 0
@@ -69,13 +71,20 @@ class Source:
     """1-based line number."""
 
 
-def provenance_rows(offsets: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
-    """Return rows of type PROVENANCE.
+def provenance_rows(
+    offsets: NDArray[np.int64], lines: NDArray[np.int64], inputs: NDArray[np.int64] | None = None
+) -> NDArray[Any]:
+    """Return rows of type PROVENANCE, or of PLACED_PROVENANCE if there are several inputs.
 
     Args:
         offsets: Byte offset of each record's line in its input, shape [records].
         lines: Number of the line, counted from 0 at the start of the range; same shape.
+        inputs: Number of the input, all of whose lines are in the range; same shape. None if there is one.
     """
+    if inputs is not None:
+        placed = np.empty(len(offsets), PLACED_PROVENANCE)
+        placed["input"], placed["offset"], placed["line"] = inputs, offsets, lines + 1
+        return placed
     rows = np.empty(len(offsets), PROVENANCE)
     rows["offset"] = offsets
     rows["line"] = lines
@@ -86,6 +95,8 @@ def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -
     """Write the rows of all shards, in order, with one row group in memory."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from dsindex.arrow import number_array
 
     schema = pa.schema([("input", pa.int32()), ("offset", pa.int64()), ("line", pa.int64())])
     sink = pa.PythonFile(ArrowSink(file), mode="w")
@@ -98,7 +109,7 @@ def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -
         store_schema=False,
     ) as writer:
         for inputs, offsets, lines in _row_groups(shards):
-            table = pa.table([pa.array(inputs), pa.array(offsets), pa.array(lines)], schema=schema)
+            table = pa.table([number_array(column) for column in (inputs, offsets, lines)], schema=schema)
             writer.write_table(table, row_group_size=ROWS_PER_GROUP)
 
 
@@ -283,7 +294,7 @@ def _read_shard(shard: ShardProvenance, begin: int, end: int | None) -> NDArray[
 def _place(shard: ShardProvenance, rows: NDArray[Any]) -> Rows:
     """Return the inputs, offsets and lines of a shard's rows."""
     if shard.input is None:
-        return rows["input"], rows["offset"], rows["line"]
+        return rows["input"] + np.int32(shard.first_input), rows["offset"], rows["line"]
     inputs = np.full(len(rows), shard.input, np.int32)
     return inputs, rows["offset"] + shard.first_offset, rows["line"] + shard.first_line
 

@@ -165,11 +165,10 @@ class MemMapDataset:
             IndexError: If there is no such line.
             BadRecordError: If the jq pattern does not return a string for one of them.
         """
-        import pyarrow as pa
-
+        from dsindex.arrow import text_array
         from dsindex.text.encoders import make_encoder
 
-        texts = pa.array([self.text(index) for index in indices], pa.large_string())
+        texts = text_array([self.text(index) for index in indices])
         batch = make_encoder(self.tokenizer, self._engine).encode(texts)
         ends = batch.lengths.cumsum()
         tokens = [batch.tokens[end - length : end] for end, length in zip(ends, batch.lengths, strict=True)]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
+
+import xxhash
 
 from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
 from dsindex.engine.shards.tokenize import ShardTask
@@ -21,16 +23,18 @@ from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
 from dsindex.store.urls import absolute
 from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
-from dsindex.text.forms import JSON_LINES, InputForm
+from dsindex.text.forms import JSON_LINES, InputForm, SmallFile
 from dsindex.text.sampling import multiply_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.input_paths import FoundPath
     from dsindex.text.compressed import Container
     from dsindex.text.forms import Format, TableFormat
 
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
@@ -40,6 +44,10 @@ TEXT_PER_STORED_BYTE = 4
 """About the bytes of text per byte of a compressed input or a table: the result depends on it only for speed."""
 FEW_SHARDS = 32
 """About as many shards are planned until they reach the largest size."""
+SMALL_PART = 4
+"""An input of at most this part of a shard shares one with others."""
+FILE_WEIGHT_BYTES = 8 << 10
+"""A smaller input counts as this many bytes of a shard, since opening it takes as long as reading them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,27 +175,94 @@ def _estimate_text_bytes(file: InputFile) -> int:
     return file.size_bytes if is_text else file.size_bytes * TEXT_PER_STORED_BYTE
 
 
-def plan_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Iterator[ShardTask]:
-    """Cut every input into ranges of `shard_size` bytes, which may differ by input, or into its parts, in order."""
+def plan_shards(
+    inputs: Sequence[InputFile], shard_size: int | Sequence[int], *, joins: bool = True
+) -> Iterator[ShardTask]:
+    """Cut every input into ranges of `shard_size` bytes, which may differ by input, or into its parts, in order.
+
+    Consecutive small inputs beyond the first FEW_SHARDS share a shard, up to its size. Inputs that are added at the end
+    change none of these but the last.
+
+    Args:
+        inputs: The inputs with their parts.
+        shard_size: Bytes of text in a shard, about; for all inputs, or for each.
+        joins: Whether a shard may have several inputs.
+    """
     shard = 0
+    held: list[InputFile] = []
+    held_bytes = 0
     for number, (file, size) in enumerate(zip(inputs, by_input(inputs, shard_size), strict=True)):
-        bounds = cut_plain(file, size) if file.parts is None else file.parts.bounds
-        units = max(1, bounds[-1])
-        for begin, end in pairwise(bounds):
-            yield ShardTask(
-                shard=shard,
-                input=number,
-                path=file.absolute_path,
-                begin=begin,
-                end=end,
-                form=file.form,
-                is_of_stream=file.parts is not None and file.parts.is_stream,
-                stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
-                input_size_bytes=file.size_bytes,
-                input_version=file.version,
-                share=file.share,
-            )
+        is_small = joins and number >= FEW_SHARDS and _is_small(file, size)
+        weight = max(file.size_bytes, FILE_WEIGHT_BYTES)
+        if held and (not is_small or held_bytes + weight > size):
+            yield _join_inputs(held, shard, number - len(held))
             shard += 1
+            held, held_bytes = [], 0
+        if is_small:
+            held.append(file)
+            held_bytes += weight
+            continue
+        for task in _cut_input(file, size, shard, number):
+            yield task
+            shard += 1
+    if held:
+        yield _join_inputs(held, shard, len(inputs) - len(held))
+
+
+def _is_small(file: InputFile, shard_size: int) -> bool:
+    """Tell whether an input may share a shard; what a stored plan has of it decides."""
+    return (
+        file.share is None
+        and file.size_bytes <= shard_size // SMALL_PART
+        and (file.parts is None or len(file.parts.bounds) == 2)
+    )
+
+
+def _join_inputs(files: Sequence[InputFile], shard: int, number: int) -> ShardTask:
+    if len(files) == 1:
+        return next(_cut_input(files[0], files[0].size_bytes, shard, number))
+    size_bytes = sum(file.size_bytes for file in files)
+    identity = "".join(f"{file.absolute_path}\0{file.size_bytes}\0{file.version}\0" for file in files)
+    return ShardTask(
+        shard=shard,
+        input=number,
+        path=files[0].absolute_path,
+        begin=0,
+        end=size_bytes,
+        stored_bytes=size_bytes,
+        input_size_bytes=size_bytes,
+        input_version=xxhash.xxh3_128_hexdigest(identity.encode("utf-8", "surrogateescape")),
+        files=tuple(
+            SmallFile(
+                path=file.absolute_path,
+                size_bytes=file.size_bytes,
+                version=file.version,
+                form=file.form,
+                end=file.size_bytes if file.parts is None else file.parts.bounds[-1],
+            )
+            for file in files
+        ),
+    )
+
+
+def _cut_input(file: InputFile, shard_size: int, shard: int, number: int) -> Iterator[ShardTask]:
+    bounds = cut_plain(file, shard_size) if file.parts is None else file.parts.bounds
+    units = max(1, bounds[-1])
+    for begin, end in pairwise(bounds):
+        yield ShardTask(
+            shard=shard,
+            input=number,
+            path=file.absolute_path,
+            begin=begin,
+            end=end,
+            form=file.form,
+            is_of_stream=file.parts is not None and file.parts.is_stream,
+            stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
+            input_size_bytes=file.size_bytes,
+            input_version=file.version,
+            share=file.share,
+        )
+        shard += 1
 
 
 def by_input(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Sequence[int]:
@@ -196,7 +271,7 @@ def by_input(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Se
 
 
 def count_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> int:
-    """Return the number of shards that `plan_shards` would plan."""
+    """Return the number of shards that `plan_shards` would plan if none had several inputs."""
     return sum(
         -(-file.size_bytes // size) if file.parts is None else len(file.parts.bounds) - 1
         for file, size in zip(inputs, by_input(inputs, shard_size), strict=True)
@@ -225,6 +300,7 @@ _NAMED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
 _TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
 _TAIL_BYTES = 8
 _EXAMINED_AT_ONCE = 16
+_BATCH = 64
 
 
 def look_inside(inputs: Iterable[InputFile], *, wanted: InputFormat = "auto") -> list[InputFile]:
@@ -237,8 +313,7 @@ def look_inside(inputs: Iterable[InputFile], *, wanted: InputFormat = "auto") ->
     Raises:
         InputError: If one cannot be read, or is of a kind that is not supported.
     """
-    with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
-        return list(pool.map(partial(_with_form, wanted=wanted), inputs))
+    return _map_in_threads(partial(_with_form, wanted=wanted), list(inputs))
 
 
 def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
@@ -282,15 +357,25 @@ def cut_inputs(
         for file, size, total in reversed(list(zip(inputs, sizes, before, strict=True)))
     }
 
-    def cut(file: InputFile, shard_size: int) -> InputFile:
+    def cut(sized: tuple[InputFile, int]) -> InputFile:
+        file, shard_size = sized
+        if file.form.can_seek:
+            return file
         largest_whole = whole[file.absolute_path]
         parts = find_parts(
             file.absolute_path, file.form, shard_size=shard_size, largest_whole=largest_whole, columns=columns
         )
         return replace(file, parts=parts)
 
-    with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-cut") as pool:
-        return list(pool.map(cut, inputs, sizes))
+    return _map_in_threads(cut, list(zip(inputs, sizes, strict=True)))
+
+
+def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
+    """Call a function for each item, several at once, and a batch in each call of the pool: handing over takes time."""
+    batch = max(1, min(_BATCH, len(items) // _EXAMINED_AT_ONCE))
+    batches = [items[begin : begin + batch] for begin in range(0, len(items), batch)]
+    with ThreadPoolExecutor(_EXAMINED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
+        return [answer for answers in pool.map(lambda own: list(map(function, own)), batches) for answer in answers]
 
 
 def _largest_whole(shard_size: int, so_far: int) -> int:

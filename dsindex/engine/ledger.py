@@ -268,7 +268,7 @@ def output_key(path: str) -> str:
 
 def stored_files(result: ShardResult) -> list[StoredFile]:
     """Return all files that a shard's result names."""
-    files = [result.provenance, result.quarantine]
+    files = [result.provenance, result.quarantine, result.files]
     for key in result.keys:
         files += [key.bin, key.idx, key.provenance]
     return [file for file in files if file is not None]

@@ -369,7 +369,11 @@ def shard_provenance(
     ]
     return tuple(
         ShardProvenance(
-            path=stored_path(work_dir, file), input=task.input, first_line=first_line, first_offset=first_offset
+            path=stored_path(work_dir, file),
+            input=None if task.files else task.input,
+            first_input=task.input,
+            first_line=first_line,
+            first_offset=first_offset,
         )
         for (task, _), file, (first_line, first_offset) in zip(results, stored, first_places(results), strict=True)
         if file is not None
@@ -383,7 +387,7 @@ def shard_quarantine(
     return tuple(
         ShardQuarantine(
             path=stored_path(work_dir, result.quarantine),
-            file=inputs[task.input],
+            files=[inputs[number] for number in task.inputs],
             first_line=first_line,
             first_offset=first_offset,
         )

@@ -23,13 +23,13 @@ from dsindex.engine.inputs import (
     repeat_inputs,
 )
 from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
+from dsindex.engine.shards.tokenize import fingerprint_inputs, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.errors import InputError, PlanError, TokenizerError
 from dsindex.execution.choice import wants_ray
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
-from dsindex.store.reading import fingerprint_input
 from dsindex.store.requests import StoreError
 from dsindex.store.spool import spool_path
 from dsindex.store.stores import ignore
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import Columns, InputFile, InputFormat
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.manifest import Manifest
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
@@ -374,6 +374,8 @@ class TextSource:
     """The shard size of each input."""
     damaged: tuple[DamagedInput, ...] = ()
     """Inputs that were left out."""
+    joins_files: bool = True
+    """Whether a shard may read several small inputs."""
 
     @property
     def total_bytes(self) -> int:
@@ -405,7 +407,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return list(plan_shards(self.inputs, self.shard_sizes))
+        return list(plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files))
 
     def settings(self) -> dict[str, Any]:
         """Return the source's part of a plan's settings, named after the options."""
@@ -424,17 +426,22 @@ class TextSource:
         }
 
     def describe_inputs(
-        self, results: Sequence[tuple[ShardTask, ShardResult]], *, filters: bool = False
+        self, results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, filters: bool = False
     ) -> list[RecordedInput]:
         """Return the manifest's `inputs`, with fingerprints and record counts.
 
         Args:
             results: All shards of the plan.
+            work_dir: The work folder.
             filters: Whether to count the records that were left out.
         """
-        own: list[list[ShardResult]] = [[] for _ in self.inputs]
+        own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
         for task, result in results:
-            own[task.input].append(result)
+            if result.files is None:
+                own[task.input].append(result)
+            else:
+                for number, counts in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
+                    own[number].append(counts)
         shares: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
         return [
             RecordedInput(
@@ -575,26 +582,29 @@ def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Man
         InputError: If one cannot be read.
     """
     described = manifests[0].content.inputs
-    require_same_inputs({file.absolute_path: entry.fingerprint for file, entry in zip(inputs, described, strict=True)})
+    require_same_inputs(
+        {(file.absolute_path,): entry.fingerprint for file, entry in zip(inputs, described, strict=True)}
+    )
 
 
-def require_same_inputs(recorded: Mapping[str, str | None]) -> None:
+def require_same_inputs(recorded: Mapping[tuple[str, ...], str | None]) -> None:
     """Check that inputs of the same size and time still have the content that was tokenized.
 
     Args:
-        recorded: Path → fingerprint; None if none was recorded.
+        recorded: Path → fingerprint, or paths of the inputs of a shard → theirs; None if none was recorded.
 
     Raises:
         PlanError: If an input differs, naming the first.
         InputError: If one cannot be read.
     """
-    paths = [path for path, fingerprint in recorded.items() if fingerprint is not None]
+    known = [paths for paths, fingerprint in recorded.items() if fingerprint is not None]
     with ThreadPoolExecutor(_FINGERPRINTS_AT_ONCE, thread_name_prefix="dsindex-fingerprint") as pool:
-        for path, now in zip(paths, pool.map(fingerprint_input, paths), strict=True):
-            if now != recorded[path]:
+        for paths, now in zip(known, pool.map(fingerprint_inputs, known), strict=True):
+            if now != recorded[paths]:
+                others = f" or one of the {len(paths) - 1:,} files after it" if len(paths) > 1 else ""
                 raise PlanError(
-                    f"{path}: expected the bytes that were tokenized before, got others of the same size and time; "
-                    f"put the former file back, or start over with --fresh"
+                    f"{paths[0]}{others}: expected the bytes that were tokenized before, got others of the same size "
+                    f"and time; put the former file back, or start over with --fresh"
                 )
 
 
@@ -626,7 +636,7 @@ def _text_bytes(file: InputFile) -> int:
     return file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE)
 
 
-def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, Any]:
+def _describe_form(file: InputFile, shards: Sequence[ShardResult | FileResult]) -> dict[str, Any]:
     """Return what the manifest says of an input that is not plain JSON lines."""
     described: dict[str, Any] = {}
     if file.form.container != "plain":
@@ -637,7 +647,7 @@ def _describe_form(file: InputFile, shards: Sequence[ShardResult]) -> dict[str, 
     return described
 
 
-def count_records(results: Sequence[ShardResult], *, filters: bool = False) -> dict[str, Any]:
+def count_records(results: Sequence[ShardResult | FileResult], *, filters: bool = False) -> dict[str, Any]:
     """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
 
     Args:

@@ -200,10 +200,10 @@ def _ends_where_it_would(task: ShardTask, result: ShardResult) -> bool:
 
 def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:
     """Refuse shards of inputs whose content changed while their sizes and times did not."""
-    by_input: dict[str, list[ShardResult]] = {}
+    by_input: dict[tuple[str, ...], list[ShardResult]] = {}
     for number, result in known.items():
-        by_input.setdefault(tasks[number].path, []).append(result)
-    require_same_inputs({path: _require_one_input(path, results) for path, results in by_input.items()})
+        by_input.setdefault(tasks[number].paths, []).append(result)
+    require_same_inputs({paths: _require_one_input(paths[0], results) for paths, results in by_input.items()})
 
 
 def _require_one_input(path: str, results: Iterable[ShardResult]) -> str | None:
@@ -578,10 +578,15 @@ class _Stage:
 
     def _first_bad(self, results: Sequence[ShardResult]) -> BadRecordError:
         made = list(zip(self._tasks, results, strict=True))
-        shards = shard_quarantine(made, self._work_dir, {task.input: task.path for task in self._tasks})
+        shards = shard_quarantine(made, self._work_dir, _paths(self._tasks))
         entry = first_entry(shards)
         is_row = self._tasks[0].form.is_table
         return BadRecordError(entry["file"], entry["offset"], entry["reason"], entry["line"], is_row=is_row)
+
+
+def _paths(tasks: Iterable[ShardTask]) -> dict[int, str]:
+    """Return the paths of all inputs of tasks by their numbers."""
+    return {number: path for task in tasks for number, path in zip(task.inputs, task.paths, strict=True)}
 
 
 def _shard_call(
@@ -592,7 +597,7 @@ def _shard_call(
 ) -> Call:
     return Call(
         name=f"tokenize[{task.shard:05d}]",
-        place=f"{task.path}, {'row groups' if task.form.is_table else 'bytes'} {task.begin} to {task.end}",
+        place=task.place,
         function=function,
         arguments=(task, settings),
         memory_bytes=WORKER_MEMORY_BYTES,

@@ -515,7 +515,7 @@ class _Instruct(TextJob):
     def __init__(self, config: InstructConfig, instruction: InstructionConfig, reporter: Reporter) -> None:
         super().__init__(config, reporter)
         self._config = config
-        source = open_source(as_text_config(config), append_eod=False, reporter=reporter)
+        source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
         tokenizer = source.tokenizer
         self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
         self._splits = [

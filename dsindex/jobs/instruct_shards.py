@@ -598,7 +598,7 @@ class SplitOutputs:
             shards[task.input].append(result)
         return [
             described.model_copy(update=self._count_records(own))
-            for described, own in zip(source.describe_inputs(results), shards, strict=True)
+            for described, own in zip(source.describe_inputs(results, self.work_dir), shards, strict=True)
         ]
 
 

@@ -169,8 +169,7 @@ def _part_of(result: ShardResult, key: str, work_dir: str) -> Part | None:
 
 def _describe_lost(lost: Sequence[tuple[ShardTask, bool]], num_shards: int) -> list[str]:
     sentences = [
-        f"{task.path}, bytes {task.begin} to {task.end}: its shard {'is damaged' if known else 'was never finished'}"
-        for task, known in lost[:_SHOWN]
+        f"{task.place}: its shard {'is damaged' if known else 'was never finished'}" for task, known in lost[:_SHOWN]
     ]
     if len(lost) > _SHOWN:
         sentences.append(f"and {len(lost) - _SHOWN} more of {num_shards} shards")

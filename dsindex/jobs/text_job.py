@@ -135,7 +135,7 @@ class TextJob(ABC):
         """
         source = self.source
         return Content(
-            inputs=source.describe_inputs(self.results, filters=filters),
+            inputs=source.describe_inputs(self.results, self.work_dir, filters=filters),
             **source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in self.results], filters=filters),

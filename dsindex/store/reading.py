@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import xxhash
@@ -20,12 +21,12 @@ import xxhash
 from dsindex.errors import InputError
 from dsindex.store.fetching import fetch_later
 from dsindex.store.requests import result_of
-from dsindex.store.storage import BlockDigester, open_file, open_unbuffered
+from dsindex.store.storage import BlockDigester, open_descriptor, open_file, open_unbuffered
 from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 from dsindex.store.urls import OWN_VERSION, is_url, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
     from io import BufferedReader, FileIO
 
@@ -277,15 +278,86 @@ def fingerprint_input(path: str) -> str:
             return version.removeprefix(OWN_VERSION)
     try:
         with open_readable(path) as file:
-            size_bytes = file.size_bytes
-            digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
-            last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
-            for sample in range(FINGERPRINT_SAMPLES):
-                offset = last * sample // (FINGERPRINT_SAMPLES - 1)
-                digest.update(file.read_at(FINGERPRINT_SAMPLE_BYTES, offset))
+            return _fingerprint(file.size_bytes, file.read_at)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
+
+
+def fingerprint_content(path: str, content: bytes) -> str:
+    """Return what `fingerprint_input` does, of an input that was read as a whole."""
+    if is_url(path):
+        return fingerprint_input(path)
+    return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
+
+
+def _fingerprint(size_bytes: int, read_at: Callable[[int, int], bytes]) -> str:
+    digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
+    last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
+    for sample in range(FINGERPRINT_SAMPLES):
+        offset = last * sample // (FINGERPRINT_SAMPLES - 1)
+        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, offset))
     return digest.hexdigest()
+
+
+REQUESTS_AHEAD = 64
+"""Most objects that `read_in_order` requests before their turn."""
+BYTES_AHEAD = 64 << 20
+"""Their size together, about."""
+
+
+def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
+    """Yield all of each input, which must be as it was planned before it is read and after; objects are read ahead.
+
+    Raises:
+        InputError: If one cannot be read, or changed.
+    """
+    requested: deque[tuple[Future[bytes], int]] = deque()
+    bytes_ahead = 0
+    for known in inputs:
+        if is_url(known.path):
+            requested.append((fetch_later(partial(_read_whole, known)), known.size_bytes))
+            bytes_ahead += known.size_bytes
+        while requested and (len(requested) >= REQUESTS_AHEAD or bytes_ahead >= BYTES_AHEAD or not is_url(known.path)):
+            future, size_bytes = requested.popleft()
+            bytes_ahead -= size_bytes
+            yield result_of(future)
+        if not is_url(known.path):
+            yield _read_whole(known)
+    for future, _ in requested:
+        yield result_of(future)
+
+
+def _read_whole(known: InputStatus) -> bytes:
+    if is_url(known.path):
+        return bytes(read_range(parse_url(known.path), 0, known.size_bytes))
+    try:
+        descriptor = open_descriptor(known.path)
+        try:
+            _require_status(known, descriptor)
+            content = os.read(descriptor, known.size_bytes)
+            while len(content) < known.size_bytes and (more := os.read(descriptor, known.size_bytes - len(content))):
+                content += more
+            _require_status(known, descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        msg = f"{known.path}: cannot be read ({error.strerror}); it existed when the job was planned"
+        raise InputError(msg) from error
+    return content
+
+
+def _require_status(known: InputStatus, descriptor: int) -> None:
+    status = os.fstat(descriptor)
+    if (status.st_size, str(status.st_mtime_ns)) != (known.size_bytes, known.version):
+        raise changed_since_planned(known.path, known.size_bytes, status.st_size)
+
+
+def changed_since_planned(path: str, planned: int, now: int) -> InputError:
+    """Return the error for an input that is not what it was when the job was planned; sizes are in bytes."""
+    return InputError(
+        f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
+        f"time); leave inputs alone, then run again with --fresh"
+    )
 
 
 def stored_size(path: str) -> int:

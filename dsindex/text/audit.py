@@ -78,7 +78,7 @@ def choose_audit(
     Returns:
         Excerpts, cut between characters; few or none.
     """
-    import pyarrow as pa
+    from dsindex.arrow import text_array
 
     excerpts: list[str] = []
     if len(texts):
@@ -95,19 +95,19 @@ def choose_audit(
                 begin = int(position - begins[index])
             if begin is not None:
                 excerpts.append(_cut_at_characters(text, begin))
-    return pa.array(excerpts, pa.large_string())
+    return text_array(excerpts)
 
 
 def clip_texts(texts: pa.LargeStringArray, *, text_bytes: int, total_bytes: int) -> pa.LargeStringArray:
     """Shorten each text to `text_bytes`, and drop the last texts, so that the sample has at most `total_bytes`."""
-    import pyarrow as pa
+    from dsindex.arrow import text_array
 
     ends, data = string_buffers(texts)
     lengths = np.minimum(np.diff(ends), text_bytes)
     num_texts = int(np.searchsorted(np.cumsum(lengths), total_bytes, side="right"))
     view = data.data
     clipped = [_cut_at_characters(view[ends[i] : ends[i + 1]], 0, text_bytes) for i in range(num_texts)]
-    return pa.array(clipped, pa.large_string())
+    return text_array(clipped)
 
 
 def _text_positions(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
+from dsindex.arrow import number_array
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.json_text import encode_json
 from dsindex.text.agreement import CodePoints
@@ -99,7 +100,7 @@ def encode_leniently(encoder: Encoder, texts: pa.LargeStringArray) -> tuple[Toke
     try:
         return encoder.encode(texts), texts
     except UnencodableError as error:
-        rest = texts.take(np.delete(np.arange(len(texts)), list(error.reasons)))
+        rest = texts.take(number_array(np.delete(np.arange(len(texts)), list(error.reasons))))
         return encoder.encode(rest), rest
 
 
@@ -212,7 +213,7 @@ class GigatokenEncoder:
         """Replace gigatoken's tokens of some texts with the reference's."""
         plain = replace(self.engine, name=self.engine.reference, add_special_tokens=False)
         try:
-            wanted = ReferenceEncoder(self._tokenizer, plain).encode(texts.take(numbers))
+            wanted = ReferenceEncoder(self._tokenizer, plain).encode(texts.take(number_array(numbers)))
         except UnencodableError as error:
             reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
             raise UnencodableError(error.name, reasons) from error

@@ -66,6 +66,24 @@ class TextPart:
         return self.name or self.path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallFile:
+    """An input that is read as a whole, together with others."""
+
+    path: str
+    size_bytes: int
+    version: str
+    """Modification time in ns when the job was planned, or an object's ETag."""
+    form: InputForm = JSON_LINES
+    end: int = 0
+    """Where its only part ends: in bytes, or in row groups."""
+
+    @property
+    def part(self) -> TextPart:
+        """All of it."""
+        return TextPart(path=self.path, begin=0, end=self.end, form=self.form, expected_size=self.size_bytes)
+
+
 HEAD_BYTES = 8
 """Bytes at either end of a file that `detect_table` needs."""
 PARQUET_MAGIC = b"PAR1"

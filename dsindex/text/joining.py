@@ -62,5 +62,7 @@ def join_texts(
 def _as_lists(texts: pa.LargeStringArray, counts: NDArray[np.int64]) -> pa.LargeListArray:
     import pyarrow as pa
 
+    from dsindex.arrow import number_array
+
     offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-    return pa.LargeListArray.from_arrays(pa.array(offsets), texts)
+    return pa.LargeListArray.from_arrays(number_array(offsets), texts)

@@ -10,7 +10,7 @@ from dsindex.json_text import encode_json
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks, read_records
 from dsindex.text.selection import select_keys
-from dsindex.text.streams import LARGEST_HEAD_BYTES, LineBlock, LongLine, open_source, read_lines
+from dsindex.text.streams import BOM, LARGEST_HEAD_BYTES, LineBlock, LongLine, open_source, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # text. A line of white space is blank, and a carriage return before a newline does not belong to the text.
 
 TEXT_KEY = "text"
-_BOM = b"\xef\xbb\xbf"
 _READ_BYTES = 1 << 20
 
 
@@ -35,7 +34,7 @@ def read_text_lines(
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, each as an object of JSON; the arguments and errors are those of `read_lines`."""
     for block in read_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes):
-        yield block if isinstance(block, LongLine) else _as_json(block)
+        yield as_json(block)
 
 
 def read_text_file(part: TextPart, *, max_line_bytes: int | None = None) -> Iterator[LineBlock | LongLine]:
@@ -67,18 +66,21 @@ def read_text_file(part: TextPart, *, max_line_bytes: int | None = None) -> Iter
     else:
         content = b"".join(pieces)
         pieces.clear()
-        yield LineBlock.of_lines([_object(content.removeprefix(_BOM))], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
+        yield LineBlock.of_lines([as_object(content.removeprefix(BOM))], np.zeros(1, np.int64), 0, text_bytes=num_bytes)
 
 
-def _as_json(block: LineBlock) -> LineBlock:
+def as_json(block: LineBlock | LongLine) -> LineBlock | LongLine:
+    """Return lines of plain text as objects of JSON."""
+    if isinstance(block, LongLine):
+        return block
     lines = []
     for number in range(len(block.starts)):
         line = block.text(number)
-        lines.append(_object(line.removesuffix(b"\r")) if line.strip(JSON_WHITESPACE) else b"")
+        lines.append(as_object(line.removesuffix(b"\r")) if line.strip(JSON_WHITESPACE) else b"")
     return LineBlock.of_lines(lines, block.offsets(), block.first_line, text_bytes=block.num_bytes)
 
 
-def _object(text: bytes) -> bytes:
+def as_object(text: bytes) -> bytes:
     """Return the object with a text; text that is not UTF-8 stays as it is, and readers of JSON then say so."""
     try:
         return encode_json({TEXT_KEY: text.decode()})

@@ -38,6 +38,8 @@ class BadRecord:
     line_bytes: bytes
     """The line as stored in the file, excluding the newline, cut at the limit."""
     reason: str
+    file: int = 0
+    """Number of the file, where several are read together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,8 @@ class RecordBlock:
     """Number of records that a condition or a sample leaves out; they are in no column."""
     num_bytes: int = 0
     """Size of its lines in the text, with newlines."""
+    blank_lines: NDArray[np.int64] | None = None
+    """Line numbers of the blank lines; None if there are none, or if they are not known."""
     stopped: RecordLimitError | None = None
     """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
     before it is reported first."""

@@ -117,9 +117,11 @@ def _scan_block(block: LineBlock, selection: Selection, limit: int | None) -> Re
         if scanned is None:
             return None
         columns = {key: TokenColumn(tokens=scanned[0], lengths=scanned[1], sequences_per_record=None)}
+    num_blank = len(block.starts) - len(numbers)
     return RecordBlock(
         num_lines=len(block.starts),
-        num_blank=len(block.starts) - len(numbers),
+        num_blank=num_blank,
+        blank_lines=np.flatnonzero(block.ends <= block.starts) + block.first_line if num_blank else None,
         offsets=block.offsets()[numbers],
         lines=numbers + block.first_line,
         columns=columns,
@@ -172,9 +174,12 @@ def _parse_lines(block: LineBlock, selection: Selection, part: TextPart, limit: 
             kept.append(number)
             values.append(judgement)
     records = np.array(kept, np.int64)
+    is_blank = ~is_large
+    is_blank[list(lines)] = False
     return RecordBlock(
         num_lines=len(sizes),
         num_blank=len(sizes) - len(lines) - int(is_large.sum()),
+        blank_lines=np.flatnonzero(is_blank) + block.first_line,
         offsets=offsets[records],
         lines=records + block.first_line,
         columns={

@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import xxhash
 
+from dsindex.arrow import number_array
 from dsindex.text.record_blocks import string_buffers
 from dsindex.text.token_ids import TokenColumn
 
@@ -123,6 +123,6 @@ def _filter_column(column: TextColumn | TokenColumn, kept: NDArray[np.bool_]) ->
         )
     counts = column.texts_per_record
     if counts is None:
-        return replace(column, texts=column.texts.filter(pa.array(kept)))
-    texts = column.texts.filter(pa.array(np.repeat(kept, counts)))
+        return replace(column, texts=column.texts.take(number_array(np.flatnonzero(kept))))
+    texts = column.texts.take(number_array(np.flatnonzero(np.repeat(kept, counts))))
     return replace(column, texts=texts, texts_per_record=counts[kept])

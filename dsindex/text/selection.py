@@ -198,15 +198,15 @@ class Selection:
 
     def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
         """Return the column of one key's values."""
-        import pyarrow as pa  # slow to load, and not needed to parse options
+        from dsindex.arrow import text_array  # pyarrow is slow to load, and not needed to parse options
 
         if self.vocabulary_size is not None:
             return build_token_column(values)
         if not any(isinstance(value, list) for value in values):
-            return TextColumn(texts=pa.array(values, pa.large_string()), texts_per_record=None)
+            return TextColumn(texts=text_array(values), texts_per_record=None)
         lists = [value if isinstance(value, list) else [value] for value in values]
         return TextColumn(
-            texts=pa.array([text for texts in lists for text in texts], pa.large_string()),
+            texts=text_array([text for texts in lists for text in texts]),
             texts_per_record=np.array([len(texts) for texts in lists], np.int64),
         )
 

@@ -207,7 +207,7 @@ def changed(path: str, expected: int, got: int) -> InputError:
     )
 
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
@@ -319,6 +319,11 @@ def read_lines(
         reader = _PartReader(source=source, has_bom=part.is_file_start, block_bytes=block_bytes, limit=max_line_bytes)
         if part.begin == 0 or reader.skip_first_line():
             yield from reader.blocks()
+
+
+def read_source(source: ByteSource, *, block_bytes: int, max_line_bytes: int | None) -> Iterator[LineBlock | LongLine]:
+    """Yield the lines of a source from its begin to its end, as `read_lines` does."""
+    return _PartReader(source=source, has_bom=False, block_bytes=block_bytes, limit=max_line_bytes).blocks()
 
 
 def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
@@ -438,8 +443,8 @@ class _PartReader:
         ends = newlines if self.buffer[cut - 1] == _NEWLINE else np.append(newlines, cut)
         starts = np.zeros_like(ends)
         starts[1:] = ends[:-1] + 1
-        if self.base == 0 and self.has_bom and self.buffer.startswith(_BOM, 0, cut):
-            starts[0] = len(_BOM)
+        if self.base == 0 and self.has_bom and self.buffer.startswith(BOM, 0, cut):
+            starts[0] = len(BOM)
         return LineBlock(
             data=self.buffer,
             num_bytes=cut,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_room
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.inputs import MAX_SHARDS, count_shards, kept_share
+from dsindex.engine.inputs import MAX_SHARDS, kept_share
 from dsindex.engine.merge import range_bytes
 from dsindex.engine.sample import Piece, PieceCounts, encode_piece, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
@@ -159,7 +159,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     work_bytes = shard_bytes * shard_copies(config).at_most
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
     output_bytes = bin_bytes + idx_bytes + merged_provenance
-    num_shards = count_shards(source.inputs, source.shard_sizes)
+    num_shards = len(source.tasks())
     threads = min(workers, num_shards)
     work_dir, output_folder = work_folder_path(config), folder_of(config.output_prefix)
     return EstimateResult(

@@ -89,7 +89,7 @@ def test_bad_records_are_named_and_set_aside(folder: Path, capsys: pytest.Captur
 def test_quarantine_holds_whatever_a_reason_says(tmp_path: Path) -> None:
     record = BadRecord(offset=7, line=0, line_bytes=b"x", reason="got '\ud800'")
     (tmp_path / "0.quarantine").write_bytes(quarantine_line("ignored", record))
-    shard = ShardQuarantine(path=str(tmp_path / "0.quarantine"), file=INPUT, first_line=3)
+    shard = ShardQuarantine(path=str(tmp_path / "0.quarantine"), files=[INPUT], first_line=3)
     with atomic_writer(str(tmp_path / "all.zst")) as file:
         write_quarantine(file, [shard])
     import pyarrow as pa

@@ -26,7 +26,7 @@ from dsindex.engine.shards.attempt import (
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.execution.shard_progress import report
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import fingerprint_input, open_stored, size_if_changed
+from dsindex.store.reading import changed_since_planned, fingerprint_input, open_stored, size_if_changed
 from dsindex.store.requests import (
     RequestCounts,
     requests_so_far,
@@ -35,11 +35,12 @@ from dsindex.store.storage import (
     ArrowSink,
     StoredFile,
 )
-from dsindex.text.forms import JSON_LINES, InputForm, TextPart
+from dsindex.store.urls import joined, pin_object
+from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 from dsindex.text.record_blocks import TextColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import BadRecord, RecordBlock
     from dsindex.text.selection import Selection
+    from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -70,11 +72,11 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardQuarantine:
-    """The `.quarantine` of one shard, and the input and first line that its lines refer to."""
+    """The `.quarantine` of one shard, and the inputs and first line that its lines refer to."""
 
     path: str
-    file: str
-    """The path of the input as the user gave it."""
+    files: Sequence[str]
+    """The paths of its inputs as the user gave them."""
     first_line: int
     """1-based line number of the shard's first line in its input."""
     first_offset: int = 0
@@ -89,6 +91,8 @@ def quarantine_line(path: str, record: BadRecord) -> bytes:
         "line": record.line,
         "reason": record.reason,
     }
+    if record.file:
+        entry["number"] = record.file
     try:
         entry["raw"] = record.line_bytes.decode("utf-8")
     except UnicodeDecodeError:
@@ -134,14 +138,14 @@ def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
         with open_stored(shard.path) as file:
             for line in file:
                 entry = decode_json(line)
-                entry["file"] = shard.file
+                entry["file"] = shard.files[entry.pop("number", 0)]
                 entry["line"] += shard.first_line
                 entry["offset"] += shard.first_offset
                 yield encode_json(entry, newline=True)
     except OSError as error:
         msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild the shard"
         raise InputError(msg) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         msg = f"{shard.path}: expected quarantined records ({error}); run the same command again to rebuild the shard"
         raise FormatError(msg) from error
 
@@ -211,6 +215,28 @@ class ShardTask:
     unpacked: UnpackedText | None = None
     share: float | None = None
     """Share of the input's records to keep; None: all."""
+    files: tuple[SmallFile, ...] = ()
+    """Consecutive inputs that are read as a whole, of which `input` and `path` are the first; empty for a part of one.
+
+    Sizes are those of all, and the version is a digest of theirs.
+    """
+
+    @property
+    def inputs(self) -> range:
+        """Numbers of its inputs in plan order."""
+        return range(self.input, self.input + max(1, len(self.files)))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of its inputs."""
+        return tuple(file.path for file in self.files) or (self.path,)
+
+    @property
+    def place(self) -> str:
+        """What it reads, for messages."""
+        if self.files:
+            return f"{len(self.files):,} files from {self.path} to {self.files[-1].path}"
+        return f"{self.path}, {'row groups' if self.form.is_table else 'bytes'} {self.begin} to {self.end}"
 
     @property
     def text_bytes(self) -> int | None:
@@ -281,7 +307,9 @@ class ShardResult:
     provenance: StoredFile | None
     quarantine: StoredFile | None
     input_fingerprint: str | None
-    """Fingerprint of the whole input when this shard was read."""
+    """Fingerprint of the whole input when this shard was read, or of all its files."""
+    files: StoredFile | None = None
+    """Rows of FILE_COUNTS, one for each file, if the shard reads several."""
     num_filtered: int = 0
     """Records that `--where` or a sample leaves out."""
     decoder: str | None = None
@@ -290,6 +318,51 @@ class ShardResult:
     """Further named counts of a kind of shard, to be added up over shards."""
     requests: RequestCounts | None = None
     """The requests to object stores that this process has made so far; for the driver, and not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """The counts of one of several files of a shard, named as those of a shard."""
+
+    num_lines: int
+    num_blank: int
+    num_records: int
+    num_quarantined: int
+    num_filtered: int
+    text_bytes: int
+    input_fingerprint: str
+
+
+def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
+    """Read the counts of a shard's files, in order.
+
+    Raises:
+        InputError: If they cannot be read.
+        FormatError: If they are cut off.
+    """
+    from dsindex.text.small_files import FILE_COUNTS
+
+    path = pin_object(joined(work_dir, stored.name), stored.size_bytes)
+    remedy = "run the same command again to rebuild the shard"
+    try:
+        with open_stored(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+    if len(content) % FILE_COUNTS.itemsize:
+        raise FormatError(f"{path}: expected rows of {FILE_COUNTS.itemsize} bytes, got {len(content)} bytes; {remedy}")
+    return [
+        FileResult(
+            num_lines=lines,
+            num_blank=blank,
+            num_records=kept,
+            num_quarantined=quarantined,
+            num_filtered=lines - blank - kept - quarantined,
+            text_bytes=text_bytes,
+            input_fingerprint=fingerprint.decode(),
+        )
+        for lines, blank, kept, quarantined, text_bytes, fingerprint in np.frombuffer(content, FILE_COUNTS).tolist()
+    ]
 
 
 # Lay out the tokens of one key of a shard, and write them to its part.
@@ -358,16 +431,30 @@ def check_unchanged(task: ShardTask) -> None:
     Raises:
         InputError: If it is missing or has changed.
     """
+    if task.files:
+        return  # each is checked as it is read
     try:
         size_bytes = size_if_changed(task.path, task.input_size_bytes, task.input_version)
     except OSError as error:
         msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
     if size_bytes is not None:
-        raise InputError(
-            f"{task.path}: changed while the build was running (expected {task.input_size_bytes} bytes as planned, "
-            f"got {size_bytes}, or a newer time); leave inputs alone, then run again with --fresh"
-        )
+        raise changed_since_planned(task.path, task.input_size_bytes, size_bytes)
+
+
+def fingerprint_inputs(paths: Sequence[str]) -> str:
+    """Return the fingerprint of the inputs of a shard.
+
+    Raises:
+        InputError: If one cannot be read.
+    """
+    if len(paths) == 1:
+        return fingerprint_input(paths[0])
+    return _join_fingerprints(fingerprint_input(path).encode() for path in paths)
+
+
+def _join_fingerprints(fingerprints: Iterable[bytes]) -> str:
+    return xxhash.xxh3_128_hexdigest(b"\0".join(fingerprints))
 
 
 def require_unpacked(task: ShardTask) -> None:
@@ -392,17 +479,19 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     """
     from dsindex.text.parts import read_part  # loads pyarrow, only when needed
     from dsindex.text.sampling import sample_records
+    from dsindex.text.small_files import SmallFiles
 
-    check_unchanged(task)
+    reading: dict[str, Any] = {
+        "keys": settings.keys,
+        "selection": settings.selection,
+        "max_record_bytes": settings.max_record_bytes,
+    }
+    files = SmallFiles(task.files, **reading) if task.files else None
     shares = tuple(share for share in (settings.sample, task.share) if share is not None)
+    check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
-        writer = _ShardWriter(attempt, task, settings)
-        for block in read_part(
-            task.part,
-            keys=settings.keys,
-            selection=settings.selection,
-            max_record_bytes=settings.max_record_bytes,
-        ):
+        writer = _ShardWriter(attempt, task, settings, files)
+        for block in read_part(task.part, **reading) if files is None else files.blocks():
             writer.add(sample_records(block, shares) if shares else block)
             report(*writer.so_far)
         check_unchanged(task)
@@ -420,9 +509,12 @@ def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
 class _ShardWriter:
     """Writes and counts the records of one attempt at a shard."""
 
-    def __init__(self, attempt: Attempt, task: ShardTask, settings: ShardSettings) -> None:
+    def __init__(
+        self, attempt: Attempt, task: ShardTask, settings: ShardSettings, files: SmallFiles | None = None
+    ) -> None:
         self._attempt = attempt
         self._task = task
+        self._files = files
         self._settings = settings
         self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
         self._chosen: list[str] = []
@@ -447,11 +539,12 @@ class _ShardWriter:
         from dsindex.text.encoders import encode_block
 
         block, encoded = encode_block(block, self._settings.tokenizer, self._settings.engine)
+        numbers = None
+        if self._files is not None:
+            block, numbers = self._files.place(block)
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
-            first = block.bad[0]
-            place, is_row = (self._task.begin, first.line), self._task.form.is_table
-            raise BadRecordError(self._task.path, first.offset, first.reason, part=place, is_row=is_row)
+            raise self._bad_record(block.bad[0])
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:
@@ -461,8 +554,9 @@ class _ShardWriter:
                 is_document = key.add(*encoded[key.key]).is_document
                 if is_document is not None:  # only in a layout with one key
                     offsets, lines = offsets[is_document], lines[is_document]
+                    numbers = None if numbers is None else numbers[is_document]
             if self._provenance is not None:
-                self._provenance.write(provenance_rows(offsets, lines).data)
+                self._provenance.write(provenance_rows(offsets, lines, numbers).data)
             for record in block.bad:
                 self._set_aside(record)
         self._lines += block.num_lines
@@ -470,6 +564,13 @@ class _ShardWriter:
         self._filtered += block.num_filtered
         self._records += len(block.offsets)
         self._text_bytes += block.num_bytes
+
+    def _bad_record(self, record: BadRecord) -> BadRecordError:
+        if self._task.files:
+            file = self._task.files[record.file]
+            return BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=file.form.is_table)
+        place, is_row = (self._task.begin, record.line), self._task.form.is_table
+        return BadRecordError(self._task.path, record.offset, record.reason, part=place, is_row=is_row)
 
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
         """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
@@ -482,7 +583,7 @@ class _ShardWriter:
         per_record = column.texts_per_record
         offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
         input_number = self._task.input
-        if not self._task.form.can_seek:  # offsets that do not say where in the input a text is
+        if self._task.files or not self._task.form.can_seek:  # offsets that do not say where in the input a text is
             sizes = np.diff(string_buffers(column.texts)[0])
             offsets = np.cumsum(sizes) - sizes + self._audited
             self._audited += int(sizes.sum())
@@ -495,11 +596,10 @@ class _ShardWriter:
     def _audit(self) -> None:
         """Compare the fast engine with the reference on the texts collected so far."""
         if self._chosen:
-            import pyarrow as pa
-
+            from dsindex.arrow import text_array
             from dsindex.text.audit import audit
 
-            audit(self._settings.tokenizer, self._settings.engine, pa.array(self._chosen, pa.large_string()))
+            audit(self._settings.tokenizer, self._settings.engine, text_array(self._chosen))
         self._chosen.clear()
 
     def _set_aside(self, record: BadRecord) -> None:
@@ -515,6 +615,11 @@ class _ShardWriter:
             keys = tuple(key.finish() for key in self._keys)
             provenance = self._provenance.finish() if self._provenance else None
             quarantine = self._quarantine.finish() if self._quarantine else None
+            counts = None
+            if self._files is not None:
+                file = self._attempt.open("files")
+                file.write(self._files.counts.data.cast("B"))
+                counts = file.finish()
         return ShardResult(
             shard=self._task.shard,
             num_lines=self._lines,
@@ -525,7 +630,12 @@ class _ShardWriter:
             keys=keys,
             provenance=provenance,
             quarantine=quarantine,
-            input_fingerprint=fingerprint_input(self._task.path),
+            input_fingerprint=(
+                fingerprint_input(self._task.path)
+                if self._files is None
+                else _join_fingerprints(self._files.counts["fingerprint"].tolist())
+            ),
+            files=counts,
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
         )

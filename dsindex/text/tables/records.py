@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dsindex.arrow import number_array, text_array
 from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
@@ -185,7 +186,7 @@ def _find_not_utf8(column: TextColumn) -> list[int]:
 
 
 def _joined(texts: list[pa.LargeStringArray]) -> pa.LargeStringArray:
-    return texts[0] if len(texts) == 1 else pa.concat_arrays(texts or [pa.array([], pa.large_string())])
+    return texts[0] if len(texts) == 1 else pa.concat_arrays(texts or [text_array([])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,7 +425,9 @@ class Strings:
             begin, end, _ = chosen.indices(len(self))
             array = array.slice(begin, max(0, end - begin))
         else:
-            array = _take_views(array, chosen) if pa.types.is_string_view(array.type) else array.take(pa.array(chosen))
+            array = (
+                _take_views(array, chosen) if pa.types.is_string_view(array.type) else array.take(number_array(chosen))
+            )
         if self._indices is not None:
             array = self._values.take(array)
         if pa.types.is_string_view(array.type) or pa.types.is_null(array.type):
@@ -487,13 +490,13 @@ def _take_views(array: pa.StringViewArray, chosen: NDArray[np.int64]) -> pa.Larg
     """Return some of the strings, by runs of adjacent ones: pyarrow cannot take from views."""
     runs = np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1) if len(chosen) else []
     pieces = [array.slice(int(run[0]), len(run)).cast(pa.large_string()) for run in runs]
-    return pa.concat_arrays([pa.array([], pa.large_string()), *pieces])
+    return pa.concat_arrays([text_array([]), *pieces])
 
 
 def _trimmed(texts: pa.StringArray | pa.LargeStringArray) -> pa.LargeStringArray:
     """Return an array without nulls whose offsets begin at 0, and whose bytes end with the last text."""
     if len(texts) == 0:
-        return pa.array([], pa.large_string())
+        return text_array([])
     _, ends, data = texts.buffers()
     dtype = np.dtype("<i8" if pa.types.is_large_string(texts.type) else "<i4")
     offsets = np.frombuffer(ends, dtype, count=len(texts) + 1, offset=dtype.itemsize * texts.offset).astype(np.int64)

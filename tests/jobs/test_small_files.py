@@ -1,0 +1,148 @@
+"""Many small inputs share shards, and the output is that of a shard for each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.datasets.provenance import read_source
+from dsindex.engine import inputs as planning
+from dsindex.errors import BadRecordError, PlanError
+from dsindex.store.storage import make_folder
+from tests.support.jobs import run_config
+from tests.support.published import published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.options.build import BuildConfig
+
+    MakeConfig = Callable[..., BuildConfig]
+
+NUM_FILES = 200
+BAD = (90, 91, 150)
+
+
+def write_inputs(folder: Path) -> list[Path]:
+    """Write files of one to three records, of which some are compressed, have a byte order mark, or a bad record."""
+    make_folder(str(folder))
+    paths = []
+    for number in range(NUM_FILES):
+        texts = [f"text {number} {part}" for part in range(1 + number % 3)]
+        lines = [json.dumps({"text": text, "n": number}).encode() for text in texts]
+        if number in BAD:
+            lines.insert(1, b"bad")
+        content = b"\n".join(lines) + b"\n" * (number % 4)
+        if number % 50 == 7:
+            content = b"\xef\xbb\xbf" + content
+        path = folder / f"{number:04d}.jsonl"
+        if number % 20 == 11:
+            content, path = gzip.compress(content, mtime=0), path.with_suffix(".jsonl.gz")
+        path.write_bytes(content)
+        paths.append(path)
+    (folder / "0100.jsonl").write_bytes(b'{"text": "' + 3000 * b"large " + b'"}\n')
+    return paths
+
+
+def build(make_config: MakeConfig, source: Path, folder: Path, **options: Any) -> Any:
+    own = {"shard_size": "64KiB", "on_bad_record": "quarantine", "input": (str(source),)}
+    return run_config(make_config(output_prefix=str(folder / "x"), **{**own, **options}))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("source")
+    write_inputs(folder)
+    return folder
+
+
+@pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
+@pytest.mark.parametrize("options", [{}, {"shard_size": "4MiB", "where": ".n % 7 != 3", "sample": 0.7}], ids=str)
+def test_outputs_are_those_of_a_shard_for_each(
+    options: dict[str, Any],
+    executor: str,
+    source: Path,
+    tmp_path: Path,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = build(make_config, source, tmp_path / "joined", executor=executor, **options)
+    assert result.run.shards < NUM_FILES / 2
+    monkeypatch.setattr(planning, "FEW_SHARDS", NUM_FILES)
+    alone = build(make_config, source, tmp_path / "alone", **options)
+    assert alone.run.shards == NUM_FILES
+    files = published(tmp_path / "joined")
+    assert "x_text_document.quarantine.jsonl.zst" in files
+    assert files == published(tmp_path / "alone")
+
+
+def test_documents_of_plain_text_share_shards(
+    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(80):
+        (folder / f"{number}.txt").write_text(f"line {number}\nanother\n" * (1 + number % 5), encoding="utf-8")
+    options = {"input": (f"{folder}/*.txt",), "input_format": "document"}
+    result = build(make_config, folder, tmp_path / "joined", **options)
+    assert (result.run.shards, result.datasets[0].num_documents) == (32 + 6, 80)
+    monkeypatch.setattr(planning, "FEW_SHARDS", 80)
+    build(make_config, folder, tmp_path / "alone", **options)
+    assert published(tmp_path / "joined") == published(tmp_path / "alone")
+
+
+def test_tools_find_the_files(source: Path, tmp_path: Path, make_config: MakeConfig) -> None:
+    prefix = build(make_config, source, tmp_path, keep_shards=True).datasets[0].prefix
+    assert main(["verify", prefix, "--against-source"]) == 0
+    found = read_source(f"{prefix}.provenance.parquet", 300)
+    manifest = json.loads(Path(f"{prefix}.manifest.json").read_bytes())
+    own = Path(manifest["content"]["inputs"][found.input]["path"])
+    lines = (gzip.decompress(own.read_bytes()) if own.suffix == ".gz" else own.read_bytes()).split(b"\n")
+    assert json.loads(lines[found.line - 1])["text"] == f"text {int(own.name[:4])} {found.line - 1}"
+    index = Path(f"{prefix}.idx").read_bytes()
+    Path(f"{prefix}.idx").unlink()
+    assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
+    assert Path(f"{prefix}-new.idx").read_bytes() == index
+
+
+def test_first_bad_record_is_named(source: Path, tmp_path: Path, make_config: MakeConfig) -> None:
+    with pytest.raises(BadRecordError, match=r"/0090\.jsonl, line 2: expected JSON"):
+        build(make_config, source, tmp_path, on_bad_record="fail")
+
+
+def test_kept_shards_are_used_again(tmp_path: Path, make_config: MakeConfig) -> None:
+    """A damaged shard is made again, an added input changes the last shard alone, and changed bytes are noticed."""
+    own = tmp_path / "source"
+    paths = write_inputs(own)
+    shards = tmp_path / "x.build" / "shards"
+
+    def build_again() -> tuple[Any, int]:
+        """Return the result, and how many shards were made."""
+        before = {path.name for path in shards.rglob("*.files")}
+        for path in tmp_path.glob("x_text_document.*"):
+            path.unlink()
+        result = build(make_config, own, tmp_path, keep_shards=True)
+        return result, len({path.name for path in shards.rglob("*.files")} - before)
+
+    build_again()
+    expected = published(tmp_path)
+    first = min(shards.rglob("*.files"))
+    first.write_bytes(first.read_bytes()[:-1] + b"x")
+    assert build_again()[1] == 1
+    assert published(tmp_path) == expected
+    (own / "9999.jsonl").write_bytes(b'{"text": "added"}\n')
+    result, num_made = build_again()
+    assert num_made == 1
+    documents = json.loads(expected["x_text_document.manifest.json"])["documents"]
+    assert result.datasets[0].num_documents == documents + 1
+    times = paths[60].stat()
+    paths[60].write_bytes(paths[60].read_bytes().replace(b"text 60", b"text 61"))
+    os.utime(paths[60], ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(PlanError, match=r"or one of the .* files after it: expected the bytes that were tokenized"):
+        build_again()
