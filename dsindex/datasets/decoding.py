@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 MANIFEST_SUFFIX = ".manifest.json"
-LARGEST_MANIFEST_BYTES = 256 << 20
+LARGEST_MANIFEST_BYTES = 1 << 30
 
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
 """A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
 MANIFEST_SUFFIX = "manifest.json"
 MANIFEST_FORMAT = "dsindex manifest 1"
-LARGEST_MANIFEST_BYTES = 256 << 20
-"""The limit on a manifest's size; one of 100,000 inputs has about 30 MiB."""
+LARGEST_MANIFEST_BYTES = 1 << 30
+"""The limit on a manifest's size; one of a million inputs has about 300 MiB."""
+INDENTED_INPUTS = 10_000
+"""Manifests of more inputs have no line breaks and indents, which would be a fifth of them."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -276,9 +278,10 @@ class Manifest(_Part):
     run: Run
 
     def encode(self) -> bytes:
-        """Return the manifest as indented JSON, without the fields that were not given."""
+        """Return the manifest as JSON, without the fields that were not given."""
         dumped = self.model_dump(exclude_unset=True)
-        return encode_json({"format": MANIFEST_FORMAT, **dumped}, indent=True, newline=True)
+        is_read = len(self.content.inputs) <= INDENTED_INPUTS
+        return encode_json({"format": MANIFEST_FORMAT, **dumped}, indent=is_read, newline=True)
 
 
 def manifest_path(prefix: str) -> str:

@@ -287,6 +287,8 @@ def fingerprint_content(path: str, content: bytes) -> str:
     """Return what `fingerprint_input` does, of an input that was read as a whole."""
     if is_url(path):
         return fingerprint_input(path)
+    if len(content) <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
+        return xxhash.xxh3_128_hexdigest(len(content).to_bytes(8, "big") + content * FINGERPRINT_SAMPLES)
     return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
 
 
@@ -400,6 +402,23 @@ def open_readable(path: str) -> Iterator[Readable]:
     else:
         with open_unbuffered(path) as file:
             yield LocalFile(file)
+
+
+def read_start(path: str, num_bytes: int) -> bytes:
+    """Return the first bytes of an input.
+
+    Raises:
+        OSError: If a local file cannot be opened, or is no file.
+        InputError: If an object cannot be read.
+    """
+    if is_url(path):
+        with open_readable(path) as file:
+            return file.read_at(num_bytes, 0)
+    descriptor = open_descriptor(path)
+    try:
+        return os.pread(descriptor, num_bytes, 0)
+    finally:
+        os.close(descriptor)
 
 
 RANGE_BYTES = 8 << 20

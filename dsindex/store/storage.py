@@ -49,6 +49,8 @@ _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
 """Paths that lead to different files in different processes."""
 
+_PLAIN_PATH = re.compile(r"/(?!dev/|proc/)(?!.*(//|/\.))", re.DOTALL)
+"""Absolute paths that `os.path.abspath` leaves as they are and that cannot be any of these: it takes a while."""
 
 _OWN_BUFFER_BYTES = 256 << 10
 
@@ -61,7 +63,7 @@ def what_is_no_file(path: str) -> str | None:
     """
     if is_url(path):
         return None
-    absolute = os.path.abspath(path)
+    absolute = path if _PLAIN_PATH.match(path) else os.path.abspath(path)
     if _STANDARD_INPUT.fullmatch(absolute) or (path == "-" and not os.path.exists(path)):
         return STANDARD_INPUT_KIND
     try:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import InputError
-from dsindex.store.reading import open_readable
+from dsindex.store.reading import open_readable, read_start
 from dsindex.store.storage import can_map
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ def detect_file(path: str) -> tuple[Container, bytes]:
             content does not have.
         OSError: If it cannot be read.
     """
-    with open_readable(path) as file:
-        head = file.read_at(HEAD_BYTES, 0)
+    head = read_start(path, HEAD_BYTES)
     container = detect_container(head)
     if container != "plain":
         return container, head
