@@ -16,12 +16,10 @@ from dsindex.cli.options import (
 )
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
-from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import add_megatron_arguments
 from dsindex.text.tokenizer_file import TokenizerOptions
-from dsindex.tools.check import describe_check, run_check
 
 if TYPE_CHECKING:
     import argparse
@@ -65,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
+    from dsindex.jobs.build import run_build  # loads what a help text does not need
+
     config, index = read_build_options(options)
     if config.check:
         return _check(config)
@@ -83,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(config: BuildConfig) -> int:
+    from dsindex.tools.check import describe_check, run_check  # loads what a help text does not need
+
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_check(config, reporter=reporter)
     write_summary(describe_check(report))

@@ -17,7 +17,6 @@ from dsindex.cli.stores import add_store_arguments, enter_stores, requests_since
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import show_lines, write_lines
-from dsindex.jobs.index import run_index
 from dsindex.options.config import UsageError, validated
 from dsindex.options.index import IndexConfig, local_path, parse_replacements, take_job_tokenizer
 from dsindex.options.pretrain_command import (
@@ -155,6 +154,8 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
 
 def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
+    from dsindex.jobs.index import run_index  # loads what a help text does not need
+
     before = enter_stores(options)
     config = read_index_config(options)
     executor = start_with_nodes(config)

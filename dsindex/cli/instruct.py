@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from dsindex.cli.options import add_input_arguments, add_options, add_record_arguments
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
-from dsindex.jobs.instruct import join_job, run_instruct
 from dsindex.options.instruct import InstructConfig
 from dsindex.store.config_files import read_yaml
 
@@ -49,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
+    from dsindex.jobs.instruct import run_instruct  # loads what a help text does not need
+
     config, instruction = read_job(options)
     options.log_json = config.log_json  # decides how the command line reports an error
     with make_reporter(log_json=config.log_json) as reporter:
@@ -80,6 +81,8 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
         InputError: If the file cannot be read, or is not a configuration.
         UsageError: If the job's options are invalid.
     """
+    from dsindex.jobs.instruct import join_job  # loads what a help text does not need
+
     path = options.instruction
     flags = {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
     return join_job(read_yaml(path), flags, source=path, folder=Path(path).parent)

@@ -8,7 +8,6 @@ from dsindex.cli.options import add_config_argument, add_options, add_work_argum
 from dsindex.cli.stores import add_store_arguments, dataset_path, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
-from dsindex.jobs.merge import run_merge
 from dsindex.options.merge import MergeConfig
 from dsindex.store.requests import all_requests
 
@@ -41,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
+    from dsindex.jobs.merge import run_merge  # loads what a help text does not need
+
     before = all_requests()
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:

@@ -12,7 +12,6 @@ from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
-from dsindex.jobs.pack import run_pack
 from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.pack import (
     MODALITIES_PARTS,
@@ -57,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pack or merge, and print a summary."""
+    from dsindex.jobs.pack import run_pack  # loads what a help text does not need
+
     merged = read_pack_options(options)
     if "merge" in merged:
         return _merge(merged)

@@ -11,7 +11,6 @@ from dsindex.cli.build import (
     read_build_options,
 )
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.tools.estimate import run_plan
 
 if TYPE_CHECKING:
     import argparse
@@ -31,6 +30,8 @@ EXAMPLES = (
 
 def run(options: argparse.Namespace) -> int:
     """Estimate a build, and print the estimate."""
+    from dsindex.tools.estimate import run_plan  # loads what a help text does not need
+
     config, _ = read_build_options(options)
     write_lines(run_plan(config).lines())
     return 0

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,6 +37,8 @@ def only_hosts(hosts: Iterable[str], *, prefix: str = "") -> dict[str, Any]:
         hosts: Domains, or addresses with them; a domain stands for those below it.
         prefix: The beginning of the variables that obstore reads for this kind of store.
     """
+    import urllib.request  # loads ssl and http, in 15 ms
+
     if urllib.request.getproxies().keys() & {"http", "https", "all"} or os.environ.get(f"{prefix}PROXY_URL"):
         return {}
     named = (urlsplit(host).hostname if "://" in host else host for host in hosts)
@@ -86,6 +86,9 @@ def find_redirect(url: ObjectUrl) -> str:
     Raises:
         OSError: If it cannot be told; the text has the status, as in errors of obstore.
     """
+    import urllib.error
+    import urllib.request
+
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.HTTPHandler,

@@ -217,7 +217,7 @@ def test_how_a_build_ends(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("dsindex.cli.build.run_build", fail)
+    monkeypatch.setattr("dsindex.jobs.build.run_build", fail)
     shown = cli(["build", "--input", "x", *TOKENIZER, "--output-prefix", str(tmp_path / "x")], code)
     assert_one_sentence(shown, message)
 
