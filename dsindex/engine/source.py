@@ -537,6 +537,8 @@ def open_source(
         access=config.access,
         say=ignore if reporter is None else reporter.say,
     )
+    if reporter is not None and len(paths) >= _MANY_INPUTS:
+        reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
     is_piped = any(path.is_standard_input for path in paths)
     inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
     if is_piped:
@@ -609,6 +611,8 @@ def require_same_inputs(recorded: Mapping[tuple[str, ...], str | None]) -> None:
 
 
 _FINGERPRINTS_AT_ONCE = 8
+_MANY_INPUTS = 50_000
+"""From so many on, that they are looked at takes long enough to be told."""
 
 
 def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> int:
