@@ -351,11 +351,25 @@ def _read_whole(known: InputStatus) -> bytes:
 def _require_status(known: InputStatus, descriptor: int) -> None:
     status = os.fstat(descriptor)
     if (status.st_size, str(status.st_mtime_ns)) != (known.size_bytes, known.version):
-        raise changed_since_planned(known.path, known.size_bytes, status.st_size)
+        raise _changed_since_planned(known.path, known.size_bytes, status.st_size)
 
 
-def changed_since_planned(path: str, planned: int, now: int) -> InputError:
-    """Return the error for an input that is not what it was when the job was planned; sizes are in bytes."""
+def require_unchanged(path: str, size_bytes: int, version: str) -> None:
+    """Compare an input's size and time with what they were when the job was planned.
+
+    Raises:
+        InputError: If it is missing or has changed.
+    """
+    try:
+        now = size_if_changed(path, size_bytes, version)
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
+        raise InputError(msg) from error
+    if now is not None:
+        raise _changed_since_planned(path, size_bytes, now)
+
+
+def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
     return InputError(
         f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
         f"time); leave inputs alone, then run again with --fresh"

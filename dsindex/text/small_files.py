@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from dsindex.errors import RecordLimitError
-from dsindex.store.reading import InputStatus, fingerprint_content, fingerprint_input, read_in_order
+from dsindex.store.reading import (
+    InputStatus,
+    fingerprint_content,
+    fingerprint_input,
+    read_in_order,
+    require_unchanged,
+)
 from dsindex.text.compressed import require_whole
 from dsindex.text.parts import LARGEST_RECORD_BYTES, as_json, as_object, read_part
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
@@ -36,10 +42,9 @@ FILE_COUNTS = np.dtype(
         ("kept", "<i8"),
         ("quarantined", "<i8"),
         ("text_bytes", "<i8"),
-        ("fingerprint", "S64"),
     ]
 )
-"""What is known of a file that was read; records that are in none of the counts were filtered."""
+"""The counts of a file; records that are in none of them were filtered."""
 
 
 class SmallFiles:
@@ -66,7 +71,9 @@ class SmallFiles:
         self._limit = LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
         self._queue = _Queue(files)
         self.counts = np.zeros(len(files), FILE_COUNTS)
-        """What is known of each file, shape [files]; right once all blocks were read and placed."""
+        """The counts of each file, shape [files]; right once all blocks were read and placed."""
+        self.fingerprints = [""] * len(files)
+        """The fingerprint of each file, once it was read."""
         self._first = 0
         """Number of the first file of those that are read together at present."""
         self._offsets: list[int] = []
@@ -132,6 +139,7 @@ class SmallFiles:
     def _read_alone(self) -> Iterator[RecordBlock]:
         number, file = self._first, self._queue.skip()
         counts = self.counts[number : number + 1]
+        require_unchanged(file.path, file.size_bytes, file.version)
         blocks = read_part(file.part, keys=self._keys, selection=self._selection, max_record_bytes=self._limit)
         for block in blocks:
             if block.bad and file.form.container != "plain":  # a damaged file, not a bad record
@@ -139,7 +147,8 @@ class SmallFiles:
             counts["lines"] += block.num_lines
             counts["text_bytes"] += block.num_bytes
             yield block
-        counts["fingerprint"] = fingerprint_input(file.path).encode()
+        self.fingerprints[number] = fingerprint_input(file.path)
+        require_unchanged(file.path, file.size_bytes, file.version)
 
     def _read_joined(self, kind: _Kind) -> Iterator[RecordBlock]:
         lines: Iterator[LineBlock | LongLine]
@@ -187,8 +196,8 @@ class SmallFiles:
         self._offsets.append(offset)
         if num_lines is None:
             num_lines = content.count(b"\n") + (not content.endswith(b"\n"))
-        fingerprint = fingerprint_content(self._files[number].path, content)
-        self.counts[number] = (num_lines, 0, 0, 0, len(content), fingerprint.encode())
+        self.fingerprints[number] = fingerprint_content(self._files[number].path, content)
+        self.counts[number] = (num_lines, 0, 0, 0, len(content))
         return content
 
 

@@ -26,7 +26,7 @@ from dsindex.engine.shards.attempt import (
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.execution.shard_progress import report
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import changed_since_planned, fingerprint_input, open_stored, size_if_changed
+from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
 from dsindex.store.requests import (
     RequestCounts,
     requests_so_far,
@@ -309,7 +309,7 @@ class ShardResult:
     input_fingerprint: str | None
     """Fingerprint of the whole input when this shard was read, or of all its files."""
     files: StoredFile | None = None
-    """Rows of FILE_COUNTS, one for each file, if the shard reads several."""
+    """The counts and the fingerprint of each file, as JSON, if the shard reads several."""
     num_filtered: int = 0
     """Records that `--where` or a sample leaves out."""
     decoder: str | None = None
@@ -338,31 +338,29 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
 
     Raises:
         InputError: If they cannot be read.
-        FormatError: If they are cut off.
+        FormatError: If they are damaged.
     """
-    from dsindex.text.small_files import FILE_COUNTS
-
     path = pin_object(joined(work_dir, stored.name), stored.size_bytes)
     remedy = "run the same command again to rebuild the shard"
     try:
         with open_stored(path) as file:
-            content = file.read()
+            rows = decode_json(file.read())
+        return [
+            FileResult(
+                num_lines=lines,
+                num_blank=blank,
+                num_records=kept,
+                num_quarantined=quarantined,
+                num_filtered=lines - blank - kept - quarantined,
+                text_bytes=text_bytes,
+                input_fingerprint=fingerprint,
+            )
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint in rows
+        ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    if len(content) % FILE_COUNTS.itemsize:
-        raise FormatError(f"{path}: expected rows of {FILE_COUNTS.itemsize} bytes, got {len(content)} bytes; {remedy}")
-    return [
-        FileResult(
-            num_lines=lines,
-            num_blank=blank,
-            num_records=kept,
-            num_quarantined=quarantined,
-            num_filtered=lines - blank - kept - quarantined,
-            text_bytes=text_bytes,
-            input_fingerprint=fingerprint.decode(),
-        )
-        for lines, blank, kept, quarantined, text_bytes, fingerprint in np.frombuffer(content, FILE_COUNTS).tolist()
-    ]
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{path}: expected the counts of a shard's files ({error}); {remedy}") from error
 
 
 # Lay out the tokens of one key of a shard, and write them to its part.
@@ -431,15 +429,8 @@ def check_unchanged(task: ShardTask) -> None:
     Raises:
         InputError: If it is missing or has changed.
     """
-    if task.files:
-        return  # each is checked as it is read
-    try:
-        size_bytes = size_if_changed(task.path, task.input_size_bytes, task.input_version)
-    except OSError as error:
-        msg = f"{task.path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
-    if size_bytes is not None:
-        raise changed_since_planned(task.path, task.input_size_bytes, size_bytes)
+    if not task.files:  # else each is compared as it is read
+        require_unchanged(task.path, task.input_size_bytes, task.input_version)
 
 
 def fingerprint_inputs(paths: Sequence[str]) -> str:
@@ -450,11 +441,11 @@ def fingerprint_inputs(paths: Sequence[str]) -> str:
     """
     if len(paths) == 1:
         return fingerprint_input(paths[0])
-    return _join_fingerprints(fingerprint_input(path).encode() for path in paths)
+    return _join_fingerprints(map(fingerprint_input, paths))
 
 
-def _join_fingerprints(fingerprints: Iterable[bytes]) -> str:
-    return xxhash.xxh3_128_hexdigest(b"\0".join(fingerprints))
+def _join_fingerprints(fingerprints: Iterable[str]) -> str:
+    return xxhash.xxh3_128_hexdigest("\0".join(fingerprints).encode("utf-8", "surrogateescape"))
 
 
 def require_unpacked(task: ShardTask) -> None:
@@ -618,7 +609,8 @@ class _ShardWriter:
             counts = None
             if self._files is not None:
                 file = self._attempt.open("files")
-                file.write(self._files.counts.data.cast("B"))
+                rows = zip(self._files.counts.tolist(), self._files.fingerprints, strict=True)
+                file.write(encode_json(list(rows)))
                 counts = file.finish()
         return ShardResult(
             shard=self._task.shard,
@@ -633,7 +625,7 @@ class _ShardWriter:
             input_fingerprint=(
                 fingerprint_input(self._task.path)
                 if self._files is None
-                else _join_fingerprints(self._files.counts["fingerprint"].tolist())
+                else _join_fingerprints(self._files.fingerprints)
             ),
             files=counts,
             decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -287,3 +288,22 @@ def test_requests_are_few_and_shown(store: ObjectServer, tmp_path: Path) -> None
     assert report.requests.gets == store.count("GET") == len(store.requests)
     assert store.count("GET") <= 4  # looked at; the audit's sample; the shard, from the start of its first range
     assert f"objects: {report.requests.gets} GETs, " in "\n".join(report.lines())
+
+
+def test_small_objects_share_shards(store: ObjectServer, tmp_path: Path) -> None:
+    """Some are requested while others are parsed; a kept shard is used again by its objects' versions."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(90):
+        text = b'{"text": "object %d"}\n' % number
+        if number % 20 == 15:
+            (source / f"{number:03d}.jsonl.gz").write_bytes(gzip.compress(text))
+        else:
+            (source / f"{number:03d}.jsonl").write_bytes(text)
+    store.put("small", source)
+    build(str(source), tmp_path / "disk")
+    for _ in range(2):
+        result = build("s3://small/", tmp_path / "bucket", keep_shards=True)
+        assert result.run.shards == 33
+        assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
+        (tmp_path / "bucket" / "x_text_document.idx").unlink()
