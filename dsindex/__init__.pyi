@@ -20,6 +20,7 @@ from dsindex.options.instruct import ExportKind
 from dsindex.jobs.build import BuildResult as BuildResult
 from dsindex.jobs.conversion import ConvertResult as ConvertResult
 from dsindex.tools.estimate import EstimateResult as EstimateResult
+from dsindex.jobs.trainers import ExportResult as ExportResult
 from dsindex.jobs.index import IndexResult as IndexResult
 from dsindex.jobs.instruct import InstructResult as InstructResult
 from dsindex.jobs.merge import MergeResult as MergeResult
@@ -66,7 +67,7 @@ class IndexOptions(_IndexOptions):
         no_extra_token: bool = False,
         keep_partial_validation: bool = False,
         mid_level_dataset_surplus: float = 0.005,
-        layout: Literal['megatron', 'bigscience'] = 'megatron',
+        layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
         final_epoch_threshold: float = 0.8,
     ) -> None: ...
 
@@ -217,7 +218,7 @@ def build_index(
     no_extra_token: bool = False,
     keep_partial_validation: bool = False,
     mid_level_dataset_surplus: float = 0.005,
-    layout: Literal['megatron', 'bigscience'] = 'megatron',
+    layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
     final_epoch_threshold: float = 0.8,
     executor: Literal['auto', 'local', 'processes', 'ray'] = 'auto',
     address: str | None = None,
@@ -273,8 +274,8 @@ def build_index(
         no_extra_token: Samples of L tokens, not L + 1 (rare in Megatron).
         keep_partial_validation: Keep valid's last, partial sample.
         mid_level_dataset_surplus: The job's value, for weighted blends (default: 0.005).
-        layout: Megatron-core's caches, or the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for
-            beside the data (default: megatron).
+        layout: Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for beside
+            the data, or those of MaxText's mmap_npy (default: megatron).
         final_epoch_threshold: Shuffle the final epoch separately if less than this share of it is used: 0.80 in
             Megatron and BigScience, 0.95 in OpenGPT-X (default: 0.80).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
@@ -443,6 +444,22 @@ def estimate(
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the inputs or the tokenizer cannot be used.
+    """
+
+def export(
+    source: Subject,
+    *,
+    trainer: Literal['maxtext', 'nanotron', 'olmo'],
+) -> ExportResult:
+    """Prepare a dataset for another trainer, as `dsindex export` does, without copying its tokens.
+
+    Args:
+        source: A prefix, or a result with one dataset.
+        trainer: The trainer that shall read the dataset.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        DsindexError: If the trainer cannot read the dataset, or another file is in the way.
     """
 
 def instruct(

@@ -1,4 +1,4 @@
-"""`dsindex.merge` and `dsindex.convert`."""
+"""`dsindex.merge`, `dsindex.convert` and `dsindex.export`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.jobs.conversion import ConvertConfig, ConvertResult, convert_dataset
 from dsindex.jobs.merge import MergeResult, run_merge
+from dsindex.jobs.trainers import ExportConfig, ExportResult, export_dataset
 from dsindex.options.config import validated
 from dsindex.options.merge import MergeConfig
+from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
     import os
@@ -71,3 +73,21 @@ def convert(
         )
         reporter.advance(1)
     return conversion
+
+
+@api_function(ExportConfig)
+def export(
+    source: Subject,
+    **options: Any,  # noqa: ANN401 - those of ExportConfig
+) -> ExportResult:
+    """Prepare a dataset for another trainer, as `dsindex export` does, without copying its tokens.
+
+    Args:
+        source: A prefix, or a result with one dataset.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        DsindexError: If the trainer cannot read the dataset, or another file is in the way.
+    """
+    [prefix] = list_text_prefixes("source", find_prefix("source", source))
+    return export_dataset(validated(options, ExportConfig), prefix=as_prefix(prefix))

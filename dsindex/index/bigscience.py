@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import TYPE_CHECKING
 
 from dsindex.index.epochs import SPLIT_NAMES
@@ -43,7 +44,7 @@ def record_path(document_index: str) -> str:
     >>> record_path("web_text_document_train_indexmap_900ns_2048sl_1234s_doc_idx.npy")
     'web_text_document_train_indexmap_900ns_2048sl_1234s_dsindex.json'
     """
-    return document_index.removesuffix(f"{ARRAY_NAMES['document_index']}.npy") + "dsindex.json"
+    return re.sub(r"(doc_idx|document_index)\.npy$", "dsindex.json", document_index)
 
 
 def split_bounds(text: str, num_sequences: int) -> list[tuple[int, int]]:

@@ -140,6 +140,8 @@ class PartTask:
     """The parts as shares; None for a part that is not needed."""
     bigscience_split: str | None = None
     """A split by BigScience's rule, which replaces `parts`."""
+    one_sequence: bool = False
+    """Whether each document must be one sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +258,11 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
     if not is_stored(f"{task.prefix}.idx"):
         raise InputError(f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix")
     index = read_index(f"{task.prefix}.idx")
+    if task.one_sequence and not np.array_equal(index.document_indices, np.arange(index.header.num_sequences + 1)):
+        raise InputError(
+            f"{task.prefix}.idx: expected documents of one sequence each, got {index.header.num_documents} documents "
+            f"of {index.header.num_sequences} sequences, at which MaxText's mmap_npy stops; use its mmap"
+        )
     has_tokens = is_stored(f"{task.prefix}.bin")
     check_index(f"{task.prefix}.idx", index, bin_size_bytes=stored_size(f"{task.prefix}.bin") if has_tokens else None)
     lengths = index.sequence_lengths

@@ -136,7 +136,7 @@ def convert_to_pbin(
 
     def write_index(file: DigestingWriter) -> None:
         packed = PbinIndexWriter(file.write, header)
-        for begins, ends in _document_bounds(index, bin_bytes):
+        for begins, ends in document_bounds(index, bin_bytes):
             packed.add((ends - begins) // index.dtype.itemsize)
         packed.close()
 
@@ -213,7 +213,7 @@ def convert_version(
     )
 
 
-def _document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the byte offsets at which documents begin and end in the `.bin`, a chunk at a time."""
     boundaries = index.document_indices
     for first in range(0, index.header.num_documents, CHUNK_ITEMS):

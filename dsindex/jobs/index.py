@@ -274,7 +274,7 @@ class IndexResult(Report):
         return {
             task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
             for task in self.tasks
-            if task.files is not None
+            if task.files is not None and task.files.description.endswith("-description.txt")
         }
 
     @property
@@ -402,7 +402,12 @@ def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) 
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
     bigscience_split = settings.split if config.layout == "bigscience" else None
     tasks = [
-        PartTask(prefix=absolute(prefix), parts=tuple(parts), bigscience_split=bigscience_split)
+        PartTask(
+            prefix=absolute(prefix),
+            parts=tuple(parts),
+            bigscience_split=bigscience_split,
+            one_sequence=config.layout == "maxtext",
+        )
         for prefix, parts in wanted.items()
     ]
     return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, LimitError
-from dsindex.index import bigscience
-from dsindex.index.blend import Blend, parse_data_path
+from dsindex.index import bigscience, maxtext
+from dsindex.index.blend import Blend, parse_data_path, samples_wanted
 from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_ARRAYS,
@@ -22,7 +22,16 @@ from dsindex.index.cache import (
     description_text,
     read_description,
 )
-from dsindex.index.epochs import SPLIT_NAMES, SplitMatrix, count_epochs, parse_split, samples_for_epochs, split_matrix
+from dsindex.index.epochs import (
+    SPLIT_NAMES,
+    WHOLE,
+    SplitMatrix,
+    count_epochs,
+    normalise,
+    parse_split,
+    samples_for_epochs,
+    split_matrix,
+)
 from dsindex.index.job_tokenizer import AUTOMODEL, name_releases, possible_releases, tokenizer_identifiers
 from dsindex.index.needed_caches import (
     CacheSettings,
@@ -133,7 +142,9 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
     tokenizer = _job_identifiers(config, like.get("tokenizer"))
     split: str | None = None
     matrix: SplitMatrix | None = None
-    if not any(config.paths_per_split):
+    if config.layout == "maxtext" and config.split is None:
+        matrix = (WHOLE, None, None)
+    elif not any(config.paths_per_split):
         split = config.split or like.get("split") or DEFAULT_SPLIT
         try:
             matrix = split_matrix(parse_split(split))
@@ -224,6 +235,8 @@ def find_index_caches(
     blends = sources(config)
     if config.layout == "bigscience":
         return _plan_bigscience(config, settings, counts, threads)
+    if config.layout == "maxtext":
+        return _plan_maxtext(config, settings, counts, threads)
     if settings.matrix is not None:
         blends = [blend if part is not None else None for blend, part in zip(blends, settings.matrix, strict=True)]
     as_typed = job_paths(config, list(counts))
@@ -437,3 +450,80 @@ def _plan_bigscience(
             epochs = count_epochs(part.tokens, count, rule=rule, place=f"{prefix}, split {SPLIT_NAMES[split]}")
             tasks.append(_dataset_task(settings, (prefix, split), part, epochs, paths, threads=threads))
     return tasks, []
+
+
+def _plan_maxtext(
+    config: IndexConfig, settings: CacheSettings, counts: Counts, threads: int
+) -> tuple[list[IndexTask], list[str]]:
+    """Plan the files that MaxText looks for."""
+    blend, folder = sources(config)[0], config.data_cache_path
+    if blend is None or folder is None:
+        raise InputError("--layout maxtext needs --data-path and --data-cache-path, the folder in grain_train_files")
+    weights = (1.0,) if len(blend.prefixes) == 1 else blend.weights
+    if weights is None:
+        raise InputError("--layout maxtext: expected a weight before each of several prefixes, as MaxText does")
+    folder, typed = os.path.abspath(folder), job_paths(config, list(dict.fromkeys(blend.prefixes)))
+    tasks: list[IndexTask] = []
+    notes = [_maxtext_flags(config, settings, [typed(prefix) for prefix in blend.prefixes], weights)]
+    for split, size in enumerate(_sizes_of_phases(config, settings, [blend], counts)[0][: len(maxtext.SPLITS)]):
+        if settings.matrix is None or settings.matrix[split] is None or size == 0:
+            continue
+        if size is None and len(blend.prefixes) > 1:
+            raise InputError(f"--layout maxtext: expected --num-samples for the blend of split {SPLIT_NAMES[split]}")
+        asked: list[int | None] = [size]
+        if size is not None and len(blend.prefixes) > 1:
+            asked = list(samples_wanted(weights, size, surplus=settings.surplus))
+        lengths = []
+        for prefix, wanted in zip(blend.prefixes, asked, strict=True):
+            part = counts[prefix][split]
+            if part is None:
+                raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
+            rule = settings.rule(split)
+            epochs = count_epochs(part.tokens, wanted, rule=rule, place=f"{prefix}, split {SPLIT_NAMES[split]}")
+            stem = maxtext.index_stem(
+                typed(prefix),
+                epochs=epochs,
+                seed=settings.seed,
+                sequence_length=rule.sequence_length,
+                split=settings.split,
+                part=split,
+            )
+            paths = (os.path.join(folder, f"{stem}-{array}.npy") for array in GPT_ARRAYS)
+            tasks.append(_dataset_task(settings, (prefix, split), part, epochs, paths, threads=threads))
+            lengths.append(epochs.num_samples)
+        if size is not None and len(blend.prefixes) > 1:
+            shares = tuple(normalise(normalise(list(weights))))
+            files, text = maxtext.blend_files(
+                folder, weights=shares, lengths=lengths, size=size, split=maxtext.SPLITS[split]
+            )
+            tasks.append(
+                BlendIndexTask(
+                    split=maxtext.SPLITS[split],
+                    prefixes=blend.prefixes,
+                    lengths=tuple(lengths),
+                    weights=shares,
+                    size=size,
+                    files=files,
+                    description=text,
+                    surplus=settings.surplus,
+                )
+            )
+    return tasks, notes
+
+
+def _maxtext_flags(
+    config: IndexConfig, settings: CacheSettings, prefixes: Sequence[str], weights: Sequence[float]
+) -> str:
+    folder = job_path(str(config.data_cache_path), parse_replacements(config.dataset_path_as or ()))
+    files = f"{folder}|{prefixes[0]}"
+    if len(prefixes) > 1:
+        files = ";".join(f"{folder}|{path},{weight!r}" for path, weight in zip(prefixes, weights, strict=True))
+    words = {
+        "grain_train_files": repr(files),
+        **({} if settings.split is None else {"grain_eval_files": repr(files), "mmap_npy_split": repr(settings.split)}),
+        **({} if len(prefixes) == 1 else {"blend_cache_dir": repr(folder)}),
+        "max_target_length": settings.sequence_length,
+        "data_shuffle_seed": settings.seed,
+    }
+    shown = " ".join(f"{name}={value}" for name, value in words.items())
+    return f"MaxText finds these files with dataset_type=grain grain_file_type=mmap_npy {shown}"

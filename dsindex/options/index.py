@@ -221,10 +221,10 @@ class IndexOptions(TrainingLength):
     mid_level_dataset_surplus: float = option(
         MID_LEVEL_SURPLUS, "the job's value, for weighted blends (default: 0.005)", "X", ge=0, le=2**31
     )
-    layout: Literal["megatron", "bigscience"] = option(
+    layout: Literal["megatron", "bigscience", "maxtext"] = option(
         "megatron",
-        "Megatron-core's caches, or the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
-        "look for beside the data (default: megatron)",
+        "Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
+        "look for beside the data, or those of MaxText's mmap_npy (default: megatron)",
     )
     final_epoch_threshold: float = option(
         FINAL_EPOCH_THRESHOLD,
@@ -279,6 +279,7 @@ class IndexConfig(ExecutorConfig, IndexOptions):
         lengths = [self.epochs, self.num_samples, self.train_iters or self.train_samples]
         said = sum(length is not None for length in lengths)
         only_description = self.explain and self.like is not None and not together and not per_split
+        other = self.layout != "megatron"
         problems = {
             "give --data-path, or a path for each split, not both": together and per_split,
             "give --data-path or --data-args-path, not both": bool(self.data_path) and self.data_args_path is not None,
@@ -313,16 +314,22 @@ class IndexConfig(ExecutorConfig, IndexOptions):
             "give --seq-length, or --like with a description that has it": self.seq_length is None
             and self.like is None,
             "--multiple-validation-sets needs a path for each split": self.multiple_validation_sets and not per_split,
-            "--dataset-class needs Megatron's caches; leave out --layout bigscience": self.layout == "bigscience"
+            f"--dataset-class needs Megatron's caches; leave out --layout {self.layout}": other
             and self.dataset_class != "GPTDataset",
-            "--layout bigscience has one --data-path for all splits": self.layout == "bigscience" and per_split,
-            "--layout bigscience always has the extra token and drops partial samples": self.layout == "bigscience"
+            f"--layout {self.layout} has one --data-path for all splits": other and per_split,
+            f"--layout {self.layout} always has the extra token and drops partial samples": other
             and (self.no_extra_token or self.keep_partial_validation),
-            "--layout bigscience has no phases; leave out --phase-transition-iterations": self.layout == "bigscience"
+            f"--layout {self.layout} has no phases; leave out --phase-transition-iterations": other
             and bool(self.phase_transition_iterations),
-            "--explain needs Megatron's caches; in --layout bigscience the file names hold all settings": self.layout
-            == "bigscience"
+            f"--explain needs Megatron's caches; in --layout {self.layout} the file names hold all settings": other
             and self.explain,
+            "--layout maxtext needs --num-samples TRAIN,EVAL or --epochs: MaxText asks for its steps times its batch "
+            "size": self.layout == "maxtext" and lengths[2] is not None,
+            "--layout maxtext has a --split such as 99,1, and --final-epoch-threshold 0.80": self.layout == "maxtext"
+            and (
+                not re.fullmatch(r"[0-9. ]+(,[0-9. ]+){0,2}", self.split or "1")
+                or self.final_epoch_threshold != FINAL_EPOCH_THRESHOLD
+            ),
         }
         for problem, there in problems.items():
             if there:

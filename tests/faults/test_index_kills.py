@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 LAYOUTS = {
     "megatron": ("--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
-    "bigscience": ("--layout", "bigscience", "_train_indexmap_9ns_30sl_1234s_", "shuffle_idx.npy"),
+    "bigscience": ("--layout", "bigscience", "_train_indexmap_8ns_30sl_1234s_", "shuffle_idx.npy"),
+    "maxtext": ("--layout", "maxtext", "--data-cache-path", "cache", "_index.npy", "shuffle_index.npy"),
 }
 
 
@@ -37,9 +38,9 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(layout: str, zygote: Zygote, 
     *more, middle, last = LAYOUTS[layout]
     data = tmp_path / "data"
     data.mkdir()
-    if layout == "megatron":
+    if layout != "bigscience":
         more[-1] = str(data / "cache")
-    command = ["index", "--data-path", str(data / "web"), "--seq-length", "30", "--num-samples", "9", "--split", "1"]
+    command = ["index", "--data-path", str(data / "web"), "--seq-length", "30", "--num-samples", "8", "--split", "1"]
     command += [*more, "--executor", "local"]
 
     def run(strike: Strike | None = None) -> list[str]:

@@ -12,7 +12,13 @@ import pytest
 from tests.peers.three_datasets import write_three_datasets
 
 HERE = Path(__file__).parent
-WITHOUT_MEGATRON = ("test_automodel.py", "test_example_scripts.py", "test_chat_templates.py", "test_releases.py")
+WITHOUT_MEGATRON = (
+    "test_automodel.py",
+    "test_example_scripts.py",
+    "test_chat_templates.py",
+    "test_releases.py",
+    "test_trainers.py",
+)
 HAS_MEGATRON = find_spec("megatron") is not None and find_spec("torch") is not None
 
 if HAS_MEGATRON:

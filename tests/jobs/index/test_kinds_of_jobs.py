@@ -40,6 +40,47 @@ def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder: Path) -> N
     }
 
 
+MAXTEXT = {"layout": "maxtext", "tokenizer_identifiers": None, "epochs": None}
+
+
+def test_maxtext_layout_has_megatrons_arrays_under_its_names(folder: Path) -> None:
+    report = indexed(**MAXTEXT, split="3,1", num_samples="900,50", dataset_path_as=[f"{folder}=/there"])
+    indexed(split="3,1", num_samples="900,50,0", epochs=None, data_cache_path="core")
+    for task, split in zip(report.tasks, ("train", "valid"), strict=True):
+        for path in task.array_paths:
+            name = path.rpartition("-")[2]
+            [core] = folder.glob(f"core/*-{split}-{name}")
+            assert core.read_bytes() == (folder / path).read_bytes()
+    assert "mmap_npy grain_train_files='cache|web' grain_eval_files='cache|web' mmap_npy_split='3,1'" in report.notes[0]
+    again = indexed(**MAXTEXT, split="3,1", num_samples="880,50")
+    assert [result.reused for result in again.results] == [True, True], "a hash covers epochs, not samples"
+    assert not report.descriptions
+
+
+def test_maxtext_blend_has_its_order_in_the_folder(folder: Path) -> None:
+    report = indexed(**MAXTEXT, data_path=["1", "web", "2", "books"], num_samples="100")
+    assert len(report.tasks) == 3
+    assert "grain_train_files='cache|web,1.0;cache|books,2.0' blend_cache_dir='cache'" in report.notes[0]
+    assert len(np.load(next((folder / "cache").glob("*-dataset_index.npy")))) == 100
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"data_cache_path": None}, "needs --data-path and --data-cache-path"),
+    ({"data_path": ["web", "books"]}, "a weight before each of several"),
+    ({"data_path": ["1", "web", "1", "books"], "num_samples": "none"}, "expected --num-samples for the blend"),
+])  # fmt: skip
+def test_maxtext_layout_refuses_what_maxtext_cannot_read(folder: Path, given: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        indexed(**{**MAXTEXT, "num_samples": "100", **given})
+    assert not (folder / "cache").exists()
+
+
+def test_maxtext_layout_needs_documents_of_one_sequence(folder: Path) -> None:
+    write_dataset(folder / "several", [[[1, 2]], [], [[3]]])
+    with pytest.raises(InputError, match=r"one sequence each, got 3 documents of 2 sequences"):
+        indexed(**MAXTEXT, data_path=["several"], num_samples="1")
+
+
 RELEASED = {
     "tokenizer_identifiers": None,
     "job_tokenizer": {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "gpt2"},

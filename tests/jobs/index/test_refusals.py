@@ -92,6 +92,9 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
     ({"epochs": None, "num_samples": "-1"}, "one to three numbers of samples"),
     ({"like": "x"}, "not both"),
     ({"layout": "bigscience", "no_extra_token": True}, "always has the extra token"),
+    ({"layout": "maxtext", "split": "9/1"}, "has a --split such as 99,1"),
+    ({"layout": "maxtext", "epochs": None, "train_iters": 5, "global_batch_size": 2, "eval_interval": 1},
+     "needs --num-samples TRAIN,EVAL"),
 ])  # fmt: skip
 def test_options_that_make_no_sense_together(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

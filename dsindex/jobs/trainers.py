@@ -1,0 +1,165 @@
+"""Datasets as other trainers read them: what they need beside the `.bin`, and a link to it in place of a copy.
+
+    olmo      P.npy -> P.bin                  OLMo-core's "numpy" files are tokens without a header
+              P.csv.gz                        a line `begin,end` for each document, in tokens
+    nanotron  P_nanotron/NAME.ds -> P.bin     datatrove's files, a folder for each dataset
+              P_nanotron/NAME.ds.index        where each document ends, in tokens: uint64, little-endian
+    maxtext   nothing: MaxText reads `.bin` and `.idx`; `dsindex index --layout maxtext` writes its indices
+
+datatrove reads tokens of 2 and 4 bytes; those of 1 and 8 bytes are copied.
+
+Source: olmo_core/data/utils.py, `iter_document_indices`; datatrove/utils/dataset.py; nanotron/data/nanoset.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dsindex.amounts import count
+from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.execution.report import Report, show_datasets
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.formats.new_files import NewFiles, is_same_file, new_file_error
+from dsindex.formats.raw_index import run_in_threads
+from dsindex.formats.token_copy import TokenRun, copy_tokens
+from dsindex.jobs.conversion import document_bounds
+from dsindex.options.config import Options
+from dsindex.options.declare import option
+from dsindex.store.reading import stored_size
+from dsindex.store.storage import make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import IO
+
+    from numpy.typing import NDArray
+
+    from dsindex.formats.mmididx import SequenceIndex
+
+
+class ExportConfig(Options):
+    """The options of `dsindex export`."""
+
+    trainer: Literal["maxtext", "nanotron", "olmo"] = option(..., "the trainer that shall read the dataset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult(Report):
+    """The result of an export."""
+
+    prefix: str
+    outputs: tuple[str, ...]
+    """The new files and links; empty if the trainer reads the dataset as it is."""
+    num_documents: int
+    num_tokens: int
+    settings: tuple[str, ...]
+    """What to tell the trainer."""
+
+    def __repr__(self) -> str:
+        return show_datasets(self, [(self.prefix, self.num_documents, self.num_tokens)])
+
+    def lines(self) -> list[str]:
+        """Return the closing summary."""
+        size = f"{count(self.num_documents, 'document')}, {count(self.num_tokens, 'token')}"
+        return [f"{self.prefix}: {size}", *self.outputs, *self.settings]
+
+
+def export_dataset(config: ExportConfig, *, prefix: str) -> ExportResult:
+    """Write what a trainer needs beside a dataset. What is there already with the same content is kept.
+
+    Raises:
+        InputError: If there is no such dataset.
+        FormatError: If it is damaged, or the trainer cannot read it.
+        OutputError: If another file is in the way, or a file cannot be written.
+    """
+    idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
+    index = read_index(idx_path)
+    try:
+        bin_bytes = stored_size(bin_path)
+    except OSError as error:
+        raise InputError(f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
+    check_index(idx_path, index, bin_size_bytes=bin_bytes)
+    dtype = index.dtype
+    if index.sequence_modes is not None or dtype.kind not in "iu":
+        raise FormatError(f"{idx_path}: expected a dataset of texts, got {dtype} tokens or sequence modes")
+    run = TokenRun(path=bin_path, offset=0, dtype=dtype.str, num_tokens=bin_bytes // dtype.itemsize)
+    outputs: tuple[str, ...] = ()
+    if config.trainer == "olmo":
+        outputs = (f"{prefix}.csv.gz", f"{prefix}.npy")
+        unsigned = np.dtype(f"<u{dtype.itemsize}")
+        settings = [f"paths=[{outputs[-1]!r}], dtype=NumpyDatasetDType.{unsigned.name}"]
+        _write(outputs, run, unsigned, lambda file: _write_bounds(file, _documents(index, bin_bytes)))
+    elif config.trainer == "nanotron":
+        folder = f"{prefix}_nanotron"
+        tokens = os.path.join(folder, f"{os.path.basename(prefix)}.ds")
+        outputs = (f"{tokens}.index", tokens)
+        unsigned = np.dtype("<u2" if dtype.itemsize <= 2 else "<u4")
+        settings = [f"dataset_folder: {folder}", f"token_size_in_bytes: {unsigned.itemsize}"]
+        make_folder(folder)
+        _write(outputs, run, unsigned, lambda file: _write_ends(file, _documents(index, bin_bytes)))
+    else:
+        settings = [
+            f"dataset_type=grain grain_file_type=mmap grain_train_files={prefix!r}",
+            f"for grain_file_type=mmap_npy: dsindex index --layout maxtext --data-path {prefix} …",
+        ]
+    return ExportResult(
+        prefix=prefix,
+        outputs=outputs,
+        num_documents=index.header.num_documents,
+        num_tokens=run.num_tokens,
+        settings=tuple(settings),
+    )
+
+
+def _write(outputs: Sequence[str], run: TokenRun, dtype: np.dtype[Any], write: Callable[[IO[bytes]], None]) -> None:
+    """Write a sidecar, and a link to the tokens or, if they have another size, a copy of them."""
+    sidecar, tokens = outputs
+    copied = [tokens] if dtype.itemsize != np.dtype(run.dtype).itemsize else []
+    with contextlib.ExitStack() as undo:
+        if not copied and _link(run.path, tokens):
+            undo.callback(os.unlink, tokens)
+        with NewFiles([sidecar, *copied], inputs=[run.path], or_same=True) as [new, *copies]:
+            write(new.file)
+            for copy in copies:
+                copy_tokens(copy, [run], dtype=dtype, run_tasks=run_in_threads)
+        undo.pop_all()
+
+
+def _link(bin_path: str, path: str) -> bool:
+    """Link to a `.bin` by a relative path; return whether the link is new."""
+    if os.path.lexists(path):
+        if os.path.islink(path) and is_same_file(path, bin_path):
+            return False
+        raise OutputError(f"{path}: expected a link to {bin_path} or nothing, got another file; move it away")
+    folder = os.path.realpath(os.path.dirname(bin_path))
+    target = os.path.relpath(os.path.join(folder, os.path.basename(bin_path)), os.path.realpath(os.path.dirname(path)))
+    try:
+        os.symlink(target, path)
+    except OSError as error:
+        raise new_file_error(path, error) from error
+    return True
+
+
+def _documents(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield where documents with tokens begin and end, in tokens; the readers know no others."""
+    for begins, ends in document_bounds(index, bin_bytes):
+        filled = ends > begins
+        yield begins[filled] // index.dtype.itemsize, ends[filled] // index.dtype.itemsize
+
+
+def _write_bounds(file: IO[bytes], documents: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+        for begins, ends in documents:
+            lines = map("%d,%d\n".__mod__, zip(begins.tolist(), ends.tolist(), strict=True))
+            packed.write("".join(lines).encode())
+
+
+def _write_ends(file: IO[bytes], documents: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+    for _, ends in documents:
+        file.write(ends.astype("<u8").tobytes())
