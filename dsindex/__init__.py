@@ -55,10 +55,25 @@ _MODULES = {
 __all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
 
 
+_STAND_INS = {"verify": "dsindex.api.structure"}
+"""Functions that do a part where only numpy, orjson and xxhash are installed."""
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    try:
+        module = importlib.import_module(_MODULES[name])
+    except ModuleNotFoundError as error:
+        from dsindex.errors import missing_package
+
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        if name not in _STAND_INS:
+            raise missing from error
+        module = importlib.import_module(_STAND_INS[name])
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 
 def program() -> None:
@@ -14,9 +15,30 @@ def program() -> None:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(COLLECTED_AFTER, 10, 10)
-    from dsindex.cli.main import program as run  # imports numpy
-
+    try:
+        from dsindex.cli.main import program as run  # imports numpy
+    except ModuleNotFoundError as error:
+        sys.exit(_do_without(error, sys.argv[1:]))
     run()
+
+
+def _do_without(error: ModuleNotFoundError, words: list[str]) -> str | int:
+    """Verify the structure of datasets where no more packages are installed; otherwise return what is missing."""
+    from dsindex.errors import DsindexError, missing_package
+
+    missing = missing_package(error)
+    if missing is None:
+        raise error
+    if words[:1] != ["verify"] or len(words) == 1 or any(word.startswith("-") for word in words):
+        return f"dsindex: {missing}"
+    from dsindex.api.structure import verify
+
+    try:
+        result = verify(words[1:])
+    except DsindexError as refused:
+        return f"dsindex verify: {refused}"
+    sys.stdout.write(f"{result}\n")
+    return 0 if result else 1
 
 
 COLLECTED_AFTER = 10_000

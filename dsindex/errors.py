@@ -12,7 +12,8 @@
     ├── OutputError             an output exists, cannot be written, or does not fit on the disk
     ├── PlanError               the work folder belongs to another plan, or to a running driver
     ├── LimitError              a size is too large for a format or the machine; checked before work starts
-    └── TaskError               a task failed more often than its budget of retries allows
+    ├── TaskError               a task failed more often than its budget of retries allows
+    └── MissingPackageError     a package that this needs is not installed
 
 Misuse of the library (a wrong type, an index out of range) raises ValueError, TypeError or IndexError.
 """
@@ -135,6 +136,27 @@ class LimitError(DsindexError):
 
 class TaskError(DsindexError):
     """A task failed more often than its budget of retries allows."""
+
+
+class MissingPackageError(DsindexError, ImportError):
+    """A package that an option or a function needs is not installed."""
+
+
+class UsageError(Exception):
+    """Raised for invalid options: the command line exits with 2, and the API raises OptionsError."""
+
+
+def missing_package(error: ImportError) -> MissingPackageError | None:
+    """Return the error of a package that is not installed, with the command that installs it; None for our own module.
+
+    >>> str(missing_package(ModuleNotFoundError("No module named 'ray.data'", name="ray.data")))
+    "this needs the package 'ray', which is not installed; install all that dsindex needs: pip install dsindex"
+    """
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package in {"", "dsindex"}:
+        return None
+    msg = f"this needs the package {package!r}, which is not installed; install all that dsindex needs"
+    return MissingPackageError(f"{msg}: pip install dsindex", name=error.name)
 
 
 class RecordProblem(DsindexError):

@@ -18,11 +18,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from dsindex.errors import DsindexError
-from dsindex.execution.choice import wants_ray
-from dsindex.options.config import UsageError
-from dsindex.options.declare import parameter_type, presentation
-from dsindex.options.index import IndexOptions
+from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
@@ -88,6 +84,11 @@ def api_function(
                 return function(**changed)
             except UsageError as error:
                 raise OptionsError(f"{function.__name__}: {respell(str(error), signature)}") from None
+            except ModuleNotFoundError as error:
+                missing = missing_package(error)
+                if missing is None:
+                    raise
+                raise missing from error
             except DsindexError as error:
                 error.args = tuple(respell(word, signature) if isinstance(word, str) else word for word in error.args)
                 raise
@@ -101,6 +102,10 @@ def api_function(
 
 def option_parameters(fields: Mapping[str, FieldInfo], *, defaults: bool = True) -> list[inspect.Parameter]:
     """Return options as parameters by keyword, those that must be given first."""
+    if not fields:
+        return []
+    from dsindex.options.declare import parameter_type
+
     parameters = []
     for name, field in sorted(fields.items(), key=lambda item: not item[1].is_required()):
         kind, default = parameter_type(field), inspect.Parameter.empty if field.is_required() else field.default
@@ -112,6 +117,10 @@ def option_parameters(fields: Mapping[str, FieldInfo], *, defaults: bool = True)
 
 def _document(text: str, fields: Mapping[str, FieldInfo], signature: inspect.Signature) -> str:
     """Return a docstring whose section of arguments ends with the options."""
+    if not fields:
+        return text
+    from dsindex.options.declare import presentation
+
     lines = [f"{name}: {_sentence(presentation(field)[0], signature)}" for name, field in fields.items()]
     shown = "".join(
         textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False) + "\n"
@@ -140,6 +149,8 @@ def respell(message: str, signature: inspect.Signature) -> str:
     """
     known = {name: each.default for name, each in signature.parameters.items()}
     if "index" in known:
+        from dsindex.options.index import IndexOptions
+
         known |= {name: field.default for name, field in IndexOptions.model_fields.items()}
 
     def spell(match: re.Match[str]) -> str:
@@ -210,6 +221,8 @@ def _is_same(value: object, default: object) -> bool:
 
 def seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
     """Return a path that tasks can use; absolute on Ray, whose workers may have another working folder."""
+    from dsindex.execution.choice import wants_ray
+
     return absolute(path) if wants_ray(config) else path
 
 
@@ -223,8 +236,11 @@ def _describe_misuse(name: str, signature: inspect.Signature, options: Mapping[s
     unknown = next((option for option in options if option not in signature.parameters), None)
     if unknown is None:
         return f"{name}: {error}"
-    if unknown in IndexOptions.model_fields and "index" in signature.parameters:
-        return f"{name}: {unknown!r} is an option of the index caches; give index=dsindex.IndexOptions({unknown}=…)"
+    if "index" in signature.parameters:
+        from dsindex.options.index import IndexOptions
+
+        if unknown in IndexOptions.model_fields:
+            return f"{name}: {unknown!r} is an option of the index caches; give index=dsindex.IndexOptions({unknown}=…)"
     renamed = _PARAMETER_OF_FLAG.get(unknown)
     close = (
         [renamed] if renamed in signature.parameters else difflib.get_close_matches(unknown, signature.parameters, n=1)

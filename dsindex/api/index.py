@@ -19,8 +19,7 @@ from dsindex.api.boundary import (
     respell,
 )
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import Result
-from dsindex.api.subjects import list_text_prefixes
+from dsindex.api.subjects import Result, list_text_prefixes
 from dsindex.engine.start import start_with_nodes
 from dsindex.jobs.index import IndexResult, run_index
 from dsindex.options.config import validated, validation_message

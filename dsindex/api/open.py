@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function, plain_value
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.datasets.opening import DEFAULT_SPLIT, open_cache, open_dataset
-from dsindex.jobs.index import IndexResult
-from dsindex.jobs.instruct import InstructResult
 
 if TYPE_CHECKING:
     from dsindex.api.subjects import Subject, Subjects
     from dsindex.api.tokenizers import TokenizerLike
     from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.opening import Dataset
+    from dsindex.jobs.index import IndexResult
+    from dsindex.jobs.instruct import InstructResult
 
 
 @api_function()
@@ -64,11 +65,17 @@ def open(
     given |= {"split": split, "options": options, "endpoint_url": endpoint_url, "region": region}
     given |= {"check": None if check else False, "torch": torch or None}
     given = {name: plain_value(value) for name, value in given.items() if value is not None}
-    if isinstance(path, IndexResult):
-        return _open_result(path, given)
     if prefix is not None:
         given["prefix"] = list_text_prefixes("prefix", prefix)
-    found = _choose_split(path, given) if isinstance(path, InstructResult) else find_prefix("path", path)
+    if isinstance(path, str | os.PathLike):
+        found = os.fsdecode(path)
+    else:
+        from dsindex.jobs.index import IndexResult  # only who has made a result needs the jobs
+        from dsindex.jobs.instruct import InstructResult
+
+        if isinstance(path, IndexResult):
+            return _open_result(path, given)
+        found = _choose_split(path, given) if isinstance(path, InstructResult) else find_prefix("path", path)
     with tokenizer_in_place(given, tokenizer) as placed:
         tokenizer_path = placed.pop("tokenizer_model", None)
         return open_dataset(found, **placed, tokenizer=tokenizer_path)

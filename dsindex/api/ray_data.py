@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function
 from dsindex.api.subjects import list_text_prefixes
-from dsindex.datasets.decoding import MissingPackageError
+from dsindex.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from dsindex.api.subjects import Subject

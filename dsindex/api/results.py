@@ -7,25 +7,14 @@ can be passed wherever a dataset is expected.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from dsindex.execution.report import Report
-from dsindex.jobs.repair import describe_packed_repair
 from dsindex.jobs.rescue_files import RepairReport, describe_repair
 from dsindex.tools.verify_report import describe_verification
 
 if TYPE_CHECKING:
     from dsindex.tools.verify_report import VerifyReport
-
-
-@runtime_checkable
-class Result(Protocol):
-    """A result that can be passed where a dataset is expected."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets: prefixes, or paths of `.pbin` files."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,4 +89,6 @@ class PackedRepairResult(Report):
 
     def lines(self) -> list[str]:
         """Return the findings and what was done, as the command line prints them."""
+        from dsindex.jobs.repair import describe_packed_repair  # loads the jobs
+
         return describe_packed_repair(self.source, self.target, self.num_joints)

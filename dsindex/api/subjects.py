@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from dsindex.api.boundary import OptionsError
-from dsindex.api.results import Result
-from dsindex.jobs.index import IndexResult
-from dsindex.jobs.instruct import InstructResult
-from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.datasets.opening import PBIN_SUFFIX
 from dsindex.store.urls import as_prefix
+
+
+@runtime_checkable
+class Result(Protocol):
+    """A result that can be passed where a dataset is expected."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets: prefixes, or paths of `.pbin` files."""
+        ...
+
 
 Subject: TypeAlias = str | os.PathLike[str] | Result
 """A dataset: a prefix, a `.bin`, `.idx` or `.pbin`, or a result with `prefixes`."""
@@ -50,6 +58,10 @@ def list_text_prefixes(option: str, subjects: Subjects) -> list[str]:
     """
     given = _each(subjects)
     for subject in given:
+        if isinstance(subject, str | os.PathLike):
+            continue
+        from dsindex.jobs.instruct import InstructResult  # loads the jobs, which only have a result if they are loaded
+
         if isinstance(subject, InstructResult):
             msg = f"{option}: expected datasets of texts, got instruction data, whose tokens and masks belong together"
             raise OptionsError(msg)
@@ -71,6 +83,8 @@ def _prefixes(option: str, subject: object) -> tuple[str, ...]:
         return (os.fsdecode(subject),)
     if isinstance(subject, Result):
         return tuple(subject.prefixes)
+    from dsindex.jobs.index import IndexResult
+
     if isinstance(subject, IndexResult):
         msg = f"{option}: expected a dataset, got index caches; pass the dataset that they were built for"
     else:

@@ -11,7 +11,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from dsindex.cli.parser import COMMANDS, make_parser
-from dsindex.errors import DsindexError
+from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.execution.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
 from dsindex.execution.progress.standard_streams import (
     JsonLines,
@@ -80,8 +80,8 @@ def _run(command: str | None, given: list[str]) -> int:
 
 def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> int:
     """Report an error in one sentence, with its traceback on request; return the exit code."""
-    from dsindex.options.config import UsageError
-
+    if isinstance(error, ImportError):
+        error = missing_package(error) or error
     if isinstance(error, UsageError):
         return _say(options, f"{name}: {error}", EXIT_USAGE)
     is_debug = getattr(options, "debug", False)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dsindex.errors import MissingPackageError
+
 if TYPE_CHECKING:
     from dsindex.datasets.blended import BlendedDataset
-    from dsindex.datasets.decoding import MissingPackageError
     from dsindex.datasets.gpt import GPTDataset, SampleOptions
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset, PackedInstructionDataset
@@ -26,7 +27,6 @@ _MODULES = {
     "IndexedDataset": "indexed",
     "InstructionDataset": "instruction",
     "MemMapDataset": "raw",
-    "MissingPackageError": "decoding",
     "PbinDocuments": "pbin",
     "PackedInstructionDataset": "instruction",
     "PackedMemMapDatasetContinuous": "pbin",

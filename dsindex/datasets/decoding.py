@@ -7,7 +7,6 @@ The manifest (docs/formats.md) names a tokenizer and its SHA-256, by which it is
 from __future__ import annotations
 
 import functools
-import html
 import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,18 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from dsindex.amounts import format_size
-from dsindex.errors import DsindexError, FormatError, InputError, TokenizerError
+from dsindex.errors import FormatError, InputError, MissingPackageError, TokenizerError
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.store.reading import open_stored
 from dsindex.store.requests import MissingObjectError
 from dsindex.store.urls import local_paths, with_suffix
-from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
-from dsindex.text.tokenizer import Tokenizer, TokenizerOptions, decode, load_tokenizer, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
+
+    from dsindex.text.recorded_tokenizer import NamedTokenizer
+    from dsindex.text.tokenizer import Tokenizer
 
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -57,6 +57,8 @@ def decode_tokens(tokens: ArrayLike, *, prefix: str, tokenizer: TokenizerLike | 
         return _decode_known(_recorded_tokenizer(prefix), kept)
     if isinstance(tokenizer, str | os.PathLike):
         return _decode_known(_load_given(os.fspath(tokenizer)), kept)
+    from dsindex.text.tokenizer import Tokenizer
+
     if isinstance(tokenizer, Tokenizer):
         return _decode_known(tokenizer, kept)
     if not hasattr(tokenizer, "decode"):
@@ -92,6 +94,9 @@ def _parse(manifest: object) -> NamedTokenizer | None:
     Raises:
         ValueError: If a field that it needs is of another kind.
     """
+    from dsindex.text.recorded_tokenizer import NamedTokenizer
+    from dsindex.text.tokenizer_file import TokenizerOptions
+
     content = manifest.get("content") if isinstance(manifest, dict) else None
     if not isinstance(content, dict):
         raise ValueError("there is no content")
@@ -149,6 +154,8 @@ def _load_named(named: NamedTokenizer, folder: str, working_folder: str) -> Toke
     Raises:
         TokenizerError: If there is none of that name, or it is another one.
     """
+    from dsindex.text.recorded_tokenizer import find_tokenizer
+
     tokenizer, others = find_tokenizer(named, os.path.join(folder, named.name))
     if tokenizer is not None:
         return tokenizer
@@ -174,11 +181,15 @@ def _load_given(path: str) -> Tokenizer:
 
 @functools.lru_cache(maxsize=8)
 def _load_once(path: str, state: tuple[tuple[str, int, int], ...]) -> Tokenizer:  # noqa: ARG001 - part of the key
+    from dsindex.text.tokenizer import load_tokenizer
+
     return load_tokenizer(path)
 
 
 def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     """Return the text of ids, all of which the tokenizer must have."""
+    from dsindex.text.tokenizer import decode
+
     largest = int(ids.max()) if ids.size else 0
     if largest >= tokenizer.vocabulary_size and not _has_id(tokenizer, largest):
         raise TokenizerError(
@@ -190,14 +201,12 @@ def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
 
 def _has_id(tokenizer: Tokenizer, number: int) -> bool:
     """Tell whether a tokenizer whose ids have holes has an id."""
+    from dsindex.text.tokenizer import shared_tokenizer
+
     return tokenizer.library == "tokenizers" and shared_tokenizer(tokenizer).id_to_token(number) is not None
 
 
 # Convert arrays to tensors for datasets with `torch=True`. torch is an optional package, imported on first use.
-
-
-class MissingPackageError(DsindexError, ImportError):
-    """An option or function needs a package that is not installed."""
 
 
 def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
@@ -240,6 +249,8 @@ def html_table(title: str, facts: Mapping[str, object]) -> str:
     >>> html_table("Dataset", {"path": "<a>", "documents": 1200})
     '<table><caption>Dataset</caption><tr><th>path</th><td>&lt;a&gt;</td></tr><tr><th>documents</th><td>1,200</td></tr></table>'
     """
+    import html
+
     rows = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
         for name, value in facts.items()

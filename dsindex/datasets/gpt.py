@@ -328,7 +328,7 @@ class GPTDataset:
         self._extra = int(add_extra_token)
         tokens, *columns = dataset.token_columns()
         is_mapped = isinstance(tokens, np.ndarray)
-        self._columns = (tokens, *columns, self.document_index, self.sample_index)
+        self._columns: tuple[Any, ...] = (tokens, *columns, self.document_index, self.sample_index)
         self._objects = None if is_mapped else ObjectSamples(dataset, self.document_index, self.sample_index)
         self._pad = _PADDING if options.pad_token is None else options.pad_token
         # Only then can a token of the data equal the padding.
@@ -458,7 +458,7 @@ class GPTDataset:
             return self.batch([number]).reshape(-1)
         text: NDArray[np.int64] = np.empty(self.sequence_length + self._extra, np.int64)
         rows = self.shuffle_index[number : number + 1]
-        if not self._assemble(*self._columns, rows, self._extra, self._pad, text[np.newaxis]):
+        if not self._assemble(rows, text[np.newaxis]):
             raise self._damaged(number)
         return text
 
@@ -487,7 +487,7 @@ class GPTDataset:
             return out
         rows = self.shuffle_index[numbers]
         rows.flags.writeable = False  # so that numba uses the kernel that was compiled for one sample
-        done = self._assemble(*self._columns, rows, self._extra, self._pad, out)
+        done = self._assemble(rows, out)
         if done < len(numbers):
             raise self._damaged(int(numbers[done]))
         return out
@@ -611,11 +611,30 @@ class GPTDataset:
         return html_table("GPTDataset", facts)
 
     @cached_property
-    def _assemble(self) -> Callable[..., int]:
+    def _assemble(self) -> Callable[[NDArray[np.integer[Any]], NDArray[np.int64]], int]:
         """The compiled kernel; numba, which compiles it, is slow to import."""
-        from dsindex.kernels.sample_assembly import assemble_samples
+        try:
+            from dsindex.kernels.sample_assembly import assemble_samples
+        except ImportError:  # numba is not installed, or not for this numpy
+            return self._assemble_slices
+        assemble: Callable[..., int] = assemble_samples
+        return lambda rows, out: assemble(*self._columns, rows, self._extra, self._pad, out)
 
-        return assemble_samples
+    def _assemble_slices(self, rows: NDArray[np.integer[Any]], out: NDArray[np.int64]) -> int:
+        """Do what `assemble_samples` does, a part of a sample at a time."""
+        for k, row in enumerate(rows.tolist()):
+            parts = find_parts(
+                self.dataset, self.document_index, self.sample_index, row, num_tokens=out.shape[1], extra=self._extra
+            )
+            if parts is None:
+                return k
+            filled = 0
+            for part in parts:
+                tokens = self.dataset.get(part.sequence, offset=part.offset, length=part.num_tokens)
+                out[k, filled : filled + part.num_tokens] = tokens
+                filled += part.num_tokens
+            out[k, filled:] = self._pad
+        return len(rows)
 
     def _number(self, index: SupportsIndex) -> int:
         number = index.__index__()

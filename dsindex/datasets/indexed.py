@@ -172,8 +172,6 @@ class IndexedDataset:
             IndexError: If there is no such sequence.
             FormatError: If the index points outside the `.bin`.
         """
-        from dsindex.kernels.sample_assembly import copy_ranges  # numba is too slow to import for ds[i] alone
-
         ids = np.asarray(indices)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise TypeError(f"expected sequence numbers in one dimension, got {ids.dtype} of shape {ids.shape}")
@@ -188,9 +186,13 @@ class IndexedDataset:
         if len(wrong):
             raise self._outside(int(ids[wrong[0]]))
         np.cumsum(lengths, out=offsets[1:])
+        parts = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
         if not isinstance(self._tokens, np.ndarray):
-            parts = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
             return np.concatenate([np.empty(0, self.dtype), *self._tokens.read_many(list(parts))]), offsets
+        try:
+            from dsindex.kernels.sample_assembly import copy_ranges  # numba is too slow to import for ds[i] alone
+        except ImportError:  # it is not installed, or not for this numpy
+            return np.concatenate([np.empty(0, self.dtype), *(self._tokens[low:high] for low, high in parts)]), offsets
         values = np.empty(int(offsets[-1]), self.dtype)
         copy_ranges(self._tokens, begins, offsets, values)
         return values, offsets

@@ -13,12 +13,8 @@ import glob
 import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
-from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
-from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START
@@ -32,18 +28,16 @@ from dsindex.store.urls import is_url, located, refuse_address, with_suffix, wit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dsindex.datasets.blended import BlendedDataset
     from dsindex.datasets.gpt import SampleOptions
+    from dsindex.datasets.instruction import PackedInstructionDataset
+    from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
+    from dsindex.datasets.raw import MemMapDataset, RawLines
     from dsindex.text.tokenizer import Tokenizer
 
 Dataset: TypeAlias = (
-    IndexedDataset
-    | GPTDataset
-    | BlendedDataset
-    | PbinDocuments
-    | PackedMemMapDatasetContinuous
-    | RawLines
-    | MemMapDataset
-    | PackedInstructionDataset
+    "IndexedDataset | GPTDataset | BlendedDataset | PbinDocuments | PackedMemMapDatasetContinuous | RawLines"
+    " | MemMapDataset | PackedInstructionDataset"
 )
 
 PBIN_SUFFIX = ".pbin"
@@ -154,6 +148,8 @@ def open_cache(
     shared: dict[str, Any] = {"add_extra_token": extra, "options": options, "check": check, "torch": torch}
     shared |= {"endpoint_url": endpoint_url, "region": region}
     if known[path]["class"] == BLENDED_CLASS:
+        from dsindex.datasets.blended import BlendedDataset
+
         return BlendedDataset.open_cache(path, prefixes=prefixes, **shared)
     return GPTDataset.open_cache(path, prefix=None if prefixes is None else prefixes[0], **shared)
 
@@ -268,11 +264,15 @@ class _Opening:
         if not os.path.isfile(idx_path):
             msg = f"{path}: expected its raw index {idx_path} beside it, found none; make one: dsindex raw-index {path}"
             raise InputError(msg)
+        from dsindex.datasets.raw import MemMapDataset, RawLines
+
         if "tokenizer" in self._given:
             return MemMapDataset(path, tokenizer=self._given["tokenizer"], index_path=idx_path, torch=self._torch)
         return RawLines(path, idx_path)
 
     def _open_packed(self, path: str) -> Dataset:
+        from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PbinDocuments
+
         self._allow("a .pbin", "block_size")
         try:
             if "block_size" in self._given:
@@ -287,6 +287,8 @@ class _Opening:
             ) from error
 
     def _open_instruction(self) -> Dataset:
+        from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
+
         path = self._path
         self._allow("instruction data", "sequence_length", "pad_id")
         length = self._given.get("sequence_length")

@@ -21,8 +21,6 @@ from dsindex.formats.new_files import NewFiles, is_same_file
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.kernels.loader import load_kernels
 from dsindex.store.storage import describe_empty, open_file, open_unbuffered
-from dsindex.text.forms import TextPart
-from dsindex.text.streams import LineBlock, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -285,6 +283,9 @@ def index_range(task: IndexRange) -> IndexedRange:
     parts = [np.empty((0, 2), dtype=np.int64)]
     num_lines = num_faulty = 0
     reported: list[tuple[int, int]] = []
+    from dsindex.text.forms import TextPart
+    from dsindex.text.streams import LineBlock, read_lines  # only who reads lines imports what decompresses
+
     part = TextPart(path=task.path, begin=task.begin, end=task.end, expected_size=task.size_bytes)
     for block in read_lines(part, block_bytes=BLOCK_BYTES):
         if not isinstance(block, LineBlock):

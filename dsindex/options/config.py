@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
+from dsindex.errors import UsageError as UsageError
 from dsindex.option_problems import describe_problem, show_value
 from dsindex.options.declare import option
 from dsindex.options.numbers import MAX_NUMBER, MAX_WORKERS, MEGATRON_COUNT, check_number, parse_size
@@ -39,10 +40,6 @@ SequenceLength = Annotated[int, Field(ge=2, lt=MEGATRON_COUNT)]
 EngineName = Literal["auto", "gigatoken", "reference", "tokenizers"]
 LocalPath = Annotated[str, AfterValidator(refuse_url)]
 """The path of an output that only this machine writes."""
-
-
-class UsageError(Exception):
-    """Raised for invalid options: the command line exits with 2, and the API raises OptionsError."""
 
 
 MAY_BE_EMPTY = frozenset({"join", "find", "region", "endpoint_url"})

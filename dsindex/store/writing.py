@@ -11,7 +11,6 @@ import os
 import threading
 import uuid
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from dsindex.store.clients import (
@@ -213,6 +212,8 @@ def _etag(url: ObjectUrl, answer: Any) -> str:  # noqa: ANN401 - boto3's answer
 def _found(url: ObjectUrl, answer: Any) -> FoundObject:  # noqa: ANN401 - boto3's answer
     etag, headers = _etag(url, answer), answer["ResponseMetadata"]["HTTPHeaders"]
     try:
+        from email.utils import parsedate_to_datetime  # slow to import for readers
+
         written, now = (parsedate_to_datetime(headers[name]) for name in ("last-modified", "date"))
         age_seconds = (now - written).total_seconds()
     except (KeyError, ValueError, TypeError) as error:  # TypeError: a time without a zone

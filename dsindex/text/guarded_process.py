@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,7 +135,11 @@ class GuardedWork:
     def _check_fault(self, child: _Child, exit_code: int) -> None:
         """Raise an error if the child failed by a fault of dsindex rather than of a record."""
         if exit_code >= 0 and exit_code != EXIT_OUT_OF_MEMORY:
-            raise RuntimeError(f"{self._module} failed: {child.last_words.decode(errors='replace').strip()}")
+            said = child.last_words.decode(errors="replace").strip()
+            absent = re.search(r"ModuleNotFoundError: No module named '(\w+)'", said)
+            if absent is not None:
+                raise ModuleNotFoundError(absent[0], name=absent[1])
+            raise RuntimeError(f"{self._module} failed: {said}")
 
     def _describe(self, exit_code: int, num_bytes: int, when: str) -> str:
         if exit_code == -signal.SIGPROF:

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import jq
-
 from dsindex.errors import InputError, RecordProblem
 from dsindex.text.guarded_process import GuardedWork, LimitReachedError
 
@@ -379,6 +377,8 @@ class _RefusedError(Exception):
 
 
 def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
+    import jq  # of all readers, only those of patterns need it
+
     try:
         return jq.compile(program)
     except ValueError as error:

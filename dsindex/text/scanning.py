@@ -6,13 +6,13 @@ import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from dsindex.kernels.loader import loaded_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from dsindex.text.fields import Path
@@ -56,6 +56,8 @@ def scan_texts(
     kernels = loaded_kernels()
     if kernels is None:
         return None
+    import pyarrow as pa  # readers of lines by a raw index do without
+
     key_bytes, key_ends, objects, columns = _plan_keys(tuple(paths))
     room = int(ends[-1] - starts[0]) + _SPARE_BYTES
     buffer = pa.allocate_buffer(len(paths) * room)  # from Arrow's pool, whose memory is not cleared

@@ -69,11 +69,11 @@ def library_errors() -> Iterator[None]:
     """Make one error of all that a tokenizer's library raises: bare exceptions, and panics, which are none.
 
     Raises:
-        LibraryError: In place of what the library raised, except a lack of memory.
+        LibraryError: In place of what the library raised, except a lack of memory, or of the library itself.
     """
     try:
         yield
-    except MemoryError:
+    except (MemoryError, ModuleNotFoundError):
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

@@ -9,7 +9,6 @@ from itertools import chain, groupby, tee
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.engine.manifest import Content, Manifest, manifest_path, read_manifest
 from dsindex.engine.partial_files import QUARANTINE_SUFFIX
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.execution.calls import Call
@@ -22,7 +21,7 @@ from dsindex.tools.verify_files import verify_digest, verify_quarantine
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from dsindex.engine.manifest import RecordedTokenizer
+    from dsindex.engine.manifest import Content, Manifest, RecordedTokenizer
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.text.tokenizer import Tokenizer
@@ -217,6 +216,8 @@ def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
     Raises:
         FormatError: If one is missing.
     """
+    from dsindex.engine.manifest import manifest_path
+
     options = content.options
     if options.jq_pattern is None or options.pbin_era is None:
         missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
@@ -334,6 +335,8 @@ def read_recorded(prefix: str, *, token_suffix: str) -> Recorded:
         prefix: Path without suffix.
         token_suffix: Suffix of the token file, which the manifest must list.
     """
+    from dsindex.engine.manifest import manifest_path, read_manifest  # the structure is checked without pydantic, too
+
     try:
         refuse_irregular(manifest_path(prefix))
         manifest = read_manifest(prefix)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex.tools.verify import CacheTask, find_caches, verify_cache
+from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from dsindex.tools.verify_files import DocumentPiece, verify_ends, verify_index
 from dsindex.tools.verify_provenance import InputFacts, RowPiece, verify_rows
 from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices

@@ -36,7 +36,8 @@ from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
-from dsindex.tools.verify import CacheTask, VerifyConfig, find_caches, run_verify, verify_cache
+from dsindex.tools.verify import VerifyConfig, run_verify
+from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
-from dsindex.datasets.decoding import MissingPackageError
+from dsindex.errors import MissingPackageError
 from dsindex.tools.inspect_excerpts import show_text
 
 if TYPE_CHECKING:

@@ -1,0 +1,144 @@
+"""What a training image needs: numpy, orjson and xxhash, in a real environment with nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy
+import orjson
+import pytest
+import xxhash
+
+import dsindex
+from tests.jobs.api.calls import TOKENIZER, build
+from tests.support.golden import OWN
+
+READ = """
+import hashlib, json, pickle, sys
+import dsindex
+from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions
+
+def digest(arrays):
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+documents = dsindex.open("out/docs_text_document")
+train = dsindex.open("cache")
+assert type(documents) is IndexedDataset and type(train) is GPTDataset
+order = list(range(len(train)))[::-1]
+padded = dsindex.open("cache", split="valid", options=SampleOptions(pad_token=0))
+lines, packed = dsindex.open("docs.idx"), dsindex.open("x.pbin", block_size=16)
+print(json.dumps({
+    "documents": digest(documents),
+    "taken": digest(documents.take([5, 1, -1, 5])),
+    "none": digest(documents.take([])),
+    "batch": digest([train.batch(order)]),
+    "samples": digest(array for k in order for array in pickle.loads(pickle.dumps(train))[k].values()),
+    "padded": digest([padded.batch(range(len(padded)))]),
+    "parts": [[part.sequence for part in train.parts(k)] for k in order[:5]],
+    "lines": [len(line) for line in lines],
+    "blocks": len(packed),
+    "html": documents._repr_html_(),
+    "numba": "numba" in sys.modules,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment that has three packages, and dsindex as `pip install --no-deps` leaves it."""
+    folder = tmp_path_factory.mktemp("light")
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    for package in (numpy, orjson, xxhash, dsindex):
+        here = Path(str(package.__file__)).parent
+        for found in (here, here.with_name(f"{here.name}.libs")):
+            if found.exists():
+                (site / found.name).symlink_to(found)
+    return str(folder / "bin" / "python")
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    known = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
+
+
+def read(python: str) -> dict[str, Any]:
+    ended = run(python, "-c", READ)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.fixture
+def built() -> None:
+    made = build()
+    dsindex.build_index(
+        made, seq_length=16, epochs=2.5, split="90,9,1", keep_partial_validation=True, data_cache_path="cache"
+    )
+    dsindex.convert(made, "x.pbin")
+    Path("docs.jsonl").write_text('{"text": "a"}\n{"text": "and more"}\n')
+    assert run(sys.executable, "-m", "dsindex", "raw-index", "docs.jsonl").returncode == 0
+
+
+@pytest.mark.usefixtures("built")
+def test_three_packages_read_what_all_packages_read(python: str) -> None:
+    light, whole = read(python), read(sys.executable)
+    assert (light.pop("numba"), whole.pop("numba")) == (False, True)
+    assert light == whole
+
+
+@pytest.mark.usefixtures("built")
+def test_three_packages_verify_the_structure(python: str) -> None:
+    code = "import dsindex; print(dsindex.verify('out/docs_text_document', cache='cache'))"
+    shown = run(python, "-c", code).stdout
+    assert "out/docs_text_document: intact\n" in shown
+    assert "checked: index caches against the data" in shown
+    assert "note: tokens, digests and provenance were not checked" in shown
+    whole = run(python, "-m", "dsindex", "verify", "out/docs_text_document.bin")
+    assert (whole.returncode, whole.stderr, "intact" in whole.stdout) == (0, "", True)
+    index = Path(next(iter(Path("cache").glob("*-train-shuffle_index.npy"))))
+    index.write_bytes(index.read_bytes()[:-4] + b"\xff\xff\xff\x00")
+    assert "FOUND: cache/" in run(python, "-c", code).stdout
+    idx = Path("out/docs_text_document.idx")
+    idx.write_bytes(idx.read_bytes()[:-8])
+    damaged = run(python, "-m", "dsindex", "verify", "out/docs_text_document")
+    assert (damaged.returncode, "FOUND: out/docs_text_document.idx" in damaged.stdout) == (1, True)
+
+
+@pytest.mark.parametrize(("command", "package"), [
+    (["-m", "dsindex", "build", "--input", "docs.jsonl"], "rich"),
+    (["-m", "dsindex", "verify", "out/docs_text_document", "--against-source"], "rich"),
+    (["-c", "import dsindex; dsindex.build"], "pydantic"),
+    (["-c", "import dsindex; dsindex.verify('x', against_source=True)"], "pydantic"),
+])  # fmt: skip
+def test_what_is_missing_is_named_with_the_command_that_installs_it(
+    python: str, command: list[str], package: str
+) -> None:
+    ended = run(python, *command)
+    said = f"this needs the package {package!r}, which is not installed; install all that dsindex needs"
+    assert (ended.returncode, ended.stderr.strip().endswith(f"{said}: pip install dsindex")) == (1, True), ended.stderr
+
+
+@pytest.mark.parametrize(("package", "words"), [
+    ("ray", ["--executor", "ray"]),
+    ("pyarrow", []),
+    ("tokenizers", []),
+    ("jq", ["--json-keys", "text=.text | ascii_downcase"]),
+    ("isal", ["--input", "docs.jsonl.gz"]),
+])  # fmt: skip
+def test_a_build_names_the_package_that_it_misses(package: str, words: list[str]) -> None:
+    Path("docs.jsonl.gz").write_bytes(gzip.compress(OWN.docs.read_bytes()))
+    absent = Path("absent", f"{package}.py")  # found before the one that is installed, also by other processes
+    absent.parent.mkdir()
+    absent.write_text(f"""raise ModuleNotFoundError("No module named '{package}'", name='{package}')""")
+    given = ["--input", str(OWN.docs), "--tokenizer-model", str(TOKENIZER), "--append-eod", "--output-prefix", "out/x"]
+    ended = run(sys.executable, "-m", "dsindex", "build", *given, *words, PYTHONPATH="absent")
+    said = f"dsindex build: this needs the package {package!r}, which is not installed; install all that dsindex needs"
+    assert (ended.returncode, f"{said}: pip install dsindex" in ended.stderr) == (1, True), ended.stderr
+    assert "Traceback" not in ended.stderr
