@@ -64,6 +64,9 @@ class IndexOptions(_IndexOptions):
         tokenizer_identifiers: str | os.PathLike[str] | None = None,
         like: str | os.PathLike[str] | None = None,
         dataset_path_as: Sequence[str] | None = None,
+        document_order: str = 'shuffled',
+        document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
+        shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
         no_extra_token: bool = False,
         keep_partial_validation: bool = False,
         mid_level_dataset_surplus: float = 0.005,
@@ -215,6 +218,9 @@ def build_index(
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
+    document_order: str = 'shuffled',
+    document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
+    shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
     no_extra_token: bool = False,
     keep_partial_validation: bool = False,
     mid_level_dataset_surplus: float = 0.005,
@@ -271,6 +277,12 @@ def build_index(
         like: Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it.
         dataset_path_as: Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of
             all.
+        document_order: `shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a
+            document that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of
+            the documents (default: shuffled).
+        document_order_splits: The splits with this order (default: train).
+        shuffle_epochs: Shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves,
+            or none (default: together; never for the orders `length` and FILE).
         no_extra_token: Samples of L tokens, not L + 1 (rare in Megatron).
         keep_partial_validation: Keep valid's last, partial sample.
         mid_level_dataset_surplus: The job's value, for weighted blends (default: 0.005).

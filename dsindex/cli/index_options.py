@@ -31,7 +31,10 @@ _SAMPLES = (
     *("eval_iters", "full_validation", "skip_train", "start_eval_at_iter", "eval_global_batch_size"),
     *("phase_transition_iterations", "rampup_batch_size", "step_batch_size_schedule"),
 )
-_ORDER = ("split", "seed", "no_extra_token", "keep_partial_validation", "mid_level_dataset_surplus")
+_ORDER = (
+    *("split", "seed", "document_order", "document_order_splits", "shuffle_epochs"),
+    *("no_extra_token", "keep_partial_validation", "mid_level_dataset_surplus"),
+)
 _NAMES = ("data_cache_path", "megatron_release", "tokenizer_identifiers", "like", "dataset_path_as", "dataset_class")
 
 

@@ -314,26 +314,24 @@ def build_document_index(
 # Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_build_shuffle_index`.
 
 
-def build_shuffle_index(
-    num_samples: int, *, shuffled_together: int | None = None, rng: np.random.RandomState
-) -> NDArray[Any]:
+def build_shuffle_index(num_samples: int, *, borders: Sequence[int] = (), rng: np.random.RandomState) -> NDArray[Any]:
     """Permute sample ids, advancing `rng` exactly as Megatron does.
 
     Args:
         num_samples: Samples in the index.
-        shuffled_together: Permute [0, shuffled_together) first, then the rest by itself; None for all at once.
+        borders: Samples that are not exchanged with those before them, ascending. Megatron has at most one, the first
+            sample of a final epoch that is shuffled by itself.
         rng: In the state left by build_document_index.
 
     Returns:
         Permutation of range(num_samples), shape [num_samples].
 
-    >>> build_shuffle_index(6, shuffled_together=4, rng=np.random.RandomState(1234))
+    >>> build_shuffle_index(6, borders=[4], rng=np.random.RandomState(1234))
     array([0, 1, 2, 3, 5, 4], dtype=uint32)
     """
     index = np.arange(num_samples, dtype=shuffle_dtype(num_samples))
-    together = num_samples if shuffled_together is None else shuffled_together
-    shuffle_in_place(index[:together], rng=rng)
-    shuffle_in_place(index[together:], rng=rng)
+    for begin, end in itertools.pairwise([0, *borders, num_samples]):
+        shuffle_in_place(index[begin:end], rng=rng)
     return index
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -49,6 +49,38 @@ class SampleRule:
         if not 2 <= self.sequence_length <= np.iinfo(np.int32).max - 1:
             msg = f"expected a sequence length from 2 to {np.iinfo(np.int32).max - 1}, got {self.sequence_length}"
             raise LimitError(msg)
+
+
+ORDER_SETTINGS = ("document_order", "shuffle_epochs", "document_order_digest")
+"""The keys by which the record of a cache tells its order, if it is not Megatron's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentOrder:
+    """The order in which an index has its documents and its samples; by default Megatron's."""
+
+    documents: str = "shuffled"
+    """`shuffled`, `packed`, `length`, or the path of a file with the numbers of the documents."""
+    samples: Literal["together", "separately", "never"] = "together"
+    """Whether samples of different epochs are shuffled together, each epoch by itself, or none."""
+    digest: str | None = None
+    """Digest of the file."""
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether Megatron would build the same index."""
+        return self == STOCK_ORDER
+
+    def as_settings(self) -> dict[str, str]:
+        """Return what the record of a cache has of the order; nothing of Megatron's."""
+        if self.is_stock:
+            return {}
+        values = (self.documents, self.samples, self.digest)
+        return {key: value for key, value in zip(ORDER_SETTINGS, values, strict=True) if value is not None}
+
+
+STOCK_ORDER = DocumentOrder()
+"""Megatron's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

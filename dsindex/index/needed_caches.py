@@ -24,6 +24,8 @@ from dsindex.index.cache import GPT_CLASS, BlendedDescription, GPTDescription
 from dsindex.index.epochs import (
     DOCUMENT_DTYPE,
     SPLIT_NAMES,
+    STOCK_ORDER,
+    DocumentOrder,
     EpochCounts,
     SampleRule,
     SplitMatrix,
@@ -262,11 +264,18 @@ class CacheSettings:
     """Megatron's class of a dataset."""
     multiple_validation_sets: bool = False
     """Whether valid's datasets stay apart; only with a path for each split."""
+    order: DocumentOrder = STOCK_ORDER
+    ordered_splits: tuple[str, ...] = ("train",)
+    """The splits whose documents are in `order`; the others are in Megatron's."""
 
     @property
     def is_automodel(self) -> bool:
         """Whether the job is one of NeMo Automodel, whose descriptions have the tokenizer's name alone."""
         return isinstance(self.tokenizer, str)
+
+    def order_of(self, split: int) -> DocumentOrder:
+        """Return the order of a split's documents."""
+        return self.order if SPLIT_NAMES[split] in self.ordered_splits else STOCK_ORDER
 
     def rule(self, split: int) -> SampleRule:
         """Return the rule by which a split's tokens are cut into samples."""

@@ -195,10 +195,13 @@ def write_slot(slot: CacheSlot, contents: Sequence[Content], record: Mapping[str
 
 
 def has_recorded_files(slot: CacheSlot, record: Mapping[str, Any]) -> bool:
-    """Tell whether a record describes a complete cache whose files exist with the recorded sizes."""
-    if "building" in record or not slot.exists():
-        return False
-    return all([os.path.getsize(path)] == [size for size, _ in _recorded_states(record, path)] for path in slot.paths)
+    """Tell whether a record describes a complete cache whose files have the recorded bytes."""
+    return "building" not in record and slot.exists() and not changed_files(slot, record)
+
+
+def changed_files(slot: CacheSlot, record: Mapping[str, Any]) -> list[str]:
+    """Return the names of files that do not have the recorded bytes."""
+    return [os.path.basename(path) for path in slot.paths if [_state_at(path)] != _recorded_states(record, path)]
 
 
 def write_record(path: str, record: Mapping[str, Any]) -> None:

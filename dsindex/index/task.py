@@ -17,12 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex import __version__
-from dsindex.errors import InputError, LimitError
+from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.index import bigscience
 from dsindex.index.blend import check_draws
 from dsindex.index.cache import CacheFiles, SourceFingerprint, array_bytes, count_tokens, fingerprint, read_lengths
-from dsindex.index.epochs import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype, split_bounds
+from dsindex.index.epochs import (
+    BLEND_DTYPES,
+    DOCUMENT_DTYPE,
+    ORDER_SETTINGS,
+    STOCK_ORDER,
+    DocumentOrder,
+    sample_dtype,
+    shuffle_dtype,
+    split_bounds,
+)
 from dsindex.index.needed_caches import PartCounts
 from dsindex.index.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_slot
 from dsindex.store.reading import is_stored, stored_size
@@ -166,6 +175,7 @@ class GPTIndexTask:
     settings: Mapping[str, Any]
     """Options for the record that the hash does not cover."""
     threads: int = 1
+    order: DocumentOrder = STOCK_ORDER
 
     @property
     def slot(self) -> CacheSlot:
@@ -298,6 +308,7 @@ def _build_dataset(task: GPTIndexTask, started: float) -> BuiltCache:
     source = fingerprint(task.prefix, task.begin, task.end, lengths)
     reused = _is_current(task, source) and not os.path.lexists(slot.lock)
     if not reused:
+        _require_same_order(task)
         make_folder(os.path.dirname(slot.record) or ".")
         with lock_slot(slot):
             reused = _is_current(task, source) or _write_dataset(task, lengths, source)
@@ -313,7 +324,14 @@ def _build_dataset(task: GPTIndexTask, started: float) -> BuiltCache:
 
 
 def build_arrays(
-    lengths: NDArray[np.int32], epochs: EpochCounts, *, begin: int, rule: SampleRule, seed: int, threads: int = 1
+    lengths: NDArray[np.int32],
+    epochs: EpochCounts,
+    *,
+    begin: int,
+    rule: SampleRule,
+    seed: int,
+    threads: int = 1,
+    order: DocumentOrder = STOCK_ORDER,
 ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
     """Build document, sample and shuffle index of the sequences [begin, begin + len(lengths)).
 
@@ -324,20 +342,45 @@ def build_arrays(
         rule: How tokens are cut into samples.
         seed: Seed of the job; one generator serves all three indices, in this order.
         threads: Threads for the sample index.
+        order: The order of documents and samples.
+
+    Raises:
+        InputError: If the order is a file that does not have each document once per epoch.
     """
     from dsindex.index.arrays import build_document_index, build_sample_index, build_shuffle_index
 
     rng = np.random.RandomState(seed)
-    documents = build_document_index(
-        begin, begin + len(lengths), epochs.num_epochs, rng=rng, separate_final_epoch=epochs.separate_final_epoch
-    )
+    if order.is_stock:
+        documents = build_document_index(
+            begin, begin + len(lengths), epochs.num_epochs, rng=rng, separate_final_epoch=epochs.separate_final_epoch
+        )
+    else:
+        from dsindex.index.document_order import build_ordered_document_index
+
+        documents = build_ordered_document_index(
+            lengths, epochs.num_epochs, begin=begin, sequence_length=rule.sequence_length, order=order, rng=rng
+        )
     samples = build_sample_index(lengths, documents, epochs.num_samples, rule=rule, begin=begin, threads=threads)
-    order = build_shuffle_index(epochs.num_samples, shuffled_together=epochs.shuffled_together, rng=rng)
-    return documents, samples, order
+    if order.samples == "never":
+        return documents, samples, np.arange(epochs.num_samples, dtype=shuffle_dtype(epochs.num_samples))
+    borders = [epochs.shuffled_together] if epochs.separate_final_epoch else []
+    if order.samples == "separately":
+        # The first samples that begin in each epoch.
+        first = (-(-epoch * epochs.tokens_per_epoch // rule.sequence_length) for epoch in range(1, epochs.num_epochs))
+        borders = [min(sample, epochs.num_samples) for sample in first]
+    return documents, samples, build_shuffle_index(epochs.num_samples, borders=borders, rng=rng)
 
 
 def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: SourceFingerprint) -> bool:
-    arrays = build_arrays(lengths, task.epochs, begin=task.begin, rule=task.rule, seed=task.seed, threads=task.threads)
+    arrays = build_arrays(
+        lengths,
+        task.epochs,
+        begin=task.begin,
+        rule=task.rule,
+        seed=task.seed,
+        threads=task.threads,
+        order=task.order,
+    )
     described = () if task.description is None else (task.description.encode(),)
     record = {**_made_by(), "settings": dict(task.settings), "source": source.as_record()}
     return write_slot(task.slot, (*arrays, *described), record)
@@ -345,6 +388,41 @@ def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: Sourc
 
 def _made_by() -> dict[str, Any]:
     return {"dsindex": __version__, "numpy": np.__version__}
+
+
+def _require_same_order(task: GPTIndexTask) -> None:
+    """Refuse to replace a cache of another document order: a job would train on something else under the same name.
+
+    Raises:
+        OutputError: If there is one.
+    """
+    there, wanted = recorded_order(read_record(task.slot.record)), task.order.as_settings()
+    if there is not None and there != wanted and task.slot.exists():
+        raise OutputError(
+            f"{task.slot.paths[0]}: the cache of this name has {show_order(there)}, not {show_order(wanted)}; "
+            "Megatron's names do not tell document orders apart: choose another --data-cache-path, or move it away"
+        )
+
+
+def recorded_order(record: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Return the document order in a cache's record, as `DocumentOrder.as_settings`; None without a record."""
+    settings = (record or {}).get("settings")
+    if not isinstance(settings, dict):
+        return None
+    return {key: str(value) for key, value in settings.items() if key in ORDER_SETTINGS}
+
+
+def show_order(settings: Mapping[str, str]) -> str:
+    """Return a recorded document order in words.
+
+    >>> show_order({}), show_order({"document_order": "packed", "shuffle_epochs": "separately"})
+    ("Megatron's document order", "the document order 'packed', epochs shuffled separately")
+    """
+    if not settings:
+        return "Megatron's document order"
+    shuffled = settings.get("shuffle_epochs", "together")
+    how = {"together": "", "separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
+    return f"the document order {settings.get('document_order')!r}{how.get(shuffled, '')}"
 
 
 def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:

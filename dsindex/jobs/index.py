@@ -32,9 +32,9 @@ from dsindex.execution.local import available_cpus
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, CacheFiles, cache_files, read_description, source_changes
-from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
+from dsindex.index.epochs import ORDER_SETTINGS, SPLIT_NAMES, WHOLE, Part
 from dsindex.index.job_tokenizer import describe_tokenizers
-from dsindex.index.slot import read_record
+from dsindex.index.slot import changed_files, read_record
 from dsindex.index.task import (
     BlendIndexTask,
     BuiltCache,
@@ -44,7 +44,9 @@ from dsindex.index.task import (
     build_index_cache,
     check_memory,
     count_parts,
+    recorded_order,
     show_bytes,
+    show_order,
 )
 from dsindex.jobs.index_caches import (
     NO_IDENTIFIERS,
@@ -127,8 +129,14 @@ def explain_cache(
     if not os.path.isdir(folder):
         return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
     if files.exist():
-        faults = _faults(files, wanted, prefix, settings)
+        record = read_record(files.record)
+        faults = _faults(files, record, wanted, prefix, settings)
         said = faults or ["the job finds this cache and builds nothing"]
+        if order := recorded_order(record):
+            said.append(
+                f"this name holds {show_order(order)}: a job that misses it trains on another order without a word; "
+                "start the job with --dataloader-defer-npy-index-mmap, with which a missing file is an error"
+            )
         return Finding(name=name, found=True, sound=not faults, sentences=tuple(said))
     missing = [path for path in (files.description, *map(files.array, files.arrays)) if not os.path.isfile(path)]
     if len(missing) <= len(files.arrays):
@@ -140,12 +148,15 @@ def explain_cache(
 
 
 def _faults(
-    files: CacheFiles, wanted: Mapping[str, Any], prefix: str | None, settings: Mapping[str, Any] | None
+    files: CacheFiles,
+    record: Mapping[str, Any] | None,
+    wanted: Mapping[str, Any],
+    prefix: str | None,
+    settings: Mapping[str, Any] | None,
 ) -> list[str]:
     """Return sentences about changes that Megatron's hash does not cover."""
-    if wanted["class"] == BLENDED_CLASS:
+    if record is None and wanted["class"] == BLENDED_CLASS:
         return []
-    record = read_record(files.record)
     if record is None:
         # Without a record, all that can be detected is that the data are newer.
         idx = f"{prefix}.idx"
@@ -155,16 +166,32 @@ def _faults(
         return []
     if "building" in record:
         return ["dsindex was stopped while building this cache; build it again"]
+    if changed := changed_files(files.slot, record):
+        what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
+        return [f"{what}; move it away and build it again"]
+    faults = _other_settings(record, settings or {})
+    if prefix is not None and isinstance(record.get("source"), dict):
+        faults += source_changes(prefix, record["source"])
+    return faults
+
+
+def _other_settings(record: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Return sentences about options of the job with which its cache was not built."""
     faults = []
-    for key, value in (settings or {}).items():
+    for key in [key for key in settings if key not in ORDER_SETTINGS]:
+        value = settings[key]
         built = record.get("settings", {}).get(key)
         if built != value:
             faults.append(
                 f"the job finds this cache, but {UNHASHED.get(key, key)} was {built} when it was built and is {value} "
                 "now; the hash does not cover that: build it again, or change the job"
             )
-    if prefix is not None and isinstance(record.get("source"), dict):
-        faults += source_changes(prefix, record["source"])
+    there, asked = recorded_order(record), {key: settings[key] for key in ORDER_SETTINGS if key in settings}
+    if there is not None and asked and there != asked:
+        faults.append(
+            f"the job finds this cache, but it has {show_order(there)}, not {show_order(asked)}; choose another "
+            "--data-cache-path for that"
+        )
     return faults
 
 
@@ -346,6 +373,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
         _check_room(tasks)
+        _check_order(tasks)
         results = _run(executor, build_index_cache, tasks)
         if config.per_dataset_sequences_path is not None:
             notes.append(_write_sequences(config.per_dataset_sequences_path, _prefixes_of_job(config, counts)))
@@ -411,6 +439,15 @@ def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) 
         for prefix, parts in wanted.items()
     ]
     return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))
+
+
+def _check_order(tasks: Sequence[IndexTask]) -> None:
+    """Refuse a file that is no order of the documents, before the first cache is built."""
+    for task in tasks:
+        if isinstance(task, GPTIndexTask) and task.order.digest is not None:
+            from dsindex.index.document_order import read_order  # loads numba
+
+            read_order(task.order.documents, task.begin, task.end - task.begin, task.epochs.num_epochs)
 
 
 def _check_room(tasks: Sequence[IndexTask]) -> None:

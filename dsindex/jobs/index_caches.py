@@ -25,6 +25,7 @@ from dsindex.index.cache import (
 from dsindex.index.epochs import (
     SPLIT_NAMES,
     WHOLE,
+    DocumentOrder,
     SplitMatrix,
     count_epochs,
     normalise,
@@ -43,8 +44,9 @@ from dsindex.index.needed_caches import (
     samples_for_training,
 )
 from dsindex.index.task import BlendIndexTask, GPTIndexTask, IndexTask
-from dsindex.options.index import DEFAULT_SPLIT, job_path, local_path, parse_replacements
+from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS, job_path, local_path, parse_replacements
 from dsindex.store.config_files import read_object
+from dsindex.store.reading import digest_file
 from dsindex.store.storage import open_file
 from dsindex.store.urls import absolute, refuse_address
 
@@ -162,7 +164,22 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
         tokenizer=tokenizer,
         class_name=config.dataset_class,
         multiple_validation_sets=config.multiple_validation_sets,
+        order=_document_order(config),
+        ordered_splits=config.document_order_splits,
     )
+
+
+def _document_order(config: IndexConfig) -> DocumentOrder:
+    """Return the order that the options ask for.
+
+    Raises:
+        InputError: If its file cannot be read.
+    """
+    if config.document_order in DOCUMENT_ORDERS:
+        samples = config.shuffle_epochs or ("never" if config.document_order == "length" else "together")
+        return DocumentOrder(documents=config.document_order, samples=samples)
+    path = absolute(config.document_order)
+    return DocumentOrder(documents=path, samples=config.shuffle_epochs or "never", digest=digest_file(path))
 
 
 def _job_identifiers(config: IndexConfig, described: Any) -> Any:  # noqa: ANN401 - whatever a description says
@@ -237,6 +254,11 @@ def find_index_caches(
         return _plan_bigscience(config, settings, counts, threads)
     if config.layout == "maxtext":
         return _plan_maxtext(config, settings, counts, threads)
+    if settings.order.digest is not None and len(counts) > 1:
+        raise InputError(
+            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
+            f"{len(counts)}; leave the order to `packed`, or index each dataset by itself"
+        )
     if settings.matrix is not None:
         blends = [blend if part is not None else None for blend, part in zip(blends, settings.matrix, strict=True)]
     as_typed = job_paths(config, list(counts))
@@ -410,8 +432,14 @@ def _dataset_task(
         files=files,
         description=text,
         # What is not part of a cache's name.
-        settings={"extra_token": rule.extra_token, "keep_partial": rule.keep_partial, "threshold": rule.threshold},
+        settings={
+            "extra_token": rule.extra_token,
+            "keep_partial": rule.keep_partial,
+            "threshold": rule.threshold,
+            **settings.order_of(split).as_settings(),
+        },
         threads=threads,
+        order=settings.order_of(split),
     )
 
 

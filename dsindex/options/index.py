@@ -18,7 +18,7 @@ from dsindex.options.build import BuildConfig
 from dsindex.options.config import ExecutorConfig, LocalPath, SequenceLength, TrainingLength, validated
 from dsindex.options.declare import option
 from dsindex.options.numbers import MEGATRON_COUNT
-from dsindex.store.urls import refuse_cache_url
+from dsindex.store.urls import refuse_cache_url, refuse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,6 +90,8 @@ def _take_class(merged: dict[str, Any]) -> None:
         merged["dataset_class"] = FIM_CLASS
 
 
+DOCUMENT_ORDERS = ("shuffled", "packed", "length")
+
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
 
@@ -143,6 +145,12 @@ def _iterations(value: object) -> object:
 
 def _three(value: object) -> object:
     return tuple(value.split()) if isinstance(value, str) else value
+
+
+def _order(value: str) -> str:
+    if value not in DOCUMENT_ORDERS and not value.endswith((".npy", ".parquet")):
+        raise ValueError(f"expected {', '.join(DOCUMENT_ORDERS)}, or a file .npy or .parquet, got {show_value(value)}")
+    return value if value in DOCUMENT_ORDERS else refuse_url(value)
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
@@ -216,6 +224,21 @@ class IndexOptions(TrainingLength):
     dataset_path_as: Words | None = option(
         None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
     )
+    document_order: Annotated[str, AfterValidator(_order)] = option(
+        "shuffled",
+        "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document "
+        "that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the "
+        "documents (default: shuffled)",
+        "ORDER",
+    )
+    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
+        ("train",), "the splits with this order (default: train)", "SPLIT"
+    )
+    shuffle_epochs: Literal["together", "separately", "never"] | None = option(
+        None,
+        "shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none "
+        "(default: together; never for the orders `length` and FILE)",
+    )
     no_extra_token: bool = option(default=False, help="samples of L tokens, not L + 1 (rare in Megatron)")
     keep_partial_validation: bool = option(default=False, help="keep valid's last, partial sample")
     mid_level_dataset_surplus: float = option(
@@ -261,6 +284,11 @@ class IndexConfig(ExecutorConfig, IndexOptions):
         help="build nothing: show for each cache whether the job would find it, and if not, which settings differ",
     )
     check: bool = option(default=False, help="build nothing: show what would be built, and its size")
+
+    @property
+    def has_own_order(self) -> bool:
+        """Whether documents or samples are in another order than Megatron's."""
+        return self.document_order != "shuffled" or self.shuffle_epochs not in {None, "together"}
 
     @property
     def has_paths_per_split(self) -> bool:
@@ -319,6 +347,12 @@ class IndexConfig(ExecutorConfig, IndexOptions):
             f"--layout {self.layout} has one --data-path for all splits": other and per_split,
             f"--layout {self.layout} always has the extra token and drops partial samples": other
             and (self.no_extra_token or self.keep_partial_validation),
+            f"--document-order and --shuffle-epochs need Megatron's caches; leave out --layout {self.layout}": (
+                other and self.has_own_order
+            ),
+            "--document-order and --shuffle-epochs were not tried with --fim-data; leave one of them out": (
+                self.dataset_class != "GPTDataset" and self.has_own_order
+            ),
             f"--layout {self.layout} has no phases; leave out --phase-transition-iterations": other
             and bool(self.phase_transition_iterations),
             f"--explain needs Megatron's caches; in --layout {self.layout} the file names hold all settings": other

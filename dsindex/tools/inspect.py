@@ -27,6 +27,7 @@ from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, read_description, source_changes
+from dsindex.index.cuts import count_cuts
 from dsindex.index.slot import read_record
 from dsindex.json_text import decode_json
 from dsindex.store.journal import ledger_path
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.gpt import GPTDataset
     from dsindex.formats.token_copy import Tokens
+    from dsindex.index.cuts import Cuts
     from dsindex.tools.inspect_kinds import Subject
     from dsindex.tools.inspect_origin import LengthSummary
 
@@ -137,7 +139,18 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
     view.prefix = _datasets_of(view.dataset)[0].prefix
     view.facts["split"] = chosen or "the only one"
     view.facts["samples"] = len(opened)
+    datasets = view.dataset.datasets if isinstance(view.dataset, BlendedDataset) else (view.dataset,)
+    for dataset in datasets:
+        label = "documents cut" + (f", {os.path.basename(dataset.dataset.prefix)}" if len(datasets) > 1 else "")
+        with contextlib.suppress(IndexError):  # the sample below says what is wrong with the cache
+            view.facts[label] = cuts_of(dataset).lines()
     return view
+
+
+def cuts_of(dataset: GPTDataset) -> Cuts:
+    """Count the documents that the borders of a dataset's samples cut."""
+    lengths, samples = dataset.dataset.sequence_lengths, max(0, len(dataset.sample_index) - 1)
+    return count_cuts(lengths, dataset.document_index, sequence_length=dataset.sequence_length, num_samples=samples)
 
 
 def _describe(description: dict[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from dsindex.index.cache import (
     source_changes,
 )
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
-from dsindex.index.slot import read_record
+from dsindex.index.slot import changed_files, read_record
 from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
@@ -160,6 +160,9 @@ def _check_dataset(
         tokens = count_tokens(index.sequence_lengths[begin:end])
         yield from _check_counts(identifiers, len(documents) // max(1, end - begin), tokens, len(order), length)
     record = read_record(files.record)
+    if record is not None and "building" not in record:
+        for name in changed_files(files.slot, record):
+            yield f"{name} changed since dsindex wrote it"
     if record is not None and isinstance(record.get("source"), dict):
         try:
             yield from source_changes(prefix, record["source"])

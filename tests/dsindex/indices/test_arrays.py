@@ -195,6 +195,6 @@ def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch: pytest.Mo
 
 
 def test_shuffle_index_permutes_its_two_parts_by_themselves() -> None:
-    order = build_shuffle_index(100, shuffled_together=60, rng=np.random.RandomState(5))
+    order = build_shuffle_index(100, borders=[60], rng=np.random.RandomState(5))
     assert sorted(order[:60]) == list(range(60))
     assert sorted(order[60:]) == list(range(60, 100))

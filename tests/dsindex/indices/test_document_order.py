@@ -1,0 +1,196 @@
+"""Document orders other than Megatron's, against what they promise."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsindex.errors import FormatError, InputError
+from dsindex.index.document_order import GROUP
+from dsindex.index.epochs import DocumentOrder, SampleRule, count_epochs
+from dsindex.index.task import build_arrays
+
+PACKED = DocumentOrder(documents="packed")
+
+
+def build(lengths, order=PACKED, *, length=512, epochs=2, begin=0, seed=1234, threads=1):
+    lengths = np.asarray(lengths, np.int32)
+    rule = SampleRule(sequence_length=length)
+    tokens = int(lengths.sum())
+    counts = count_epochs(tokens, max(0, epochs * tokens - 1) // length, rule=rule, place="test")
+    return build_arrays(lengths, counts, begin=begin, rule=rule, seed=seed, threads=threads, order=order), counts
+
+
+def count_cut(lengths, documents, length):
+    """Return how many documents of at most `length` tokens a border cuts, and how many cuts of others are too many."""
+    own = np.asarray(lengths)[documents].astype(np.int64)
+    ends = np.cumsum(own)
+    borders = np.where(own > 0, (ends - 1) // length - (ends - own) // length, 0)
+    is_short = own <= length
+    needed = np.maximum(0, -(-own // length) - 1)
+    return int((borders[is_short] > 0).sum()), int((borders - needed)[~is_short].sum())
+
+
+def lognormal(count, mean, spread):
+    return np.maximum(1, np.random.default_rng(7).lognormal(mean, spread, count)).astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "spread", "length", "most_extra"),
+    [
+        pytest.param(20_000, 5.5, 1.0, 2048, 0.05, id="prose"),
+        pytest.param(20_000, 7.5, 1.5, 2048, 0.05, id="long"),
+        pytest.param(20_000, 6.5, 1.2, 512, 0.05, id="short-samples"),
+        pytest.param(GROUP + 50_000, 5.5, 1.0, 2048, 0.05, id="groups"),
+    ],
+)
+def test_packed_samples_end_where_documents_end(count, mean, spread, length, most_extra):
+    lengths = lognormal(count, mean, spread)
+    (stock, *_), _ = build(lengths, DocumentOrder(), length=length)
+    (documents, *_), counts = build(lengths, length=length)
+    assert (np.sort(documents.reshape(counts.num_epochs, -1)) == np.arange(count)).all()
+    short, extra = count_cut(lengths, documents, length)
+    stock_short, stock_extra = count_cut(lengths, stock, length)
+    assert stock_short > count / 10
+    assert short <= 1
+    assert extra <= most_extra * stock_extra
+
+
+@given(
+    lengths=st.lists(st.integers(0, 60), max_size=200),
+    length=st.integers(2, 50),
+    epochs=st.integers(1, 3),
+    begin=st.integers(0, 3),
+)
+def test_packed_epochs_are_permutations(lengths, length, epochs, begin):
+    if not sum(lengths):
+        lengths = [*lengths, 1]
+    (documents, samples, shuffle), counts = build(lengths, length=length, epochs=epochs, begin=begin)
+    by_epoch = np.sort(documents.reshape(counts.num_epochs, -1))
+    assert (by_epoch == np.arange(begin, begin + len(lengths))).all()
+    assert np.sort(shuffle).tolist() == list(range(counts.num_samples))
+    assert len(samples) == counts.num_samples + 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cut"),
+    [
+        pytest.param([8] * 50, 0, id="equal-to-L"),
+        pytest.param([16, 24, 8] * 20, 0, id="multiples-of-L"),
+        pytest.param([1, 7] * 50, 0, id="complements"),
+        pytest.param([3, 3, 2] * 50, 0, id="triples"),
+        pytest.param([1] * 200, 0, id="ones"),
+        pytest.param([5] * 80, 40, id="no-exact-sum"),
+        pytest.param([5, 11] * 40, 0, id="long-ones-fill"),
+    ],
+)
+def test_exact_sums_are_found(lengths, cut):
+    (documents, *_), _ = build(lengths, length=8, epochs=1)
+    assert count_cut(lengths, documents, 8)[0] <= cut
+
+
+def test_order_depends_on_the_seed_alone():
+    lengths = lognormal(3000, 5.5, 1.0)
+    one = build(lengths)[0]
+    assert all((a == b).all() for a, b in zip(one, build(lengths, threads=4)[0], strict=True))
+    assert (one[0] != build(lengths, seed=1)[0][0]).any()
+    assert hashlib.md5(one[0].tobytes()).hexdigest() == "a8c97b31dcf10aa1c0e5ebcff2db3338"
+
+
+def test_position_in_training_does_not_depend_on_length():
+    lengths = lognormal(60_000, 5.5, 1.0)
+    (documents, _, shuffle), counts = build(lengths, epochs=1, length=2048)
+    place = np.empty(counts.num_samples, np.int64)
+    place[shuffle] = np.arange(counts.num_samples)  # when each sample is read
+    starts = np.cumsum(lengths[documents], dtype=np.int64) - lengths[documents]
+    read = place[np.minimum(starts // 2048, counts.num_samples - 1)]
+    decile = np.argsort(np.argsort(lengths[documents])) * 10 // len(lengths)
+    for number in range(10):
+        mean = read[decile == number].mean() / counts.num_samples
+        assert mean == pytest.approx(0.5, abs=0.02)
+    # Inside samples as well, no length comes first.
+    inside = (starts % 2048 + lengths[documents] / 2)[lengths[documents] < 1024]
+    own = lengths[documents][lengths[documents] < 1024]
+    assert abs(np.corrcoef(inside, own)[0, 1]) < 0.1
+
+
+def test_partners_change_from_epoch_to_epoch():
+    lengths = lognormal(5000, 5.5, 1.0)
+    (documents, *_), counts = build(lengths, epochs=4, length=1024)
+    starts = np.cumsum(lengths[documents], dtype=np.int64) - lengths[documents]
+    pairs = []
+    for epoch in np.split(np.arange(len(documents)), counts.num_epochs):
+        by_sample = {}
+        for place in epoch:
+            by_sample.setdefault(starts[place] // 1024, []).append(int(documents[place]))
+        pairs.append({(a, b) for own in by_sample.values() for a in own for b in own if a < b})
+    assert len(set.intersection(*pairs)) < 0.0005 * len(pairs[0])
+    assert len(pairs[0] & pairs[1]) < 0.02 * len(pairs[0])
+
+
+@pytest.mark.parametrize("documents", ["shuffled", "packed"])
+def test_epochs_shuffled_separately_are_read_one_after_another(documents):
+    lengths = lognormal(2000, 5.5, 1.0)
+    order = DocumentOrder(documents=documents, samples="separately")
+    (index, _, shuffle), counts = build(lengths, order, epochs=3)
+    first = [-(-epoch * int(lengths.sum()) // 512) for epoch in range(counts.num_epochs)] + [counts.num_samples]
+    for begin, end in itertools.pairwise(first):
+        assert np.sort(shuffle[begin:end]).tolist() == list(range(begin, end))
+    assert (shuffle != np.arange(len(shuffle))).any()
+    assert len(index) == 3 * len(lengths)
+
+
+def test_shortest_documents_come_first():
+    lengths = lognormal(500, 5.5, 1.0)
+    (index, _, shuffle), _ = build(lengths, DocumentOrder(documents="length", samples="never"))
+    for epoch in index.reshape(-1, 500):
+        assert (np.diff(lengths[epoch]) >= 0).all()
+    assert shuffle.tolist() == list(range(len(shuffle)))
+
+
+def file_order(path, numbers):
+    if path.suffix == ".npy":
+        np.save(path, np.asarray(numbers))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"score": np.zeros(len(numbers)), "document": numbers}), path)
+    return DocumentOrder(documents=str(path), samples="never", digest="known")
+
+
+@pytest.mark.parametrize("name", ["order.npy", "order.parquet"])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_order_of_a_file(tmp_path, name, epochs):
+    lengths = lognormal(300, 5.5, 1.0)
+    numbers = np.concatenate([np.random.default_rng(e).permutation(300) + 5 for e in range(epochs)])
+    (index, *_), _ = build(lengths, file_order(tmp_path / name, numbers), begin=5)
+    assert index.tolist() == np.tile(numbers, 2 // epochs).tolist()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([0, 1, 2], r"of one epoch \(4\) or of all 2 \(8\), got 3"),
+        ([0, 1, 2, 4], "from 0 to 3, got 4 at place 3"),
+        ([0, 1, 2, -1], "from 0 to 3, got -1"),
+        ([0, 1, 2, 2], "each once per epoch, got 2 2 times in epoch 0"),
+        ([0, 1, 2, 3, 0, 1, 1, 3], "got 1 2 times in epoch 1"),
+        ([0.0, 1.0, 2.0, 3.0], "one column of integers, got float64"),
+    ],
+)
+def test_order_of_a_file_is_checked(tmp_path, numbers, said):
+    with pytest.raises((InputError, FormatError), match=said):
+        build([600, 500, 700, 800], file_order(tmp_path / "order.npy", numbers))
+
+
+def test_order_of_a_file_is_no_pickle(tmp_path):
+    np.save(tmp_path / "order.npy", np.array([{}], dtype=object))
+    order = DocumentOrder(documents=str(tmp_path / "order.npy"), samples="never", digest="known")
+    with pytest.raises(FormatError, match="cannot be read"):
+        build([600, 500, 700, 800], order)
