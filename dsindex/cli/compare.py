@@ -11,15 +11,12 @@ from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, 
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.config import UsageError
-from dsindex.tools.compare import run_compare
-from dsindex.tools.compare_caches import are_caches, run_compare_caches
+from dsindex.tools.compare import are_caches, compare_caches, run_compare
 
 if TYPE_CHECKING:
     import argparse
 
-    from dsindex.tools.compare import CompareReport, Excerpt
-    from dsindex.tools.compare_caches import CacheReport, IndexDifference, SplitComparison
-    from dsindex.tools.compare_rules import Edges
+    from dsindex.tools.compare import CacheReport, CompareReport, Edges, Excerpt, IndexDifference, SplitComparison
 
 DESCRIPTION = """\
 Tell whether two datasets have the same tokens, and if not, where they first differ and by which rule:
@@ -62,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if are_caches(options.first, options.second):
         if options.tokenizer_model is not None:
             raise UsageError("--tokenizer-model does not apply to index caches, which have no texts")
-        caches = run_compare_caches(options.first, options.second)
+        caches = compare_caches(options.first, options.second)
         if options.json:
             write_json(sys.stdout, {"is_same": caches.is_same, **asdict(caches)})
         else:

@@ -4,49 +4,504 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import xxhash
 
 from dsindex.datasets.decoding import decode_tokens
-from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, TEXT_SUFFIX, caches_by_split
 from dsindex.datasets.origins import find_document_origins
-from dsindex.datasets.pbin import PbinDocuments
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.execution.local import map_ahead
+from dsindex.index.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
 from dsindex.store.reading import is_stored
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.compare_caches import first_unequal
-from dsindex.tools.compare_rules import (
-    Difference,
-    Documents,
-    Edges,
-    count_bare,
-    find_bare_difference,
-    find_difference,
-    num_documents,
-    propose_edges,
-    read_document,
-)
+from dsindex.tools.inspect_kinds import IndexedStore, PackedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
-    from dsindex.tools.compare_rules import Dataset
+    from dsindex.formats.token_copy import Tokens
+    from dsindex.tools.inspect_kinds import TokenStore
+
+
+# The first item in which two large arrays differ, block by block on all CPUs.
+
+BLOCK = 1 << 21
+"""Items that are compared at once."""
+BLOCKS_AHEAD = 4
+"""Blocks that are compared before it is known whether an earlier one differs, for each CPU."""
+
+
+def first_unequal(one: Tokens, other: Tokens, *, on_progress: Callable[[int], None] | None = None) -> int | None:
+    """Return the first position at which two arrays differ, within the shorter one; None if there is none.
+
+    Args:
+        one: An array of any integer type, which may be mapped; shape [n], or [n, m] to compare rows.
+        other: Another one; types may differ.
+        on_progress: Called with the number of items that are the same, from time to time.
+    """
+    size = min(len(one), len(other))
+
+    def compare(begin: int) -> int | None:
+        end = min(begin + BLOCK, size)
+        unequal = one[begin:end] != other[begin:end]
+        if not unequal.any():
+            return None
+        return begin + int(np.argmax(unequal if unequal.ndim == 1 else unequal.any(axis=1)))
+
+    cpus = os.cpu_count() or 1
+    for begin, found in map_ahead(compare, range(0, size, BLOCK), threads=cpus, ahead=BLOCKS_AHEAD * cpus):
+        if found is not None:
+            return found
+        if on_progress is not None:
+            on_progress(min(begin + BLOCK, size))
+    return None
+
+
+# Compare index caches of dsindex or Megatron: the first item of each index that differs, and the settings that do.
+
+SPLITS = ["train", "valid", "test"]
+"""In the order in which they are compared."""
+SHAPES: dict[str, tuple[int | None, ...]] = {"sample_index": (None, 2)}
+"""Shapes of the 2-D indices."""
+
+
+Key: TypeAlias = "tuple[int | None, str]"
+"""Number of the dataset in a blend, None for the blend itself, and the name of the index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDifference:
+    """An index that differs."""
+
+    dataset: int | None
+    """Number of the dataset in a blend, from 0; None for the blend's own indices and without a blend."""
+    index: str
+    lengths: tuple[int, int]
+    position: int | None
+    """The first item that differs; None if the shorter one is the beginning of the longer."""
+    values: tuple[list[int], list[int]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitComparison:
+    """The caches of one split on both sides."""
+
+    split: str
+    paths: tuple[str | None, str | None]
+    """Their descriptions; None where there is no cache of the split."""
+    num_indices: int
+    differences: tuple[IndexDifference, ...]
+    settings: tuple[tuple[str, str, str], ...]
+    """Names of what the descriptions differ in, with both values."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all indices are the same, whatever the settings."""
+        return None not in self.paths and not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReport:
+    """What was found."""
+
+    paths: tuple[str, str]
+    splits: tuple[SplitComparison, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all splits have the same indices."""
+        return all(split.is_same for split in self.splits)
+
+
+def are_caches(first: str, second: str) -> bool:
+    """Whether two paths are index caches: descriptions, or folders with some.
+
+    Raises:
+        InputError: If only one of them is.
+    """
+    one, other = (
+        path.endswith(DESCRIPTION_SUFFIX) or (os.path.isdir(path) and bool(_descriptions(path)))
+        for path in (first, second)
+    )
+    if one != other:
+        cache, wrong = (first, second) if one else (second, first)
+        msg = f"{wrong}: expected an index cache to compare with {cache}, got something else; give two of one kind"
+        raise InputError(msg)
+    return one
+
+
+def compare_caches(first: str, second: str) -> CacheReport:
+    """Compare the index caches of two folders split by split, or those of two descriptions.
+
+    Raises:
+        InputError: If a folder has several caches of a split.
+        FormatError: If a file is missing or damaged.
+    """
+    one, other = _by_split(first), _by_split(second)
+    if len(one) == len(other) == 1 and one.keys() != other.keys():  # two descriptions, each of another split
+        [(split, path)], [(split_there, path_there)] = one.items(), other.items()
+        compared = [_compare(f"{split} and {split_there}", path, path_there)]
+    else:
+        splits = sorted(
+            one.keys() | other.keys(),
+            key=lambda split: (SPLITS.index(split) if split in SPLITS else len(SPLITS), split),
+        )
+        compared = [_compare(split, one.get(split), other.get(split)) for split in splits]
+    return CacheReport(paths=(first, second), splits=tuple(compared))
+
+
+def _descriptions(folder: str) -> list[str]:
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{DESCRIPTION_SUFFIX}")))
+
+
+def _by_split(path: str) -> dict[str, str]:
+    """Return the description of each split's cache.
+
+    Raises:
+        InputError: If there are several of a split.
+        FormatError: If a description is damaged.
+    """
+    known = {each: read_description(each) for each in (_descriptions(path) if os.path.isdir(path) else [path])}
+    found = {}
+    for split, paths in caches_by_split(known).items():
+        if len(paths) > 1:
+            msg = f"{path}: expected one index cache of the split {split}, got {len(paths)}: {', '.join(paths)}; "
+            raise InputError(f"{msg}give the path of one")
+        found[split] = paths[0]
+    return found
+
+
+def _compare(split: str, first: str | None, second: str | None) -> SplitComparison:
+    if first is None or second is None:
+        return SplitComparison(split=split, paths=(first, second), num_indices=0, differences=(), settings=())
+    descriptions = read_description(first), read_description(second)
+    sides = [dict(_indices(path, description)) for path, description in zip((first, second), descriptions, strict=True)]
+    one, other = sides
+    found = [_difference(*key, one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
+    return SplitComparison(
+        split=split,
+        paths=(first, second),
+        num_indices=len(found),
+        differences=tuple(each for each in found if each is not None),
+        settings=tuple(_settings(*descriptions)),
+    )
+
+
+def _indices(path: str, description: Mapping[str, Any]) -> Iterator[tuple[Key, NDArray[Any]]]:
+    """Yield each index of a cache, and those of a blend's datasets."""
+    yield from (((None, name), array) for name, array in _arrays(path, description))
+    for number, part in enumerate(description.get("datasets", ())):
+        own = find_description(os.path.dirname(path), part)
+        yield from (((number, name), array) for name, array in _arrays(own, part))
+
+
+def _arrays(path: str, description: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the indices beside a description, whose name need not be its hash."""
+    for name in GPT_ARRAYS if description["class"] == GPT_CLASS else BLENDED_ARRAYS:
+        array = f"{path.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
+        yield name, open_index_array(array, what=f"a {name.replace('_', ' ')}", shape=SHAPES.get(name, (None,)))
+
+
+def _difference(
+    dataset: int | None, name: str, one: NDArray[Any] | None, other: NDArray[Any] | None
+) -> IndexDifference | None:
+    lengths = (0 if one is None else len(one), 0 if other is None else len(other))
+    position = None if one is None or other is None else first_unequal(one, other)
+    if position is None or one is None or other is None:
+        same = one is not None and other is not None and lengths[0] == lengths[1]
+        return (
+            None if same else IndexDifference(dataset=dataset, index=name, lengths=lengths, position=None, values=None)
+        )
+    values = (one[position].reshape(-1).tolist(), other[position].reshape(-1).tolist())
+    return IndexDifference(dataset=dataset, index=name, lengths=lengths, position=position, values=values)
+
+
+def _settings(one: Mapping[str, Any], other: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield what two descriptions differ in; the datasets of blends are compared one by one."""
+    for name in dict.fromkeys((*one, *other)):
+        mine, theirs = one.get(name), other.get(name)
+        if mine == theirs:
+            continue
+        if name != "datasets" or not isinstance(mine, list) or not isinstance(theirs, list):
+            yield f"{before}{name}", str(mine), str(theirs)
+            continue
+        if len(mine) != len(theirs):
+            yield f"{before}datasets", str(len(mine)), str(len(theirs))
+        for number, (part, other_part) in enumerate(zip(mine, theirs, strict=False)):
+            yield from _settings(part, other_part, f"dataset {number}: ")
+
+
+# Where two datasets differ, as arrays of tokens and ends of documents.
+
+BLOCK_ENDS = 1 << 20
+"""Documents whose ends are compared at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first document in which two datasets differ."""
+
+    documents: tuple[int | None, int | None]
+    """Its number in each; None where there is no such document."""
+    token: int
+    """Position of the first token that differs, counted without what the rules take off."""
+
+
+def find_difference(
+    one: TokenStore, other: TokenStore, *, on_progress: Callable[[int], None] | None = None
+) -> Difference | None:
+    """Return the first document in which two datasets differ; None if all are the same.
+
+    Args:
+        one: The documents of one dataset.
+        other: Those of another one; token types may differ.
+        on_progress: Called with the number of documents that are the same, from time to time.
+    """
+
+    def advance(tokens: int) -> None:
+        if on_progress is not None:
+            on_progress(one.document_at(tokens - 1) + 1)
+
+    shared = min(one.num_documents, other.num_documents)
+    by_end = _first_unequal_end(one, other, shared)
+    # Up to there both have the same boundaries, so the first token that differs is in a document with one number.
+    limit = min(one.end(min(by_end, shared - 1)), other.end(min(by_end, shared - 1)))
+    token = first_unequal(one.tokens[:limit], other.tokens[:limit], on_progress=advance)
+    if token is not None:
+        document = one.document_at(token)
+        return Difference(documents=(document, document), token=token - one.end(document - 1))
+    if by_end < shared:
+        return Difference(documents=(by_end, by_end), token=limit - one.end(by_end - 1))
+    if one.num_documents == other.num_documents:
+        return None
+    return Difference(documents=(shared, None) if one.num_documents > shared else (None, shared), token=0)
+
+
+def _first_unequal_end(one: TokenStore, other: TokenStore, shared: int) -> int:
+    """Return the first of the shared documents that ends elsewhere in the other dataset; their number if none does."""
+    for begin in range(0, shared, BLOCK_ENDS):
+        end = min(begin + BLOCK_ENDS, shared)
+        unequal = np.flatnonzero(one.ends(begin, end) != other.ends(begin, end))
+        if len(unequal):
+            return begin + int(unequal[0])
+    return shared
+
+
+# Rules by which tools differ at the edges of documents: what begins and ends them, and what becomes of empty texts.
+#
+# A rule is proposed from the first documents and then tested on all of them: with the edges taken off and empty
+# documents left out, both datasets must have the same documents.
+
+BLOCK_DOCUMENTS = 1 << 18
+"""Documents that are compared in one step."""
+BLOCK_TOKENS = 1 << 22
+"""Tokens beyond which a step takes no further document."""
+PROPOSING_DOCUMENTS = 2000
+"""Documents from which rules are proposed."""
+CLEAR_SHARE = 0.9
+"""Share of the documents looked at that a proposed rule must fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """What a dataset has around the tokens of every text."""
+
+    first: int | None = None
+    """The token that begins documents, such as BOS."""
+    last: int | None = None
+    """The token that ends documents, such as EOD."""
+    num_empty: int = 0
+    num_edges_only: int = 0
+    """Documents that have only these tokens: texts without tokens of their own."""
+
+
+def propose_edges(first: TokenStore, second: TokenStore) -> tuple[Edges, Edges]:
+    """Return the tokens that one dataset has around each text and the other has not, as the first documents suggest."""
+    texts = [
+        [dataset.document(number).astype(np.int64) for number in range(min(PROPOSING_DOCUMENTS, dataset.num_documents))]
+        for dataset in (first, second)
+    ]
+    # If one has fewer documents it may leave out empty texts, for which another tool may write one token.
+    shortest = (0,) if first.num_documents == second.num_documents else (1, 2)
+    for least in shortest:
+        kept = [[text for text in side if len(text) >= least] for side in texts]
+        pairs = [(one, other) for one, other in zip(*kept, strict=False) if len(one) and len(other)]
+        votes = Counter(vote for one, other in pairs if (vote := _explain(one, other)) is not None)
+        clear = [vote for vote, count in votes.most_common(1) if count >= CLEAR_SHARE * len(pairs)]
+        if clear:
+            break
+    else:
+        return Edges(), Edges()
+    a_first, a_last, b_first, b_last = clear[0]
+    # What both have counts as well: a text without tokens of its own has nothing else.
+    if a_first is None and b_first is None:
+        a_first = b_first = _shared(text[0] for side in texts for text in side if len(text))
+    if a_last is None and b_last is None:
+        a_last = b_last = _shared(text[-1] for side in texts for text in side if len(text))
+    return Edges(first=a_first, last=a_last), Edges(first=b_first, last=b_last)
+
+
+def count_bare(documents: TokenStore, edges: Edges) -> Edges:
+    """Return the edges with the numbers of documents that are empty, or have nothing else."""
+    num_empty = num_edges_only = 0
+    for block in _read_blocks(documents):
+        lengths = np.diff(np.concatenate([[0], block.ends]))
+        _, bare = _edge_places(block, edges)
+        num_empty += int((lengths == 0).sum())
+        num_edges_only += int(((bare == 0) & (lengths > 0)).sum())
+    return Edges(first=edges.first, last=edges.last, num_empty=num_empty, num_edges_only=num_edges_only)
+
+
+def find_bare_difference(documents: tuple[TokenStore, TokenStore], edges: tuple[Edges, Edges]) -> Difference | None:
+    """Return the first document that differs, compared without edges and without what is then empty."""
+    streams = [_bare_blocks(own, mine) for own, mine in zip(documents, edges, strict=True)]
+    nothing = np.empty(0, np.int64)
+    left: list[_Block | None] = [_Block(numbers=nothing, tokens=nothing, ends=nothing)] * 2
+    while True:
+        for side, stream in enumerate(streams):
+            block = left[side]
+            while block is not None and not len(block):
+                block = next(stream, None)
+            left[side] = block
+        one, other = left
+        if one is None or other is None:
+            if one is None and other is None:
+                return None
+            ends = tuple(None if block is None else int(block.numbers[0]) for block in left)
+            return Difference(documents=(ends[0], ends[1]), token=0)
+        number = min(len(one), len(other))
+        found = _differ(one.slice(0, number), other.slice(0, number))
+        if found is not None:
+            return found
+        left = [one.slice(number, len(one)), other.slice(number, len(other))]
+
+
+def _differ(one: _Block, other: _Block) -> Difference | None:
+    """Return the first difference of two blocks with the same number of documents."""
+    if np.array_equal(one.ends, other.ends) and np.array_equal(one.tokens, other.tokens):
+        return None
+    shorter = min(len(one.tokens), len(other.tokens))
+    unequal = np.flatnonzero(one.tokens[:shorter] != other.tokens[:shorter])
+    by_token = len(one) if not len(unequal) else int(np.searchsorted(one.ends, unequal[0], side="right"))
+    lengths = np.flatnonzero(one.ends != other.ends)
+    by_length = len(one) if not len(lengths) else int(lengths[0])
+    document = min(by_token, by_length)
+    begin = int(one.ends[document - 1]) if document else 0
+    a, b = one.tokens[begin : one.ends[document]], other.tokens[begin : other.ends[document]]
+    same = min(len(a), len(b))
+    places = np.flatnonzero(a[:same] != b[:same])
+    return Difference(
+        documents=(int(one.numbers[document]), int(other.numbers[document])),
+        token=int(places[0]) if len(places) else same,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Consecutive documents."""
+
+    numbers: NDArray[np.int64]
+    """Their numbers in the dataset, shape [D]."""
+    tokens: NDArray[Any]
+    """Their tokens, one after the other, shape [T]."""
+    ends: NDArray[np.int64]
+    """Index in `tokens` after each document's last one, shape [D]."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def slice(self, begin: int, end: int) -> _Block:
+        before = int(self.ends[begin - 1]) if begin else 0
+        after = int(self.ends[end - 1]) if end > begin else before
+        return _Block(
+            numbers=self.numbers[begin:end], tokens=self.tokens[before:after], ends=self.ends[begin:end] - before
+        )
+
+
+def _read_blocks(documents: TokenStore) -> Iterator[_Block]:
+    begin = 0
+    while begin < documents.num_documents:
+        end = min(begin + BLOCK_DOCUMENTS, documents.num_documents)
+        before = documents.end(begin - 1)
+        ends = documents.ends(begin, end) - before
+        end = begin + max(1, int(np.searchsorted(ends, BLOCK_TOKENS, side="right")))
+        ends = ends[: end - begin]
+        tokens = documents.tokens[before : before + int(ends[-1])]
+        yield _Block(numbers=np.arange(begin, end), tokens=tokens, ends=ends)
+        begin = end
+
+
+def _edge_places(block: _Block, edges: Edges) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where the tokens at the edges of documents are, and how many tokens each document has without them."""
+    begins = np.concatenate([[0], block.ends[:-1]])
+    lengths = block.ends - begins
+    has_first, has_last = np.zeros((2, len(begins)), np.bool_)
+    filled = np.flatnonzero(lengths)
+    if edges.first is not None:
+        has_first[filled] = block.tokens[begins[filled]] == edges.first
+    if edges.last is not None:
+        has_last[filled] = block.tokens[block.ends[filled] - 1] == edges.last
+    has_last &= ~(has_first & (lengths == 1))  # one token is one edge
+    places = np.concatenate([begins[has_first], block.ends[has_last] - 1])
+    return places, lengths - has_first - has_last
+
+
+def _bare_blocks(documents: TokenStore, edges: Edges) -> Iterator[_Block]:
+    """Yield documents without the tokens at their edges, and without those that are then empty."""
+    for block in _read_blocks(documents):
+        places, lengths = _edge_places(block, edges)
+        keep = np.ones(len(block.tokens), np.bool_)
+        keep[places] = False
+        wanted = lengths > 0
+        yield _Block(numbers=block.numbers[wanted], tokens=block.tokens[keep], ends=np.cumsum(lengths[wanted]))
+
+
+def _explain(
+    one: NDArray[np.int64], other: NDArray[np.int64]
+) -> tuple[int | None, int | None, int | None, int | None] | None:
+    """Return the first and last tokens to take off each side so that both are equal; None if none do."""
+    for swapped, (long, short) in ((False, (one, other)), (True, (other, one))):
+        more = len(long) - len(short)
+        if more == 0 and np.array_equal(one, other):
+            return (None, None, None, None)
+        edge: tuple[int | None, int | None] | None = None
+        if more == 1 and np.array_equal(long[:-1], short):
+            edge = (None, int(long[-1]))
+        elif more == 1 and np.array_equal(long[1:], short):
+            edge = (int(long[0]), None)
+        elif more == 2 and np.array_equal(long[1:-1], short):
+            edge = (int(long[0]), int(long[-1]))
+        if edge is not None:
+            return (None, None, *edge) if swapped else (*edge, None, None)
+    if len(one) == len(other) and np.array_equal(one[1:], other[:-1]):
+        return (int(one[0]), None, None, int(other[-1]))
+    if len(one) == len(other) and np.array_equal(one[:-1], other[1:]):
+        return (None, int(one[-1]), int(other[0]), None)
+    return None
+
+
+def _shared(tokens: Iterable[np.int64]) -> int | None:
+    """Return the token that all are; None if they differ, or there are none."""
+    found = {int(token) for token in tokens}
+    return found.pop() if len(found) == 1 else None
 
 
 # Compare two tokenized datasets: whether their tokens are the same, where they first differ, and by which rule.
 #
 # Tools that turn the same texts into tokens mostly differ by a rule for the edges of documents: whether EOD ends them,
-# whether BOS begins them, and what becomes of empty texts (dsindex.tools.compare_rules).
+# whether BOS begins them, and what becomes of empty texts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +530,7 @@ class Comparison:
 
 
 def compare_datasets(
-    first: Dataset, second: Dataset, *, on_progress: Callable[[int], None] | None = None
+    first: TokenStore, second: TokenStore, *, on_progress: Callable[[int], None] | None = None
 ) -> Comparison:
     """Compare the tokens of two datasets, document by document, in bounded memory.
 
@@ -84,9 +539,8 @@ def compare_datasets(
         second: Another one; token types may differ.
         on_progress: Called with the number of documents of the first one that were compared, from time to time.
     """
-    one, other = Documents(first), Documents(second)
     plain = Edges(), Edges()
-    difference = find_difference(one, other, on_progress=on_progress)
+    difference = find_difference(first, second, on_progress=on_progress)
     if difference is None:
         same = _have_same_sequences(first, second)
         return Comparison(
@@ -97,37 +551,33 @@ def compare_datasets(
             empty_sequences=None if same else _count_empty_sequences(first, second),
         )
     edges = propose_edges(first, second)
-    counted = count_bare(one, edges[0]), count_bare(other, edges[1])
+    counted = count_bare(first, edges[0]), count_bare(second, edges[1])
     return Comparison(
-        same_tokens=len(one.tokens) == len(other.tokens) and first_unequal(one.tokens, other.tokens) is None,
+        same_tokens=len(first.tokens) == len(second.tokens) and first_unequal(first.tokens, second.tokens) is None,
         same_boundaries=False,
         edges=counted,
-        difference=find_bare_difference((one, other), edges),
+        difference=find_bare_difference((first, second), edges),
     )
 
 
-def _have_same_sequences(first: Dataset, second: Dataset) -> bool:
-    """Tell whether two datasets with the same documents cut them into the same sequences; a `.pbin` has none."""
-    if not isinstance(first, IndexedDataset) or not isinstance(second, IndexedDataset):
+def _have_same_sequences(first: TokenStore, second: TokenStore) -> bool:
+    """Whether two datasets with the same documents cut them into the same sequences; a `.pbin` has none."""
+    if not isinstance(first, IndexedStore) or not isinstance(second, IndexedStore):
         return True
-    pairs = (
-        (first.sequence_lengths, second.sequence_lengths),
-        (first.document_indices, second.document_indices),
-    )
+    one, other = first.dataset, second.dataset
+    pairs = (one.sequence_lengths, other.sequence_lengths), (one.document_indices, other.document_indices)
     return all(len(a) == len(b) and first_unequal(a, b) is None for a, b in pairs)
 
 
-def _count_empty_sequences(first: Dataset, second: Dataset) -> tuple[int, int] | None:
+def _count_empty_sequences(first: TokenStore, second: TokenStore) -> tuple[int, int] | None:
     """Return the sequences without tokens of two datasets with the same documents; None if others differ, too."""
-    if not isinstance(first, IndexedDataset) or not isinstance(second, IndexedDataset):
+    if not isinstance(first, IndexedStore) or not isinstance(second, IndexedStore):
         return None
-    a, b = (dataset.sequence_lengths[dataset.sequence_lengths > 0] for dataset in (first, second))
-    return (len(first) - len(a), len(second) - len(b)) if np.array_equal(a, b) else None
+    a, b = (lengths[lengths > 0] for lengths in (first.dataset.sequence_lengths, second.dataset.sequence_lengths))
+    return (first.num_sequences - len(a), second.num_sequences - len(b)) if np.array_equal(a, b) else None
 
 
 # Compare the loss masks and block layouts of instruction data; its tokens are a dataset like any other.
-
-BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +602,7 @@ def compare_masks(first: str, second: str) -> MaskComparison:
     Raises:
         FormatError: If a file cannot be read.
     """
-    one, other = (Documents(IndexedDataset(f"{prefix}{MASK_SUFFIX}")) for prefix in (first, second))
+    one, other = (IndexedStore(f"{prefix}{MASK_SUFFIX}") for prefix in (first, second))
     return MaskComparison(
         trainable=(_count_trainable(one), _count_trainable(other)),
         difference=find_difference(one, other),
@@ -160,7 +610,7 @@ def compare_masks(first: str, second: str) -> MaskComparison:
     )
 
 
-def _count_trainable(masks: Documents) -> int:
+def _count_trainable(masks: TokenStore) -> int:
     tokens = masks.tokens
     return sum(int(np.count_nonzero(tokens[begin : begin + BLOCK])) for begin in range(0, len(tokens), BLOCK))
 
@@ -174,7 +624,7 @@ def _compare_layouts(first: str, second: str) -> dict[str, bool | None]:
     return {
         name: None
         if name not in one or name not in other
-        else find_difference(*(Documents(IndexedDataset(side[name])) for side in sides)) is None
+        else find_difference(*(IndexedStore(side[name]) for side in sides)) is None
         for name in sorted(one.keys() | other.keys())
     }
 
@@ -258,7 +708,7 @@ def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Rep
         (_path_of(first), _path_of(second)) if prefixes is None else tuple(f"{each}{TEXT_SUFFIX}" for each in prefixes)
     )
     one, other = (_open(path) for path in paths)
-    reporter.stage("compare", total=num_documents(one), unit="documents")
+    reporter.stage("compare", total=one.num_documents, unit="documents")
     done = 0
 
     def advance(documents: int) -> None:
@@ -320,42 +770,44 @@ def _is_instruction(prefix: str) -> bool:
     return all(is_stored(f"{prefix}{suffix}.idx") for suffix in (TEXT_SUFFIX, MASK_SUFFIX))
 
 
-def _open(path: str) -> Dataset:
+def _open(path: str) -> IndexedStore | PackedStore:
     if path.endswith(PBIN_SUFFIX):
-        return PbinDocuments(path)
+        return PackedStore(path)
     if not is_stored(f"{path}.idx"):
         msg = f"{path}: expected a dataset, found no {path}.idx; give a prefix, one of its files, or a .pbin"
         raise InputError(msg)
-    dataset = IndexedDataset(path)
-    if dataset.dtype.kind not in "iu":
-        raise FormatError(f"{path}: expected integer tokens, got {dataset.dtype}")
-    return dataset
+    store = IndexedStore(path)
+    if store.dataset.dtype.kind not in "iu":
+        raise FormatError(f"{path}: expected integer tokens, got {store.dataset.dtype}")
+    return store
 
 
-def _describe(path: str, dataset: Dataset) -> Side:
-    dtype = str(dataset.dtype) if isinstance(dataset, IndexedDataset) else f"uint{8 * dataset.header.token_bytes}"
+def _describe(path: str, dataset: IndexedStore | PackedStore) -> Side:
+    dtype = str(dataset.dataset.dtype) if isinstance(dataset, IndexedStore) else f"uint{8 * dataset.header.token_bytes}"
     manifest = read_manifest(path.removesuffix(PBIN_SUFFIX))
     return Side(
         path=path,
-        num_documents=num_documents(dataset),
-        num_tokens=dataset.num_tokens,
+        num_documents=dataset.num_documents,
+        num_tokens=len(dataset.tokens),
         dtype=dtype,
         content=None if manifest is None else manifest.content,
     )
 
 
-def _shift(dataset: Dataset, number: int | None, first: int | None) -> int:
+def _shift(dataset: TokenStore, number: int | None, first: int | None) -> int:
     """Return how many tokens at the start of a document are no part of what was compared."""
     if number is None or first is None:
         return 0
-    document = read_document(dataset, number)
+    document = dataset.document(number)
     return int(len(document) > 0 and int(document[0]) == first)
 
 
-def _excerpt(side: Side, dataset: Dataset, number: int | None, token: int, tokenizer: str | None) -> Excerpt | None:
+def _excerpt(
+    side: Side, dataset: IndexedStore | PackedStore, number: int | None, token: int, tokenizer: str | None
+) -> Excerpt | None:
     if number is None:
         return None
-    document = read_document(dataset, number)
+    document = dataset.document(number)
     shown = document[token : token + CONTEXT_TOKENS]
     return Excerpt(
         document=number,
@@ -388,7 +840,7 @@ def _decode(side: Side, tokens: ArrayLike, tokenizer: str | None) -> str | None:
 
 def _have_same_text(
     sides: tuple[Side, Side],
-    datasets: tuple[Dataset, Dataset],
+    datasets: tuple[TokenStore, TokenStore],
     numbers: tuple[int | None, int | None],
     comparison: Comparison,
     tokenizer: str | None,
@@ -397,7 +849,7 @@ def _have_same_text(
     for side, dataset, number, edges in zip(sides, datasets, numbers, comparison.edges, strict=True):
         if number is None:
             return None
-        document = read_document(dataset, number)
+        document = dataset.document(number)
         begin = _shift(dataset, number, edges.first)
         end = len(document) - int(edges.last is not None and len(document) > 0 and int(document[-1]) == edges.last)
         texts.append(_decode(side, document[begin:end], tokenizer))

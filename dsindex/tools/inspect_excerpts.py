@@ -178,11 +178,10 @@ def find_ids(
     step = max(limit, LOOKED_UP)
     for tokens, numbers in _search(store.tokens, patterns, threads=threads, range_tokens=range_tokens):
         for begin in range(0, len(tokens), step):
-            some = tokens[begin : begin + step].tolist()
-            spans = store.documents_at(some)
-            for token, number, (document, first, end) in zip(
-                some, numbers[begin : begin + step].tolist(), spans, strict=True
-            ):
+            some = zip(tokens[begin : begin + step].tolist(), numbers[begin : begin + step].tolist(), strict=True)
+            for token, number in some:
+                document = store.document_at(token)
+                first, end = store.document_span(document)
                 if token + len(patterns[number]) <= end:
                     inside, size = token - first, end - first
                     matches.append(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import glob
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -194,30 +196,34 @@ def _hint(found: list[str]) -> str:
     return f"choose one of {', '.join(names[:4])}{more}" if names else "check the path"
 
 
-# The tokens and documents of a dataset, read in blocks, so that memory does not depend on the number of documents.
+# The tokens and documents of a dataset of any format, read in blocks.
 
 BLOCK_ITEMS = 1 << 18
 """Entries of an index held in memory at once."""
 
 
-class TokenStore(Protocol):
-    """Tokens in file order, and where documents begin."""
+class TokenStore(ABC):
+    """Tokens in file order, and where documents end."""
 
+    tokens: Tokens
+    """All tokens, to be sliced, shape [tokens]."""
+    num_documents: int
+    """Number of documents, including empty ones."""
     paths: tuple[str, ...]
 
-    @property
-    def tokens(self) -> Tokens:
-        """All tokens, to be sliced, shape [tokens]."""
-        ...
+    @abstractmethod
+    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return where the documents [begin, end) end in `tokens`."""
 
-    @property
-    def num_documents(self) -> int:
-        """Number of documents, including empty ones."""
-        ...
+    def end(self, document: int) -> int:
+        """Return where a document ends in `tokens`; 0 for -1, which ends before the first."""
+        return int(self.ends(document, document + 1)[0]) if document >= 0 else 0
 
     def document_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each document, in file order, a block at a time."""
-        ...
+        for begin in range(0, self.num_documents, BLOCK_ITEMS):
+            ends = self.ends(begin, min(begin + BLOCK_ITEMS, self.num_documents))
+            yield np.diff(ends, prepend=self.end(begin - 1))
 
     def document_span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.
@@ -225,14 +231,24 @@ class TokenStore(Protocol):
         Raises:
             IndexError: If there is no such document.
         """
-        ...
+        _require(self.paths[-1], document, self.num_documents, "document")
+        return self.end(document - 1), self.end(document)
 
-    def documents_at(self, positions: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return the documents of tokens, which are in ascending order: number, first token, one past the last."""
-        ...
+    def document(self, number: int) -> NDArray[Any]:
+        """Return the tokens of a document.
+
+        Raises:
+            IndexError: If there is no such document.
+        """
+        begin, end = self.document_span(number)
+        return self.tokens[begin:end]
+
+    def document_at(self, position: int) -> int:
+        """Return the document that has a token."""
+        return bisect.bisect_right(range(self.num_documents), position, key=self.end)
 
 
-class IndexedStore:
+class IndexedStore(TokenStore):
     """An MMIDIDX dataset.
 
     Args:
@@ -249,28 +265,20 @@ class IndexedStore:
         self._boundaries = self.dataset.document_indices
         self.num_documents = self.dataset.num_documents
         self.num_sequences = len(self.dataset)
-        self.paths: tuple[str, ...] = (f"{prefix}.bin", f"{prefix}.idx")
+        self.paths = (f"{prefix}.bin", f"{prefix}.idx")
 
-    def document_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the tokens of each document, in file order, a block at a time."""
-        for begin in range(0, self.num_documents, BLOCK_ITEMS):
-            end = min(begin + BLOCK_ITEMS, self.num_documents)
-            yield np.diff(self._begins(self._boundaries[begin : end + 1]))
+    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return where the documents [begin, end) end in `tokens`."""
+        following = np.asarray(self._boundaries[begin + 1 : end + 1])
+        found = np.full(len(following), len(self.tokens), np.int64)  # where no sequence follows
+        inside = (following >= 0) & (following < self.num_sequences)
+        found[inside] = self._pointers[following[inside]] >> self._shift
+        return found
 
     def sequence_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each sequence, in file order, a block at a time."""
         for begin in range(0, self.num_sequences, BLOCK_ITEMS):
             yield self._lengths[begin : begin + BLOCK_ITEMS].astype(np.int64)
-
-    def document_span(self, document: int) -> tuple[int, int]:
-        """Return the first token of a document, and one past its last.
-
-        Raises:
-            IndexError: If there is no such document.
-        """
-        _require(self.paths[1], document, self.num_documents, "document")
-        begin, end = self._begins(self._boundaries[document : document + 2]).tolist()
-        return begin, end
 
     def sequence_span(self, sequence: int) -> tuple[int, int]:
         """Return the first token of a sequence, and one past its last.
@@ -282,31 +290,14 @@ class IndexedStore:
         begin = int(self._pointers[sequence]) >> self._shift
         return begin, begin + int(self._lengths[sequence])
 
-    def documents_at(self, positions: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return the documents of tokens, which are in ascending order: number, first token, one past the last."""
-        found = []
-        for position in positions:
-            # Empty sequences begin where the next one does, so the last that begins at or before owns the token.
-            sequence = bisect.bisect_right(self._pointers, position << self._shift) - 1
-            document = self.document_of(sequence)
-            found.append((document, *self.document_span(document)))
-        return found
-
     def document_of(self, sequence: int) -> int:
         """Return the document of a sequence that there is."""
         # Not np.searchsorted, which would copy all of the boundaries: they are not aligned in the file.
         return bisect.bisect_right(self._boundaries, sequence) - 1
 
-    def _begins(self, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first token of each sequence; the number of tokens for the one past the last."""
-        begins = np.full(len(sequences), len(self.tokens), np.int64)
-        inside = (sequences >= 0) & (sequences < self.num_sequences)
-        begins[inside] = self._pointers[sequences[inside]] >> self._shift
-        return begins
 
-
-class PackedStore:
-    """A `.pbin` of any version, whose index is read as a stream.
+class PackedStore(TokenStore):
+    """A `.pbin` of any version.
 
     Args:
         path: The `.pbin`.
@@ -318,43 +309,20 @@ class PackedStore:
     def __init__(self, path: str) -> None:
         self.header = read_pbin_header(path)
         self.tokens = open_tokens(path, self.header)
-        self.paths: tuple[str, ...] = (path,)
+        self.paths = (path,)
         self.num_documents = sum(map(len, self.document_lengths()))
 
     def document_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the tokens of each document, in file order, a block at a time."""
+        """Yield the tokens of each document, in file order, a block at a time; the index is read as a stream."""
         return read_document_lengths(self.paths[0], self.header)
 
-    def document_span(self, document: int) -> tuple[int, int]:
-        """Return the first token of a document, and one past its last.
+    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return where the documents [begin, end) end in `tokens`; the first call holds the whole index."""
+        return self._ends[begin:end]
 
-        Raises:
-            IndexError: If there is no such document.
-        """
-        _require(self.paths[0], document, self.num_documents, "document")
-        first_document = first_token = 0
-        for lengths in self.document_lengths():
-            if document < first_document + len(lengths):
-                begin = first_token + int(lengths[: document - first_document].sum())
-                return begin, begin + int(lengths[document - first_document])
-            first_document += len(lengths)
-            first_token += int(lengths.sum())
-        raise IndexError(document)
-
-    def documents_at(self, positions: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return the documents of tokens, which are in ascending order: number, first token, one past the last."""
-        found: list[tuple[int, int, int]] = []
-        first_document = first_token = 0
-        for lengths in self.document_lengths():
-            if len(found) == len(positions):
-                break
-            ends = first_token + np.cumsum(lengths)
-            while len(found) < len(positions) and len(ends) and positions[len(found)] < ends[-1]:
-                number = int(np.searchsorted(ends, positions[len(found)], side="right"))
-                found.append((first_document + number, int(ends[number] - lengths[number]), int(ends[number])))
-            first_document += len(lengths)
-            first_token = int(ends[-1]) if len(ends) else first_token
-        return found
+    @functools.cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(np.concatenate([np.empty(0, np.int64), *self.document_lengths()]))
 
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:

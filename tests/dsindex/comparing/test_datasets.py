@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex.datasets.indexed import IndexedDataset
-from dsindex.tools import compare_caches as arrays
-from dsindex.tools import compare_rules as documents
-from dsindex.tools import compare_rules as rules
-from dsindex.tools.compare import compare_datasets
-from dsindex.tools.compare_rules import Difference, Edges
+from dsindex.tools import compare as comparing
+from dsindex.tools.compare import Difference, Edges, compare_datasets
+from dsindex.tools.inspect_kinds import IndexedStore
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
 
@@ -29,10 +26,10 @@ TEXTS = [RNG.integers(1, 800, size=size).tolist() for size in (3, 0, 1, 7, 0, 40
 
 @pytest.fixture(autouse=True, params=[1, 50, 1 << 20])
 def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "BLOCK_TOKENS", request.param)
-    monkeypatch.setattr(rules, "BLOCK_DOCUMENTS", max(1, request.param // 10))
-    monkeypatch.setattr(documents, "BLOCK_ENDS", max(1, request.param // 10))
-    monkeypatch.setattr(arrays, "BLOCK", request.param)
+    monkeypatch.setattr(comparing, "BLOCK_TOKENS", request.param)
+    monkeypatch.setattr(comparing, "BLOCK_DOCUMENTS", max(1, request.param // 10))
+    monkeypatch.setattr(comparing, "BLOCK_ENDS", max(1, request.param // 10))
+    monkeypatch.setattr(comparing, "BLOCK", request.param)
 
 
 @pytest.fixture
@@ -42,7 +39,7 @@ def compare(tmp_path: Path) -> Callable[..., Comparison]:
         for name, texts, own in (("a", one, "<u2"), ("b", other, dtype)):
             documents = [[text] if len(text) else [] for text in texts]
             paths.append(write_dataset(tmp_path / name, documents, dtype=np.dtype(own)))
-        return compare_datasets(*map(IndexedDataset, paths))
+        return compare_datasets(*map(IndexedStore, paths))
 
     return compare_them
 
@@ -120,7 +117,7 @@ def test_boundaries_alone_differ(compare: Callable[..., Comparison], tmp_path: P
     assert found.difference == Difference(documents=(0, 0), token=1)
     one = write_dataset(tmp_path / "one", [[[1, 2, 3]]])
     other = write_dataset(tmp_path / "other", [[[1], [2, 3]]])
-    found = compare_datasets(IndexedDataset(one), IndexedDataset(other))
+    found = compare_datasets(IndexedStore(one), IndexedStore(other))
     assert (found.same_tokens, found.same_boundaries, found.difference) == (True, False, None)
 
 
@@ -129,14 +126,14 @@ def test_empty_texts_as_sequences_without_tokens_are_a_rule(tmp_path: Path) -> N
     one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3], [4]]])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[]], [[3], [4]]])
     third = write_dataset(tmp_path / "third", [[[1, 2]], [[]], [[3, 4]]])
-    found = compare_datasets(IndexedDataset(one), IndexedDataset(other))
+    found = compare_datasets(IndexedStore(one), IndexedStore(other))
     assert (found.is_same, found.difference, found.empty_sequences) == (False, None, (0, 1))
-    assert compare_datasets(IndexedDataset(other), IndexedDataset(third)).empty_sequences is None
+    assert compare_datasets(IndexedStore(other), IndexedStore(third)).empty_sequences is None
 
 
 def test_what_megatron_made_with_and_without_a_rule() -> None:
     def compared(one: str, other: str) -> Comparison:
-        return compare_datasets(*(IndexedDataset(GOLDEN / f"{name}_text_document") for name in (one, other)))
+        return compare_datasets(*(IndexedStore(GOLDEN / f"{name}_text_document") for name in (one, other)))
 
     assert compared("eod", "keys").is_same
     assert compared("eod", "noeod").edges == (Edges(last=0, num_empty=2), Edges(num_empty=2))
