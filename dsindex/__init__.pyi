@@ -93,6 +93,7 @@ def build(
     fresh: bool = False,
     input_list: Paths = (),
     input_split: str | None = None,
+    input_config: str | None = None,
     input_format: Literal['auto', 'jsonl', 'lines', 'document', 'csv', 'tsv'] = 'auto',
     shard_size: int | str | None = None,
     no_provenance: bool = False,
@@ -146,6 +147,7 @@ def build(
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
+        input_config: The configuration of a dataset on the Hugging Face Hub (default: its default one).
         input_format: What the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet
             and Arrow, and compression, are told by content (default: auto, by the file's name).
         shard_size: Bytes of input per shard (default: by the size of the inputs, at most 64MiB).
@@ -365,6 +367,7 @@ def estimate(
     fresh: bool = False,
     input_list: Paths = (),
     input_split: str | None = None,
+    input_config: str | None = None,
     input_format: Literal['auto', 'jsonl', 'lines', 'document', 'csv', 'tsv'] = 'auto',
     shard_size: int | str | None = None,
     no_provenance: bool = False,
@@ -417,6 +420,7 @@ def estimate(
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
+        input_config: The configuration of a dataset on the Hugging Face Hub (default: its default one).
         input_format: What the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet
             and Arrow, and compression, are told by content (default: auto, by the file's name).
         shard_size: Bytes of input per shard (default: by the size of the inputs, at most 64MiB).
@@ -493,6 +497,7 @@ def instruct(
     fresh: bool | None = None,
     input_list: Paths | None = None,
     input_split: str | None = None,
+    input_config: str | None = None,
     input_format: Literal['auto', 'jsonl', 'lines', 'document', 'csv', 'tsv'] | None = None,
     shard_size: int | str | None = None,
     no_provenance: bool | None = None,
@@ -532,6 +537,7 @@ def instruct(
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
+        input_config: The configuration of a dataset on the Hugging Face Hub (default: its default one).
         input_format: What the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet
             and Arrow, and compression, are told by content (default: auto, by the file's name).
         shard_size: Bytes of input per shard (default: by the size of the inputs, at most 8MiB).
@@ -699,6 +705,7 @@ def pack(
     fresh: bool = False,
     input_list: Paths = (),
     input_split: str | None = None,
+    input_config: str | None = None,
     input_format: Literal['auto', 'jsonl', 'lines', 'document', 'csv', 'tsv'] = 'auto',
     shard_size: int | str | None = None,
     no_provenance: bool = False,
@@ -733,6 +740,7 @@ def pack(
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
+        input_config: The configuration of a dataset on the Hugging Face Hub (default: its default one).
         input_format: What the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet
             and Arrow, and compression, are told by content (default: auto, by the file's name).
         shard_size: Bytes of input per shard (default: by the size of the inputs, at most 64MiB).

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Self
 
-BUCKET_SCHEMES = ("s3", "gs", "az")
+BUCKET_SCHEMES = ("s3", "gs", "az", "hf")
 WEB_SCHEMES = ("https", "http")
 OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
 """Other names of the schemes of buckets."""

@@ -85,7 +85,7 @@ def add_work_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_input_arguments(group: argparse._ArgumentGroup) -> None:
     """Add the options that name the inputs of a job that reads records."""
-    inputs = ("input", "endpoint_url", "region", "input_list", "input_split", "input_format")
+    inputs = ("input", "endpoint_url", "region", "input_list", "input_split", "input_config", "input_format")
     add_options(group, RecordsConfig, *inputs)
 
 

@@ -10,14 +10,15 @@ import contextlib
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dsindex.errors import InputError
 from dsindex.json_text import decode_json
-from dsindex.store.listing import Entry, Lister, expand_pattern, is_folder, open_listing
+from dsindex.store.hub import described_configurations, pin
+from dsindex.store.listing import Entry, Lister, expand_pattern, is_folder, is_match, open_listing
 from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
@@ -293,6 +294,65 @@ def _validated(path: str, stored: object, form: type[Form]) -> Form:
         raise InputError(msg) from error
 
 
+# Configurations of a dataset on the Hugging Face Hub, in the header of its README.md.
+#
+# Source: https://huggingface.co/docs/hub/datasets-manual-configuration
+
+
+class _DataFiles(BaseModel):
+    split: str = "train"
+    path: str | list[str]
+
+
+class _Configuration(BaseModel):
+    config_name: str = "default"
+    default: bool = False
+    data_dir: str | None = None
+    data_files: str | list[str] | list[_DataFiles] | None = None
+
+
+def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None, str]] | None:
+    """Return split and pattern of the files of a dataset's configuration; None if it has none, or for other folders.
+
+    Args:
+        folder: An address that `pin` returned, or any other folder.
+        wanted: Name of the configuration; None for the default one.
+
+    Raises:
+        InputError: If it has no such configuration, or several and none by default.
+    """
+    try:
+        configurations = [_Configuration.model_validate(each) for each in described_configurations(folder)]
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        msg = f"{folder}README.md: {place}: {problem['msg']}; name the files by a pattern instead"
+        raise InputError(msg) from error
+    names = [each.config_name for each in configurations]
+    if wanted is not None and wanted not in names:
+        there = f"{', '.join(names)}; check --input-config" if names else "none; leave --input-config out"
+        raise InputError(f"{folder}: expected a dataset on the Hub with the configuration {wanted!r}, found {there}")
+    if not configurations:
+        return None
+    by_default = [each for each in configurations if each.default or each.config_name == "default"] or configurations
+    chosen = [each for each in configurations if each.config_name == wanted] if wanted is not None else by_default
+    if len(chosen) > 1:
+        raise InputError(
+            f"{folder}: expected one configuration, found {', '.join(names)}; choose with --input-config NAME"
+        )
+    [one] = chosen
+    below = f"{one.data_dir.strip('/')}/" if one.data_dir else ""
+    if one.data_files is None:
+        return [(None, f"{below}**")]
+    files = [one.data_files] if isinstance(one.data_files, str) else one.data_files
+    groups = [each if isinstance(each, _DataFiles) else _DataFiles(path=each) for each in files]
+    return [
+        (group.split, f"{below}{path}")
+        for group in groups
+        for path in ([group.path] if isinstance(group.path, str) else group.path)
+    ]
+
+
 DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
 _OWN_SUFFIXES = (
@@ -319,20 +379,29 @@ class _Subfolder:
     """The split that a dataset_dict.json gives it."""
 
 
-def find_folder_files(folder: str, split: str | None, *, say: Say = ignore) -> list[str]:
+def find_folder_files(folder: str, split: str | None, *, config: str | None = None, say: Say = ignore) -> list[str]:
     """Return the paths of the files with records below a folder, in order.
 
     Args:
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
+        config: The configuration to take of a dataset on the Hub; None for its default one.
         say: Shows how far the listing of a bucket is, from time to time.
 
     Raises:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
             is missing, or a file seems to be there twice, in two formats.
     """
+    configured = _configured_files(folder, config)
     list_folder, objects = open_listing(folder, say=say)
     files, others = _walk(folder, list_folder)
+    if configured is not None:
+        splits = [(split, pattern.split("/")) for split, pattern in configured]
+        files = [
+            replace(file, split=file.split if named is None else canonical_split(named))
+            for file in files
+            for named in [name for name, wanted in splits if is_match(file.parts, wanted)][:1]
+        ]
     if not files:
         raise InputError(
             f"{folder}: expected files with records ({', '.join(DATA_SUFFIXES)}, also compressed) in this folder, "
@@ -563,6 +632,7 @@ def find_paths(
     *,
     lists: Sequence[str] = (),
     split: str | None = None,
+    config: str | None = None,
     standard_input: str | None = None,
     access: Access = NO_ACCESS,
     say: Say = ignore,
@@ -573,6 +643,7 @@ def find_paths(
         patterns: Files, patterns, folders, and `-` for standard input.
         lists: Files with one path per line, or `-` for a list on standard input; their entries are no patterns.
         split: The split to take from each folder that has several; `all` for all of them.
+        config: The configuration to take of each dataset on the Hub that has several.
         standard_input: Where standard input is stored; None if the job cannot read it.
         access: How the object stores of addresses are reached.
         say: Shows how far the listing of a bucket is, from time to time.
@@ -589,11 +660,12 @@ def find_paths(
             continue
         num_folders += 1
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, say=say)
+            files = find_folder_files(entry.path, split, config=config, say=say)
         found += [_found(path, access, entry.origin) for path in files]
-    if split is not None and not num_folders:
-        msg = f"--input-split {split}: expected a folder to take the split from, got files only; leave the option out"
-        raise InputError(msg)
+    for flag, name in (("split", split), ("config", config)):
+        if name is not None and not num_folders:
+            msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
+            raise InputError(f"{msg}; leave the option out")
     return found
 
 
@@ -620,5 +692,5 @@ def _listed(lists: Iterable[str], access: Access) -> Iterator[FoundPath]:
 
 
 def _found(path: str, access: Access, origin: str = "") -> FoundPath:
-    path = locate(path, access)
+    path = pin(locate(path, access))
     return FoundPath(path=path, absolute_path=absolute(path), origin=origin)

@@ -533,6 +533,7 @@ def open_source(
         config.input,
         lists=config.input_list,
         split=config.input_split,
+        config=config.input_config,
         standard_input=stored,
         access=config.access,
         say=ignore if reporter is None else reporter.say,

@@ -190,11 +190,14 @@ class RecordsConfig(WorkConfig):
     input: tuple[str, ...] = option(
         (),
         "files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
-        "here or in object stores (s3://, gs://, az://, https://); - is standard input",
+        "here or in object stores (s3://, gs://, az://, hf://, https://); - is standard input",
         "PATH",
     )
     input_split: str | None = option(
         None, "the split to take from a folder that has several, such as train; all takes every split", "NAME"
+    )
+    input_config: str | None = option(
+        None, "the configuration of a dataset on the Hugging Face Hub (default: its default one)", "NAME"
     )
     input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = option(
         "auto",

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import InputError
+from dsindex.store.hub import pin
 from dsindex.store.stores import Say, ignore, list_folder
 from dsindex.store.urls import ObjectUrl, is_url, parse_url
 
@@ -52,6 +53,7 @@ def expand_pattern(pattern: str, say: Say = ignore) -> Sequence[str]:
     Raises:
         InputError: If there are none, or the bucket cannot be listed.
     """
+    pattern = pin(pattern)
     if isinstance(pattern, ObjectUrl):
         return _matching_objects(pattern, say) if pattern.has_magic and not pattern.is_folder else [pattern]
     if os.path.exists(pattern) or not glob.has_magic(pattern):

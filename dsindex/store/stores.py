@@ -24,6 +24,7 @@ from dsindex.store import requests
 from dsindex.store.clients import describe_reading, list_pages
 from dsindex.store.fetching import fetch_later
 from dsindex.store.google_store import token_for_readers
+from dsindex.store.hub import list_files, locate_file, pin, token_for
 from dsindex.store.redirects import (
     amazon_hosts,
     azure_hosts,
@@ -233,6 +234,9 @@ def head_object(url: ObjectUrl) -> tuple[ObjectUrl, bytes]:
     Raises:
         InputError: If it cannot be read, or its server does not say by what a change is noticed.
     """
+    url = parse_url(pin(url))
+    if url.is_folder:
+        raise MissingObjectError(f"{url}: expected a file, got a folder; name one of its files")
     if url.identity is not None:
         key = (str(url), url.identity)
         head = _heads.get(key)
@@ -283,7 +287,7 @@ def read_range(
         msg = f"{url}: cannot be read (it was removed meanwhile); run the same command again to rebuild it"
         raise MissingObjectError(msg) from error
     is_same = int(meta["size"]) == identity.size_bytes
-    if not is_own:
+    if not is_own and url.scheme != "hf":  # an address with a commit has one content
         is_same = _identity(url, meta) == identity
     if not is_same or len(content) != end - begin:
         raise changed_object(url)
@@ -301,6 +305,8 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True, say: Say = ignore) ->
     Raises:
         InputError: If it cannot be listed.
     """
+    if url.scheme == "hf":
+        return list_files(url, recursive=recursive)
     objects = [
         url.with_key(entry["path"], identity=_identity(url.with_key(entry["path"]), entry))
         for entry in list_entries(url, recursive=recursive, say=say)
@@ -434,25 +440,26 @@ def get_range(
 
 
 def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obstore's answer
-    """Request an object, following a web server's redirect."""
+    """Request an object, following a web server's or the Hub's redirect."""
     import obstore
     from obstore.exceptions import BaseError
 
-    if not url.is_web:
+    if not url.is_web and url.scheme != "hf":
         return obstore.get(_bucket_store(url.scheme, url.bucket, url.access), url.key, options=options)
     there = redirects.get(url.raw)
     if there is not None:
         try:
-            return obstore.get(*_web_file(there), options=options)
+            return obstore.get(*_web_file(there, is_hub=not url.is_web), options=options)
         except BaseError:
             redirects.pop(url.raw, None)  # signed addresses end after a while
-    try:
-        return obstore.get(*_web_file(url), options=options)
-    except BaseError as error:
-        if not is_redirect(error):
-            raise
-    there = redirects[url.raw] = parse_url(find_redirect(url))
-    return obstore.get(*_web_file(there), options=options)
+    if url.is_web:
+        try:
+            return obstore.get(*_web_file(url), options=options)
+        except BaseError as error:
+            if not is_redirect(error):
+                raise
+    there = redirects[url.raw] = parse_url(find_redirect(url)) if url.is_web else locate_file(url)
+    return obstore.get(*_web_file(there, is_hub=not url.is_web), options=options)
 
 
 def _receive(url: ObjectUrl, answer: Any, into: memoryview[int]) -> memoryview[int]:  # noqa: ANN401 - obstore's
@@ -493,11 +500,12 @@ def import_obstore(url: str) -> None:
         raise InputError(msg) from error
 
 
-def _web_file(url: ObjectUrl) -> tuple[Any, str]:
-    """Return the store of a web server, and the path of the file in it."""
+def _web_file(url: ObjectUrl, *, is_hub: bool = False) -> tuple[Any, str]:
+    """Return the store of a web server, and the path of the file in it; the Hub's own has the user's token."""
+    token = token_for(url) if is_hub else None
     if not url.query and _PLAIN_WEB_PATH.fullmatch(url.key):
-        return _web_store(f"{url.scheme}://{url.bucket}", ""), url.key
-    return _web_store(str(url), url.query), ""
+        return _web_store(f"{url.scheme}://{url.bucket}", "", token), url.key
+    return _web_store(str(url), url.query, token), ""
 
 
 _CLIENT: dict[str, Any] = {
@@ -514,12 +522,13 @@ def _client(prefix: str, hosts: Iterable[str]) -> dict[str, Any]:
 
 
 @functools.lru_cache(64)
-def _web_store(base: str, query: str) -> Any:  # noqa: ANN401 - obstore's store
+def _web_store(base: str, query: str, token: str | None) -> Any:  # noqa: ANN401 - obstore's store
     from obstore.store import HTTPStore
 
+    headers = {} if token is None else {"default_headers": {"Authorization": f"Bearer {token}"}}
     return HTTPStore.from_url(
         f"{base}?{query}" if query else base,
-        client_options={**_CLIENT, "allow_http": base.startswith("http:"), **only_hosts([base])},
+        client_options={**_CLIENT, **headers, "allow_http": base.startswith("http:"), **only_hosts([base])},
         retry_config=_NO_RETRIES,
     )
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 OUTPUT_SCHEMES = ("s3", "gs")
 """Schemes of writable stores."""
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
-_HUB = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
-_HUB_SERVER = "https://huggingface.co"
+HUB_ADDRESS = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?")
+"""Dataset, revision and path of an address on the Hugging Face Hub."""
 _MAGIC = re.compile(r"[*?[]")
 
 
@@ -141,8 +141,6 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
     shown = Location(url)
     scheme, rest = shown.raw.split("://", 1)
     scheme = scheme.lower()
-    if scheme == "hf":
-        return parse_url(_find_in_hub(rest), access)
     if scheme not in SCHEMES:
         other = OTHER_NAMES.get(scheme)
         remedy = f"write it as {other}://BUCKET/KEY" if other else "copy it to one of these, or to this machine"
@@ -162,6 +160,13 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
     if {"", ".", ".."} & set(key.rstrip("/").split("/")) and key:
         msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
         raise InputError(msg)
+    if scheme == "hf":
+        match = HUB_ADDRESS.fullmatch(f"{bucket}/{key}")
+        if match is None or _MAGIC.search(match[1] + (match[2] or "")):
+            msg = f"{shown}: expected hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
+            raise InputError(f"{msg}; check the address")
+        if match[3] is None:  # all of the dataset
+            key += "/"
     return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
 
 
@@ -176,22 +181,6 @@ def _parse_web_url(shown: Location, access: Access) -> ObjectUrl:
         msg = f"{parts.scheme}://{parts.netloc}: expected the address of a file on a web server, got none; check it"
         raise InputError(msg)
     return ObjectUrl(urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")), query=parts.query, access=access)
-
-
-def _find_in_hub(name: str) -> str:
-    """Return the URL of a file in a Hugging Face dataset, on HF_ENDPOINT if set.
-
-    >>> _find_in_hub("datasets/allenai/c4@main/en/part.json.gz")
-    'https://huggingface.co/datasets/allenai/c4/resolve/main/en/part.json.gz'
-    """
-    match = _HUB.fullmatch(name)
-    if match is None or _MAGIC.search(name) or name.endswith("/"):
-        raise InputError(
-            f"{Location(f'hf://{name}')}: expected hf://datasets/ORGANISATION/NAME/FILE or …/NAME@REVISION/FILE, the "
-            f"address of one file; name each file, as the hub has no listing for patterns and folders here"
-        )
-    server = os.environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB_SERVER
-    return f"{server}/datasets/{match[1]}/resolve/{match[2] or 'main'}/{match[3]}"
 
 
 def locate(text: str, access: Access = NO_ACCESS) -> str:

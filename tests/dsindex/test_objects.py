@@ -41,8 +41,9 @@ def address(store: ObjectServer, key: str = "a.bin") -> ObjectUrl:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("hf://datasets/o/n/*.jsonl", r"hf://datasets/o/n/\*.jsonl: expected hf://datasets/ORGANISATION/NAME/FILE"),
-        ("hf://o/n/a.jsonl", "hf://o/n/a.jsonl: expected hf://datasets/ORGANISATION/NAME/FILE"),
+        ("hf://datasets/o", "hf://datasets/o: expected hf://datasets/ORGANISATION/NAME or"),
+        ("hf://o/n/a.jsonl", "hf://o/n/a.jsonl: expected hf://datasets/ORGANISATION/NAME or"),
+        ("hf://me:h1dden@datasets/o/n/a", "expected an address without user, password and query"),
         ("s3a://b/k", "write it as s3://BUCKET/KEY"),
         ("ftp://host/a", "expected a path or an address of s3://"),
         ("s3:///k", "expected the name of a bucket"),

@@ -161,7 +161,8 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
     (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
     (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
     (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
-    (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME/FILE"),
+    (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME or"),
+    (["inspect", "hf://datasets/a/b"], "expected the address of one dataset, got a pattern or a folder"),
     (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(

@@ -93,17 +93,6 @@ def test_bucket_gives_the_files_of_the_disk(folder: Path, store: ObjectServer, t
     assert store.count("GET") > 0
 
 
-def test_hub_gives_the_files_of_the_disk(
-    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.objects["datasets/org/name/resolve/v2/text.jsonl"] = folder / "text.jsonl"
-    store.public.add("datasets")
-    monkeypatch.setenv("HF_ENDPOINT", store.url)
-    build("hf://datasets/org/name@v2/text.jsonl", tmp_path / "hub")
-    build(str(folder / "text.jsonl"), tmp_path / "disk")
-    assert outputs(tmp_path / "hub") == outputs(tmp_path / "disk")
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "way",

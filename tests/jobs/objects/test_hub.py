@@ -1,0 +1,258 @@
+"""Inputs on the Hugging Face Hub: the bytes of the disk, of one commit, and what is said if they cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("obstore")
+
+from dsindex.datasets import IndexedDataset
+from dsindex.engine import input_paths
+from dsindex.errors import InputError, PlanError
+from dsindex.options.build import BuildConfig
+from dsindex.store import hub as hub_store
+from tests.faults.corpus import write_corpus
+from tests.support.golden import OWN
+from tests.support.hub_server import SIGNATURE, TOKEN, HubServer, serving_hub
+from tests.support.jobs import config_of, run_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.jobs.conftest import Cli
+
+NAME = "hf://datasets/org/name"
+PUBLISHED = ("bin", "idx", "provenance.parquet")
+
+
+def rows_of(folder: Path, number: int) -> bytes:
+    """300 records as Parquet, with a column that nobody wants."""
+    plain = folder / f"{number}.jsonl"
+    write_corpus(plain, num_lines=300, broken={}, seed=number)
+    rows = [json.loads(line) for line in plain.read_bytes().splitlines() if line.strip()]
+    other = ["unwanted" * 2000] * len(rows)
+    path = folder / f"{number}.parquet"
+    table = pa.table({"text": [row["text"] for row in rows], "other": other})
+    pq.write_table(table, path, row_group_size=100, use_dictionary=False, compression="none")
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("files")
+    parts = {
+        f"data/{split}-0000{n}-of-00002.parquet": rows_of(folder, n) for split in ("train", "test") for n in (0, 1)
+    }
+    text = (folder / "0.jsonl").read_bytes()
+    return {"README.md": b"---", ".gitattributes": b"x", "de/a b#%.jsonl": text, "en/part.jsonl": text, **parts}
+
+
+@pytest.fixture
+def hub(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/none")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # of processes
+    monkeypatch.setattr(hub_store, "_resolved", {})
+    with serving_hub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.commit(files)
+        server.inline = {"README.md", ".gitattributes", "en/part.jsonl"}
+        yield server
+        assert not server.leaks, "the storage was told a token or a signature"
+
+
+def build(source: str, out: Path, **options: Any) -> Any:
+    return run_config(config_of(BuildConfig, source, append_eod=True, output_prefix=str(out / "x"), **options))
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    return {suffix: (out / f"x_text_document.{suffix}").read_bytes() for suffix in PUBLISHED}
+
+
+def on_disk(files: dict[str, bytes], folder: Path) -> str:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return str(folder)
+
+
+SOURCES = [
+    ("", {"input_split": "train"}), ("/data/", {"input_split": "test"}), ("/data", {"input_split": "all"}),
+    ("/data/train-*.parquet", {}), ("/**/*.jsonl", {}), ("/en/part.jsonl", {}), ("/de/a b#%.jsonl", {}),
+]  # fmt: skip
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("way", [{}, {"shard_size": "4KiB", "workers": 3}, {"executor": "processes"}], ids=str)
+@pytest.mark.parametrize(("path", "options"), SOURCES, ids=str)
+def test_hub_gives_the_bytes_of_the_disk(
+    hub: HubServer, files: dict[str, bytes], tmp_path: Path, path: str, options: dict[str, Any], way: dict[str, Any]
+) -> None:
+    copy = on_disk(
+        {name: content for name, content in files.items() if not path or name != "README.md"}, tmp_path / "c"
+    )
+    build(f"{copy}{path}", tmp_path / "disk", **options, input_format="auto")
+    build(f"{NAME}{path}", tmp_path / "hub", **options, **way)
+    assert outputs(tmp_path / "hub") == outputs(tmp_path / "disk")
+    manifest = (tmp_path / "hub" / "x_text_document.manifest.json").read_text()
+    assert f"{NAME}@{hub.revisions['main']}/" in manifest
+    assert SIGNATURE not in manifest
+    assert not re.search(r"@main|localhost|127\.0\.0\.1", manifest)
+
+
+def test_unwanted_columns_are_not_read(hub: HubServer, files: dict[str, bytes], tmp_path: Path) -> None:
+    result = build(f"{NAME}/data/train-*.parquet", tmp_path)
+    total = sum(len(content) for name, content in files.items() if name.startswith("data/train"))
+    assert result is not None
+    ranges = [re.search(r"bytes=(\d+)-(\d+)", each) for each in hub.requests if each.startswith("storage GET")]
+    assert sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found) < total / 2
+
+
+def test_commit_is_resolved_once_and_keeps_giving_the_same(
+    hub: HubServer, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = hub.revisions["main"]
+    build(f"{NAME}/en/*.jsonl", tmp_path / "a", keep_shards=True)
+    assert sum("/api/datasets/org/name" in each and "/tree/" not in each for each in hub.requests) == 1
+    monkeypatch.setattr(hub_store, "_resolved", {})
+    hub.commit({**files, "en/part.jsonl": files["de/a b#%.jsonl"][: -len(files["de/a b#%.jsonl"]) // 2] + b"\n"})
+    build(f"{NAME}@{first}/en/*.jsonl", tmp_path / "b")
+    assert outputs(tmp_path / "b") == outputs(tmp_path / "a")
+    with pytest.raises(PlanError, match=f"{first}"):
+        build(f"{NAME}/en/*.jsonl", tmp_path / "a")
+
+
+def test_signed_address_that_ends_is_asked_for_again(hub: HubServer, tmp_path: Path) -> None:
+    hub.ends_after = 1
+    build(f"{NAME}/data/train-00000-of-00002.parquet", tmp_path)
+    assert sum("HEAD" in each and "/resolve/" in each for each in hub.requests) > 1
+
+
+@pytest.mark.parametrize("place", ["/api/datasets/org/name", "/tree/", "/resolve/", "storage"])
+@pytest.mark.parametrize(("status", "headers"), [(429, {"ratelimit": '"api";r=0;t=1'}), (503, {}), (500, {})], ids=str)
+def test_busy_hub_is_asked_again(
+    hub: HubServer, tmp_path: Path, place: str, status: int, headers: dict[str, str]
+) -> None:
+    hub.faults = [(place, status, headers)] * 2
+    build(f"{NAME}/data/", tmp_path, input_split="train")
+    assert not hub.faults
+
+
+CARD = {
+    "configs": [
+        {"config_name": "de", "data_files": "de/*"},
+        {"config_name": "all", "data_files": [{"split": "dev", "path": ["en/*", "de/*"]},
+                                              {"split": "train", "path": "data/train-*"}]},
+        {"config_name": "below", "data_dir": "en"},
+    ]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "split", "wanted"), [
+    ("de", None, ["de/a b#%.jsonl"]), ("below", None, ["en/part.jsonl"]),
+    ("all", "validation", ["de/a b#%.jsonl", "en/part.jsonl"]), ("all", "val", ["de/a b#%.jsonl", "en/part.jsonl"]),
+    ("all", "train", ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]),
+])  # fmt: skip
+def test_configurations_name_the_files(hub: HubServer, config: str, split: str | None, wanted: list[str]) -> None:
+    hub.card = CARD
+    found = input_paths.find_paths([NAME], split=split, config=config)
+    assert [path.path.split("/", 5)[5] for path in found] == wanted
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"config": "fr"}, "with the configuration 'fr', found de, all, below; check --input-config"),
+    ({}, "expected one configuration, found de, all, below; choose with --input-config NAME"),
+    ({"config": "all"}, "expected files of one split, found"),
+    ({"config": "all", "split": "test"}, "expected files of the split 'test'"),
+])  # fmt: skip
+def test_configuration_that_cannot_be_told_is_refused(hub: HubServer, options: dict[str, str], message: str) -> None:
+    hub.card = CARD
+    with pytest.raises(InputError, match=message):
+        input_paths.find_paths([NAME], **options)
+
+
+def test_damaged_card_is_refused(hub: HubServer) -> None:
+    hub.card = {"configs": [{"config_name": 3}]}
+    with pytest.raises(InputError, match=r"README\.md: config_name: .*; name the files by a pattern instead"):
+        input_paths.find_paths([NAME])
+
+
+def break_hub(hub: HubServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "wrong token":
+        monkeypatch.setenv("HF_TOKEN", "hf_AnotherPlantedToken")
+    elif how == "offline":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    elif how == "renamed":
+        hub.renamed["org/name"] = hub.name = "org/new"
+    elif how == "no network":
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    elif how == "bad endpoint":
+        monkeypatch.setenv("HF_ENDPOINT", "http://user:planted-password@host")
+    elif how != "nothing":
+        setattr(hub, how, True)
+
+
+@pytest.mark.parametrize(("how", "path", "message"), [
+    ("wrong token", "/en/*", "the Hub does not accept the token (status 401): set HF_TOKEN or run `hf auth login`"),
+    ("private", "/en/*", "there is no such dataset, or it is private: check the name, or set HF_TOKEN"),
+    ("gated", "/en/*", "the dataset is gated: ask for access at http"),
+    ("renamed", "/en/*", "got one that was renamed; write hf://datasets/org/new"),
+    ("offline", "/en/*", "HF_HUB_OFFLINE is set: unset it, or name the folder"),
+    ("no network", "/en/*", "the Hub cannot be reached"),
+    ("bad endpoint", "/en/*", "HF_ENDPOINT: expected an address such as"),
+    ("nothing", "@v9/en/*", "the dataset has no revision v9"),
+    ("nothing", "/en/none.jsonl", "there is no such file in this commit of the dataset"),
+    ("nothing", "/none/", "there is no such file or folder in this commit"),
+    ("nothing", "/en/*.txt", "expected at least one object to match"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_one_sentence(
+    hub: HubServer, how: str, path: str, message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_hub(hub, how, monkeypatch)
+    command = [
+        "build",
+        "--input",
+        f"{NAME}{path}",
+        "--tokenizer-model",
+        str(OWN.plain_tokenizer),
+        "--executor",
+        "local",
+    ]
+    shown = cli([*command, "--output-prefix", str(tmp_path / "x")], 1).err
+    assert message in re.sub(r"\s+", " ", shown)
+    assert not re.search(f"Planted|planted|{SIGNATURE}|Traceback", shown)
+    assert not list(tmp_path.glob("x_*"))
+
+
+@pytest.mark.parametrize("kind", ["private", "gated"])
+def test_token_of_the_user_opens_the_dataset(
+    hub: HubServer, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token goes to the Hub alone, also for files that it serves itself; the fixture looks at the storage."""
+    setattr(hub, kind, True)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    build(f"{NAME}/**/*.jsonl", tmp_path)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert TOKEN.encode() not in written
+    assert SIGNATURE.encode() not in written
+
+
+def test_datasets_on_the_hub_are_opened(hub: HubServer) -> None:
+    prefix = OWN.run("eod").prefixes["text"]
+    hub.commit({f"d/x.{suffix}": prefix.with_name(f"{prefix.name}.{suffix}").read_bytes() for suffix in ("bin", "idx")})
+    with IndexedDataset(f"{NAME}/d/x") as found, IndexedDataset(prefix) as wanted:
+        assert [each.tolist() for each in found] == [each.tolist() for each in wanted]
+
+
+def test_hub_is_not_written_to(cli: Cli) -> None:
+    shown = cli(["build", "--input", "x", "--tokenizer-model", "x", "--output-prefix", f"{NAME}/out"], 2).err
+    assert "the only object stores that are written to, got hf://" in re.sub(r"\s+", " ", shown)
