@@ -9,7 +9,7 @@ the job takes such shards for made if the runs that have their documents are int
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -40,7 +40,7 @@ from dsindex.store.requests import note_requests
 from dsindex.store.storage import holds_writes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -64,37 +64,22 @@ class ShuffledDocuments:
 Shards = list[tuple["ShardTask", "ShardResult"]]
 
 
+@dataclass(slots=True, kw_only=True)
 class DocumentShuffle:
-    """The shuffle of one build.
+    """The shuffle of one build."""
 
-    Args:
-        seed: The seed of the order.
-        keys: The build's keys.
-        dtype: Token type on disk.
-        provenance: Whether the shards have provenance.
-        work_dir: The marked work folder.
-        keep_shards: Whether the shards' files are kept.
-    """
-
-    def __init__(
-        self,
-        *,
-        seed: int,
-        keys: Sequence[str],
-        dtype: np.dtype[Any],
-        provenance: bool,
-        work_dir: str,
-        keep_shards: bool,
-    ) -> None:
-        self._seed = seed
-        self._keys = tuple(keys)
-        self._dtype = dtype
-        self._has_provenance = provenance
-        self._work_dir = work_dir
-        self._keep_shards = keep_shards
-        self._whole: dict[str, SortResult] = {}
-        """Results of tasks whose files are intact, by identity."""
-        self._buckets: list[SortedDocuments] = []
+    seed: int
+    keys: tuple[str, ...]
+    dtype: np.dtype[Any]
+    """Token type on disk."""
+    has_provenance: bool
+    """Whether the shards have provenance."""
+    work_dir: str
+    """The marked work folder."""
+    keep_shards: bool
+    _whole: dict[str, SortResult] = field(default_factory=dict)
+    """Results of tasks whose files are intact, by identity."""
+    _buckets: list[SortedDocuments] = field(default_factory=list)
 
     def find_moved(self, work: Work, tasks: Sequence[ShardTask], known: Mapping[int, ShardResult]) -> set[int]:
         """Return the shards whose documents an earlier run has moved to runs or buckets that are intact.
@@ -137,9 +122,9 @@ class DocumentShuffle:
             self._remove(work, [file.name for result in runs for file in result.files])
         buckets = [self._source(bucket) for bucket in self._buckets]
         return ShuffledDocuments(
-            parts=tuple(tuple(bucket.parts[number] for bucket in buckets) for number in range(len(self._keys))),
+            parts=tuple(tuple(bucket.parts[number] for bucket in buckets) for number in range(len(self.keys))),
             provenance=tuple(bucket.provenance for bucket in buckets if bucket.provenance is not None)
-            if self._has_provenance
+            if self.has_provenance
             else None,
         )
 
@@ -150,88 +135,79 @@ class DocumentShuffle:
     def _sort(self, work: Work, plan: _Plan) -> list[SortResult]:
         """Sort the runs that are missing; return the results of all."""
         settings = work.executor.share(
-            SortSettings(seed=self._seed, run_bytes=plan.run_bytes, dtype=self._dtype.str, work_dir=self._work_dir)
+            SortSettings(seed=self.seed, run_bytes=plan.run_bytes, dtype=self.dtype.str, work_dir=self.work_dir)
         )
         uses = Counter(name for task in plan.tasks for name in plan.file_names(task))
-        done: dict[int, SortResult] = {}
         work.reporter.stage("sort", total=plan.total_bytes, unit="bytes", tasks=len(plan.tasks), task_name="runs")
-        work.reporter.watch(work.statistics)
 
-        def finish(task: SortTask, result: SortResult, *, fresh: bool) -> None:
-            done[task.number] = result
+        def finish(number: int, *, fresh: bool) -> None:
+            task = plan.tasks[number]
             work.reporter.advance(sum(source.bin_bytes for source in task.sources), fresh=fresh)
-            if self._keep_shards:
+            if self.keep_shards:
                 return
             names = plan.file_names(task)
             uses.subtract(names)  # a shard of an input that is given twice may be in two runs
             self._remove(work, [name for name in names if not uses[name]])
 
-        missing = []
-        for task in plan.tasks:
-            result = self._whole.get(plan.run_id(task))
-            if result is None:
-                missing.append(task)
-            else:
-                finish(task, result, fresh=False)
-
-        def calls() -> Iterator[tuple[SortTask, Call]]:
-            for task in missing:
-                yield (
-                    task,
-                    Call(
-                        name=f"sort[{task.number:05d}]",
-                        place=self._work_dir,
-                        function=sort_documents,
-                        arguments=(task, settings),
-                        memory_bytes=BASE_MEMORY_BYTES + plan.run_bytes,
-                    ),
-                )
-
-        def on_result(task: SortTask, result: SortResult) -> None:
-            result = _counted(result)
-            work.ledger.record_sorted(plan.run_id(task), result)
-            finish(task, result, fresh=True)
-
-        _run(work, calls(), on_result)
-        return [done[task.number] for task in plan.tasks]
+        calls = [
+            (plan.run_id(task), self._call(plan, f"sort[{task.number:05d}]", sort_documents, (task, settings)))
+            for task in plan.tasks
+        ]
+        return self._run_missing(work, calls, finish)
 
     def _gather(
         self, work: Work, plan: _Plan, runs: Sequence[SortResult], sources: tuple[DocumentSource, ...]
     ) -> list[SortedDocuments]:
         """Gather the buckets that are missing; return all, in order."""
-        shared = GatherSettings(runs=sources, dtype=self._dtype.str, work_dir=self._work_dir)
+        shared = GatherSettings(runs=sources, dtype=self.dtype.str, work_dir=self.work_dir)
         settings = work.executor.share(shared)
         buckets = _bucket_ids(plan, runs)
-        done: dict[int, SortResult] = {}
         work.reporter.stage("shuffle", total=len(buckets), unit="buckets")
-        work.reporter.watch(work.statistics)
-        for number, (identity, _) in enumerate(buckets):
-            if identity in self._whole:
-                done[number] = self._whole[identity]
-                work.reporter.advance(1, fresh=False)
 
-        def calls() -> Iterator[tuple[int, Call]]:
-            for number, (_, (low, high)) in enumerate(buckets):
-                if number not in done:
-                    yield (
-                        number,
-                        Call(
-                            name=f"shuffle[{number:05d}]",
-                            place=self._work_dir,
-                            function=gather_documents,
-                            arguments=(GatherTask(number=number, low=low, high=high), settings),
-                            memory_bytes=BASE_MEMORY_BYTES + plan.run_bytes,
-                        ),
-                    )
+        def finish(_: int, *, fresh: bool) -> None:
+            work.reporter.advance(1, fresh=fresh)
+
+        calls = []
+        for number, (identity, (low, high)) in enumerate(buckets):
+            task = GatherTask(number=number, low=low, high=high)
+            calls.append((identity, self._call(plan, f"shuffle[{number:05d}]", gather_documents, (task, settings))))
+        return [result.groups[0] for result in self._run_missing(work, calls, finish)]
+
+    def _call(self, plan: _Plan, name: str, function: Callable[..., SortResult], arguments: tuple[Any, ...]) -> Call:
+        memory_bytes = BASE_MEMORY_BYTES + plan.run_bytes
+        return Call(name=name, place=self.work_dir, function=function, arguments=arguments, memory_bytes=memory_bytes)
+
+    def _run_missing(
+        self, work: Work, calls: Sequence[tuple[str, Call]], finish: Callable[..., None]
+    ) -> list[SortResult]:
+        """Run the calls whose results no earlier run has left; return the results of all.
+
+        Args:
+            work: The job's executor, ledger and reporter.
+            calls: The identity of each task, and its call.
+            finish: Called with the number of each task that is done, and whether it was done now.
+        """
+        work.reporter.watch(work.statistics)
+        done = {number: self._whole[identity] for number, (identity, _) in enumerate(calls) if identity in self._whole}
+        missing = [(number, call) for number, (_, call) in enumerate(calls) if number not in done]
+        for number in list(done):
+            finish(number, fresh=False)
 
         def on_result(number: int, result: SortResult) -> None:
-            result = _counted(result)
-            work.ledger.record_sorted(buckets[number][0], result)
-            done[number] = result
-            work.reporter.advance(1)
+            note_requests(result.requests)
+            done[number] = replace(result, requests=None)
+            work.ledger.record_sorted(calls[number][0], done[number])
+            finish(number, fresh=True)
 
-        _run(work, calls(), on_result)
-        return [done[number].groups[0] for number in range(len(buckets))]
+        run_calls(
+            work.executor,
+            iter(missing),
+            on_result=on_result,
+            policy=work.policy,
+            statistics=work.statistics,
+            on_idle=work.reporter.tick,
+        )
+        return [done[number] for number in range(len(calls))]
 
     def _keep_whole(self, work: Work, results: Mapping[str, SortResult], *, unit: str) -> set[str]:
         """Remember the results whose files are intact; return their identities."""
@@ -240,7 +216,7 @@ class DocumentShuffle:
         identities = list(results)
         found = find_whole_groups(
             {number: results[identity].files for number, identity in enumerate(identities)},
-            self._work_dir,
+            self.work_dir,
             executor=work.executor,
             reporter=work.reporter,
             policy=work.policy,
@@ -256,12 +232,12 @@ class DocumentShuffle:
         return DocumentSource(
             parts=tuple(
                 Part(
-                    bin_path=stored_path(self._work_dir, part.bin),
-                    idx_path=stored_path(self._work_dir, part.idx),
+                    bin_path=stored_path(self.work_dir, part.bin),
+                    idx_path=stored_path(self.work_dir, part.idx),
                     identity=part.bin.name,
                     bin_bytes=part.bin.size_bytes,
                     header=IndexHeader(
-                        dtype=self._dtype,
+                        dtype=self.dtype,
                         num_sequences=part.num_sequences,
                         num_boundaries=documents.num_documents + 1,
                         has_modes=False,
@@ -269,35 +245,23 @@ class DocumentShuffle:
                 )
                 for part in documents.parts
             ),
-            provenance=None
-            if stored is None
-            else ShardProvenance(path=stored_path(self._work_dir, stored), input=None),
-            keys_path=None if documents.order is None else stored_path(self._work_dir, documents.order),
+            provenance=None if stored is None else ShardProvenance(path=stored_path(self.work_dir, stored), input=None),
+            keys_path=None if documents.order is None else stored_path(self.work_dir, documents.order),
         )
 
     def shard_source(self, result: ShardResult, provenance: ShardProvenance | None) -> DocumentSource:
         """Return a shard as a source."""
         by_key = {part.key: part for part in result.keys}
         return DocumentSource(
-            parts=tuple(shard_part(by_key[key], self._work_dir, self._dtype) for key in self._keys),
+            parts=tuple(shard_part(by_key[key], self.work_dir, self.dtype) for key in self.keys),
             provenance=provenance,
         )
 
     def list_provenance(self, shards: Shards) -> list[ShardProvenance | None]:
         """Return the provenance of each shard; None for each if there is none."""
-        if not self._has_provenance:
+        if not self.has_provenance:
             return [None] * len(shards)
-        return list(shard_provenance(shards, self._work_dir))
-
-    @property
-    def work_dir(self) -> str:
-        """The work folder."""
-        return self._work_dir
-
-    @property
-    def seed(self) -> int:
-        """The seed of the order."""
-        return self._seed
+        return list(shard_provenance(shards, self.work_dir))
 
     def _remove(self, work: Work, names: Iterable[str]) -> None:
         """Remove files that the ledger does not need any more, once it is on disk."""
@@ -305,9 +269,9 @@ class DocumentShuffle:
         self._remove_names(names)
 
     def _remove_names(self, names: Iterable[str]) -> None:
-        folder_id = read_folder_id(self._work_dir)
+        folder_id = read_folder_id(self.work_dir)
         if folder_id is not None:
-            remove_owned_files(self._work_dir, folder_id, names)
+            remove_owned_files(self.work_dir, folder_id, names)
 
 
 class _Plan:
@@ -367,20 +331,3 @@ def _bucket_ids(plan: _Plan, runs: Sequence[SortResult]) -> list[tuple[str, tupl
         total_bytes=plan.total_bytes, num_documents=plan.num_documents, run_bytes=plan.run_bytes
     )
     return [(f"bucket {base} {low} {high}", (low, high)) for low, high in cut_key_range(num_buckets)]
-
-
-def _counted(result: SortResult) -> SortResult:
-    """Count the requests of a task's process, and return the result as it is recorded."""
-    note_requests(result.requests)
-    return replace(result, requests=None)
-
-
-def _run(work: Work, calls: Iterator[tuple[Any, Call]], on_result: Callable[[Any, Any], None]) -> None:
-    run_calls(
-        work.executor,
-        calls,
-        on_result=on_result,
-        policy=work.policy,
-        statistics=work.statistics,
-        on_idle=work.reporter.tick,
-    )

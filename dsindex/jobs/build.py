@@ -247,9 +247,9 @@ class _Build(TextJob):
             return None
         return DocumentShuffle(
             seed=config.shuffle_documents,
-            keys=config.output_names,
+            keys=tuple(config.output_names),
             dtype=self._dtype,
-            provenance=not config.no_provenance,
+            has_provenance=not config.no_provenance,
             work_dir=self.work_dir,
             keep_shards=config.keep_shards,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
 from dsindex.store.fetching import fetch_later
@@ -39,31 +39,8 @@ SEGMENT_SECONDS = 5.0
 _MOST_SEGMENT_BYTES = 2 * MOST_LINE_BYTES
 
 
-class Journal(Protocol):
-    """The lines of a ledger, of which more can be appended."""
-
-    sync_seconds: float
-    """How often lines are synced that nothing waits for."""
-
-    def read(self) -> Iterator[bytes]:
-        """Yield the lines that are there."""
-        ...
-
-    def begin(self) -> None:
-        """Get ready for more lines, once all were read."""
-        ...
-
-    def append(self, line: bytes) -> None:
-        """Append a line."""
-        ...
-
-    def sync(self) -> None:
-        """Make sure that all lines survive whatever happens."""
-        ...
-
-    def close(self) -> None:
-        """Sync and close."""
-        ...
+Journal: TypeAlias = "FileJournal | SegmentJournal"
+"""The lines of a ledger, of which more can be appended."""
 
 
 def ledger_path(work_dir: str) -> str:

@@ -7,7 +7,7 @@ import errno
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.errors import OutputError
 from dsindex.store.fetching import fetch_later
@@ -24,24 +24,8 @@ OBJECT_SECONDS = 30.0
 """An object costs a request."""
 
 
-class LastingFile(Protocol):
-    """A small file that is replaced again and again while a job runs."""
-
-    path: str
-    is_foreign: bool
-    """Whether the name belongs to someone else's file, so that nothing is written any more."""
-
-    def read(self) -> bytes | None:
-        """Return its content; None if there is none, nothing of what cannot be such a file."""
-        ...
-
-    def write(self, content: bytes) -> None:
-        """Replace it."""
-        ...
-
-    def finish(self) -> None:
-        """Wait until nothing is being written, since its folder may be removed next."""
-        ...
+LastingFile: TypeAlias = "_LastingPath | _LastingObject"
+"""A small file that is replaced again and again while a job runs."""
 
 
 def open_lasting(path: str, *, temporary: str, most_bytes: int, is_own: Callable[[bytes], bool]) -> LastingFile:
@@ -100,6 +84,7 @@ class _LastingPath:
         self._own: tuple[bytes, ...] = ()
         """What was written last, and before, as a signal may end a write at any point."""
         self.is_foreign = False
+        """Whether the name belongs to someone else's file, so that nothing is written any more."""
 
     def read(self) -> bytes | None:
         try:

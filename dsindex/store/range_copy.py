@@ -11,13 +11,14 @@ import os
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
+from dsindex.store.clients import Blocks
 from dsindex.store.fetching import fetch_later
-from dsindex.store.reading import ObjectReader
+from dsindex.store.reading import ObjectReader, open_readable
 from dsindex.store.requests import result_of
-from dsindex.store.storage import open_descriptor, read_into, start_writeback, write_at
+from dsindex.store.storage import start_writeback, write_at
 from dsindex.store.stores import read_range
 from dsindex.store.urls import is_url, parse_url
 from dsindex.store.writing import find_recent
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from dsindex.errors import OutputError
-    from dsindex.store.clients import Blocks
+    from dsindex.store.reading import Readable
     from dsindex.store.urls import ObjectUrl
 
 
@@ -50,79 +51,38 @@ class Extent:
     end: int
 
 
-class Source(Protocol):
-    """A file or an object that is open for reading."""
+class Source:
+    """A file or an object that is open for reading, or an object whose content is cached in this process."""
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer from an offset.
-
-        Raises:
-            InputError: If it ends before the buffer is full, or cannot be read.
-        """
-        ...
-
-
-class RangeSource:
-    """A source file that is open for reading."""
-
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, file: Readable | Blocks) -> None:
         self._path = path
-        self._descriptor = descriptor
+        self._file = file
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill a buffer from an offset.
 
         Raises:
-            InputError: If the file ends before the buffer is full, or cannot be read (marked as transient).
+            InputError: If the source ends before the buffer is full, or cannot be read (marked as transient).
         """
+        if isinstance(self._file, Blocks):
+            self._file.read_into(buffer, offset)
+            return
         try:
-            read_into(self._descriptor, buffer, offset)
-        except EOFError as error:
-            raise InputError(f"{self._path}: {error}; it changed during the copy") from error
+            while len(buffer):
+                count = self._file.read_into(buffer, offset)
+                if not count:
+                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self._path}: {what}; it changed during the copy")
+                buffer, offset = buffer[count:], offset + count
         except OSError as error:
             refused = _unreadable(self._path, error)
             refused.transient = True
             raise refused from error
 
-
-class ObjectSource:
-    """A source object that is open for reading."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._reader = ObjectReader(parse_url(path))
-
-    def expect_forwards(self, begin: int, end: int) -> None:
-        """Hint that bytes [begin, end) will be read sequentially."""
-        self._reader.expect_forwards(begin, end)
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer from an offset.
-
-        Raises:
-            InputError: If the object ends before the buffer is full, or cannot be read.
-        """
-        if self._reader.read_into(buffer, offset) < len(buffer):
-            msg = f"{self._path}: ends at byte {self._reader.size_bytes}, too early; it changed during the copy"
-            raise InputError(msg)
-
     def close(self) -> None:
-        """Cancel the read-ahead."""
-        self._reader.close()
-
-
-class HeldSource:
-    """A source object whose content is cached in this process."""
-
-    def __init__(self, content: Blocks) -> None:
-        self._content = content
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill a buffer from an offset."""
-        self._content.read_into(buffer, offset)
-
-    def close(self) -> None:
-        """No-op: the cache owns the buffer."""
+        """Cancel the read-ahead of an object."""
+        if isinstance(self._file, ObjectReader):
+            self._file.close()
 
 
 def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
@@ -134,7 +94,7 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
         InputError: If a source cannot be opened.
     """
     left = deque(extents)
-    ahead: deque[tuple[ObjectSource | HeldSource, int]] = deque()
+    ahead: deque[tuple[Source, int]] = deque()
     try:
         while left or ahead:
             if not ahead and not is_url(left[0].path):
@@ -153,16 +113,16 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
             opened.close()
 
 
-def _open_object(extent: Extent) -> ObjectSource | HeldSource:
+def _open_object(extent: Extent) -> Source:
     held = find_recent(extent.path)
     if held is not None:
-        return HeldSource(held)
-    opened = ObjectSource(extent.path)
+        return Source(extent.path, held)
+    opened = ObjectReader(parse_url(extent.path))
     opened.expect_forwards(extent.begin, extent.end)
-    return opened
+    return Source(extent.path, opened)
 
 
-def _has_room(ahead: Sequence[tuple[ObjectSource | HeldSource, int]]) -> bool:
+def _has_room(ahead: Sequence[tuple[Source, int]]) -> bool:
     return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
 
 
@@ -210,20 +170,14 @@ def open_source(path: str, *, extent: tuple[int, int] | None = None) -> Iterator
     Raises:
         InputError: If it cannot be opened, or is not a regular file.
     """
-    if is_url(path):
-        with contextlib.closing(ObjectSource(path)) as source:
-            if extent is not None:
-                source.expect_forwards(*extent)
-            yield source
-        return
-    try:
-        descriptor = open_descriptor(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    try:
-        yield RangeSource(path, descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(open_readable(path))
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if extent is not None and is_url(path):
+            file.expect_forwards(*extent)
+        yield Source(path, file)
 
 
 def write_chunks(

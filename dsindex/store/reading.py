@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xxhash
 
@@ -103,29 +103,8 @@ class InputStatus:
     """Modification time in ns, or an object's ETag."""
 
 
-class Readable(Protocol):
-    """An input that is open for reading."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size when it was opened."""
-        ...
-
-    def read_at(self, num_bytes: int, offset: int) -> bytes:
-        """Return bytes from an offset; short only at the end."""
-        ...
-
-    def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        ...
-
-    def expect_forwards(self, begin: int, end: int) -> None:
-        """Hint that bytes [begin, end) will be read sequentially."""
-        ...
-
-    def size_if_changed(self) -> int | None:
-        """Return its current size if it changed since it was opened; an object may raise instead."""
-        ...
+Readable: TypeAlias = "LocalFile | ObjectReader"
+"""An input that is open for reading."""
 
 
 class LocalFile:

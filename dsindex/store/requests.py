@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from dsindex.amounts import count, format_size
@@ -235,67 +235,37 @@ class RequestCounts:
     def since(self, earlier: RequestCounts) -> RequestCounts:
         """Return what was added since then."""
         return RequestCounts(
-            process=self.process,
-            gets=self.gets - earlier.gets,
-            lists=self.lists - earlier.lists,
-            puts=self.puts - earlier.puts,
-            retries=self.retries - earlier.retries,
-            received_bytes=self.received_bytes - earlier.received_bytes,
-            sent_bytes=self.sent_bytes - earlier.sent_bytes,
+            process=self.process, **{name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED}
         )
 
 
-@dataclass(slots=True)
-class _Counters:
-    process: str = field(default_factory=lambda: uuid.uuid4().hex[:16])
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    gets: int = 0
-    lists: int = 0
-    puts: int = 0
-    retries: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
-
-
-_counters = _Counters()
+_COUNTED = ("gets", "lists", "puts", "retries", "received_bytes", "sent_bytes")
+_own: RequestCounts
+_counting: threading.Lock
+_others: dict[str, RequestCounts] = {}
+"""Other process → its counts, as it reported them last."""
 
 
 def _count_anew() -> None:
-    """Count from 0 in a forked process; the lock may have been held while it was forked."""
-    global _counters
-    _counters = _Counters()
+    """Count from 0 in a forked process, in which the lock may have been held."""
+    global _own, _counting
+    _own, _counting = RequestCounts(process=uuid.uuid4().hex[:16]), threading.Lock()
 
 
+_count_anew()
 os.register_at_fork(after_in_child=_count_anew)
-_others: dict[str, RequestCounts] = {}
-"""Other process → its counts, as it told them last."""
 
 
-def count_requests(
-    *, gets: int = 0, lists: int = 0, puts: int = 0, retries: int = 0, received_bytes: int = 0, sent_bytes: int = 0
-) -> None:
-    """Add requests to the counts of this process."""
-    with _counters.lock:
-        _counters.gets += gets
-        _counters.lists += lists
-        _counters.puts += puts
-        _counters.retries += retries
-        _counters.received_bytes += received_bytes
-        _counters.sent_bytes += sent_bytes
+def count_requests(**counts: int) -> None:
+    """Add requests to the counts of this process, by the fields of RequestCounts."""
+    global _own
+    with _counting:
+        _own = replace(_own, **{name: getattr(_own, name) + number for name, number in counts.items()})
 
 
 def request_counts() -> RequestCounts:
     """Return the counts of this process."""
-    with _counters.lock:
-        return RequestCounts(
-            process=_counters.process,
-            gets=_counters.gets,
-            lists=_counters.lists,
-            puts=_counters.puts,
-            retries=_counters.retries,
-            received_bytes=_counters.received_bytes,
-            sent_bytes=_counters.sent_bytes,
-        )
+    return _own
 
 
 def requests_so_far(*places: str) -> RequestCounts | None:
@@ -304,8 +274,8 @@ def requests_so_far(*places: str) -> RequestCounts | None:
 
 
 def note_requests(counts: RequestCounts | None) -> None:
-    """Remember what another process has counted so far; it may say so late, and more than once."""
-    if counts is not None and counts.process != _counters.process:
+    """Remember what another process has counted so far; reports may be late and repeated."""
+    if counts is not None and counts.process != _own.process:
         known = _others.get(counts.process)
         if known is None or counts.gets + counts.lists + counts.puts > known.gets + known.lists + known.puts:
             _others[counts.process] = counts
@@ -313,16 +283,9 @@ def note_requests(counts: RequestCounts | None) -> None:
 
 def all_requests() -> RequestCounts:
     """Return the counts of this process and of those that it knows of."""
-    own = request_counts()
-    known = [own, *_others.values()]
+    known = [_own, *_others.values()]
     return RequestCounts(
-        process=own.process,
-        gets=sum(counts.gets for counts in known),
-        lists=sum(counts.lists for counts in known),
-        puts=sum(counts.puts for counts in known),
-        retries=sum(counts.retries for counts in known),
-        received_bytes=sum(counts.received_bytes for counts in known),
-        sent_bytes=sum(counts.sent_bytes for counts in known),
+        process=_own.process, **{name: sum(getattr(counts, name) for counts in known) for name in _COUNTED}
     )
 
 

@@ -491,9 +491,9 @@ def _look_at_tokens(
         _find(seen, store, origin, excerpts, options.find, limit=options.limit)
     else:
         if is_whole:
-            seen.lengths["documents"] = summarize_lengths(store.document_lengths)
+            seen.lengths["documents"] = summarize_lengths(store.document_lengths())
             if isinstance(store, IndexedStore) and store.num_sequences != store.num_documents:
-                seen.lengths["sequences"] = summarize_lengths(store.sequence_lengths)
+                seen.lengths["sequences"] = summarize_lengths(store.sequence_lengths())
         seen.excerpts += [
             excerpts.document(number, first_only=True) for number in range(min(FIRST_DOCUMENTS, store.num_documents))
         ]

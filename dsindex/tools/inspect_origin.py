@@ -19,7 +19,7 @@ from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.verify_report import name_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -247,15 +247,11 @@ def _problem_of(manifest: Manifest, number: int) -> str | None:
     return None
 
 
-# Exact quantiles of many lengths from a few passes over blocks of them, in memory that does not grow with them.
-
-if TYPE_CHECKING:
-    Blocks = Callable[[], Iterable[NDArray[np.int64]]]
+# Exact quantiles of many lengths in one pass.
 
 SHARES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-_BITS = 16
-_TOP = 48
-"""Lengths have at most 63 bits: three levels of 16 below the first."""
+_LARGE = 1 << 16
+"""Lengths from here on are kept one by one: they are few, since each stands for so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,43 +265,29 @@ class LengthSummary:
     """Share as a percentage -> the length that at least this share does not exceed; empty without lengths."""
 
 
-def summarize_lengths(blocks: Blocks, *, shares: Sequence[float] = SHARES) -> LengthSummary:
-    """Count lengths and find their quantiles: one pass if all are below 65,536, at most four.
+def summarize_lengths(blocks: Iterable[NDArray[np.int64]], *, shares: Sequence[float] = SHARES) -> LengthSummary:
+    """Count lengths and find their quantiles.
 
     Args:
-        blocks: Returns the lengths anew at each call, as blocks of int64, none negative.
+        blocks: The lengths, none negative.
         shares: Quantiles as shares of all lengths, from 0 to 1.
 
-    >>> summarize_lengths(lambda: [np.array([3, 0]), np.array([70_000])], shares=(0, 0.5, 1)).quantiles
+    >>> summarize_lengths([np.array([3, 0]), np.array([70_000])], shares=(0, 0.5, 1)).quantiles
     {'0': 0, '50': 3, '100': 70000}
     """
-    small = np.zeros(1 << _BITS, np.int64)
-    count = total = 0
-    for block in blocks():
-        count += len(block)
+    small = np.zeros(_LARGE, np.int64)
+    large = [np.empty(0, np.int64)]
+    total = 0
+    for block in blocks:
         total += int(block.sum())
-        small += np.bincount(block[block < len(small)], minlength=len(small))
-    below = np.cumsum(small)
+        small += np.bincount(block[block < _LARGE], minlength=_LARGE)
+        large.append(block[block >= _LARGE])
+    below, above = np.cumsum(small), np.sort(np.concatenate(large))
+    num_small = int(below[-1])
+    count = num_small + len(above)
     found: dict[str, int] = {}
     for share in shares if count else ():
         rank = max(-(-round(share * 1_000_000) * count // 1_000_000) - 1, 0)
-        value = int(np.searchsorted(below, rank, side="right"))
-        found[f"{share * 100:g}"] = value if value < len(small) else _select(blocks, rank, count)
+        value = np.searchsorted(below, rank, side="right") if rank < num_small else above[rank - num_small]
+        found[f"{share * 100:g}"] = int(value)
     return LengthSummary(count=count, total=total, empty=int(small[0]), quantiles=found)
-
-
-def _select(blocks: Blocks, rank: int, count: int) -> int:
-    """Return the length with a rank, 16 bits at a time from the top."""
-    if rank == count - 1:
-        return max(int(block.max()) for block in blocks() if len(block))
-    prefix = 0
-    for shift in range(_TOP, -1, -_BITS):
-        counts = np.zeros(1 << _BITS, np.int64)
-        for block in blocks():
-            chosen = block[block >> (shift + _BITS) == prefix] if shift < _TOP else block
-            counts += np.bincount((chosen >> shift) & 0xFFFF, minlength=len(counts))
-        below = np.cumsum(counts)
-        digit = int(np.searchsorted(below, rank, side="right"))
-        rank -= int(below[digit] - counts[digit])
-        prefix = prefix << _BITS | digit
-    return prefix

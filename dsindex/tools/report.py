@@ -267,7 +267,7 @@ def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int]
     sources = KnownSources.of_dataset(opened, store, content)
     try:
         found = measure(store, sources, threads=available_cpus(), folder=room.folder, most=MOST, on_progress=advance)
-        summary = summarize_lengths(store.document_lengths)
+        summary = summarize_lengths(store.document_lengths())
     except FormatError as error:
         return DatasetReport(section=_section(opened, facts, [*findings, str(error)]), summary=None)
     findings += sources.findings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -162,19 +162,8 @@ class Documents:
     """Token ids of all sequences, shape [tokens]."""
 
 
-class StoredDocuments(Protocol):
-    """Documents of a dataset that can be read by number."""
-
-    end: int
-    """One past the number of the last document that can be read."""
-
-    def read(self, first: int, count: int) -> Documents:
-        """Return the documents [first, first + count), all of which must exist."""
-        ...
-
-    def position(self, document: int) -> int:
-        """Return the number that a document has in the dataset."""
-        ...
+StoredDocuments: TypeAlias = "IndexedDocuments | ShuffledDocuments | PbinDocuments"
+"""Documents of a dataset that can be read by number; `end` is one past the number of the last."""
 
 
 class IndexedDocuments:

@@ -12,7 +12,7 @@ from dsindex.tools.inspect_origin import SHARES, summarize_lengths
 def test_quantiles_are_those_of_sorted_lengths(largest: int) -> None:
     lengths = np.random.default_rng(1).integers(0, largest, size=501)
     ordered = sorted(lengths.tolist())
-    summary = summarize_lengths(lambda: np.array_split(lengths, 7))
+    summary = summarize_lengths(np.array_split(lengths, 7))
     expected = {f"{share * 100:g}": ordered[max(-(-round(share * 100) * 501 // 100) - 1, 0)] for share in SHARES}
     assert summary.quantiles == expected
     assert (summary.count, summary.total) == (501, sum(ordered))
@@ -20,4 +20,4 @@ def test_quantiles_are_those_of_sorted_lengths(largest: int) -> None:
 
 
 def test_no_lengths_have_no_quantiles() -> None:
-    assert summarize_lengths(lambda: [np.empty(0, np.int64)]).quantiles == {}
+    assert summarize_lengths([np.empty(0, np.int64)]).quantiles == {}
