@@ -13,15 +13,13 @@ from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.json_text import encode_json
 from dsindex.options.config import UsageError
 from dsindex.options.numbers import integer
-from dsindex.tools.inspect import InspectOptions, run_inspect
-from dsindex.tools.inspect_excerpts import show_text
+from dsindex.tools.inspect import InspectOptions, run_inspect, show_text
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from dsindex.tools.inspect import Inspection
-    from dsindex.tools.inspect_excerpts import Excerpt
+    from dsindex.tools.inspect import Excerpt, Inspection
     from dsindex.tools.inspect_origin import LengthSummary
 
 DESCRIPTION = """\

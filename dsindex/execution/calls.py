@@ -6,17 +6,20 @@ workers.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 import traceback
 from abc import ABC, abstractmethod
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
 
 THIS_MACHINE = "this machine"
 
@@ -40,7 +43,7 @@ class Call:
     """Peak memory of the task, for schedulers that can reserve memory."""
     listener: Callable[[int, int, int], None] | None = None
     """Called in the driver's process, from any thread, with what the function reports
-    (dsindex.execution.shard_progress) while it runs on this machine; Ray's workers report only results."""
+    (dsindex.execution.calls) while it runs on this machine; Ray's workers report only results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,3 +192,25 @@ def as_exception(error: BaseException) -> Exception:
 
 def _described(error: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+# Progress callbacks for running shards; a no-op without a listener.
+
+_listener: ContextVar[Callable[[int, int, int], None] | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def reporting_to(listener: Callable[[int, int, int], None] | None) -> Iterator[None]:
+    """Pass on what `report` is called with in this thread while the block runs."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def report(text_bytes: int, documents: int, tokens: int) -> None:
+    """Tell how many bytes of text, documents and tokens of a shard are done so far."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(text_bytes, documents, tokens)

@@ -19,8 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsindex.errors import TaskError
-from dsindex.execution.calls import Call, Executor, Outcome, as_exception, run_guarded
-from dsindex.execution.shard_progress import reporting_to
+from dsindex.execution.calls import Call, Executor, Outcome, as_exception, reporting_to, run_guarded
 from dsindex.store.requests import Slots, hold_slot
 from dsindex.store.writing import hold_recent
 

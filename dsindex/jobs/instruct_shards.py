@@ -32,7 +32,7 @@ from dsindex.engine.shards.tokenize import (
 )
 from dsindex.engine.source import count_records
 from dsindex.errors import BadRecordError, FormatError, LimitError, RecordLimitError, RecordProblem
-from dsindex.execution.shard_progress import report
+from dsindex.execution.calls import report
 from dsindex.formats.mmididx import LENGTH, IndexHeader
 from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder

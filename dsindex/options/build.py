@@ -13,7 +13,7 @@ from pydantic import field_validator, model_validator
 from dsindex.option_problems import show_value
 from dsindex.options.config import TextConfig, check_text
 from dsindex.options.declare import option
-from dsindex.text.conversion.tiktoken import FAMILIES, MEGATRON_SPECIAL_TOKENS
+from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.selection import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType

@@ -31,8 +31,7 @@ from dsindex.text.agreement import (
     probes_of_vocabulary,
     was_compared,
 )
-from dsindex.text.conversion.sentencepiece import SPACE_MARK, read_sentencepiece
-from dsindex.text.conversion.tiktoken import read_definition
+from dsindex.text.conversion import SPACE_MARK, read_definition, read_sentencepiece
 from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
 from dsindex.text.references import reference_of
 from dsindex.text.tokenizer import LibraryError, library_errors, shared_tokenizer

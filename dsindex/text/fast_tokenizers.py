@@ -19,8 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from dsindex.text.conversion.sentencepiece import convert_sentencepiece, read_sentencepiece
-from dsindex.text.conversion.tiktoken import convert_tiktoken, read_definition
+from dsindex.text.conversion import (
+    convert_sentencepiece,
+    convert_tiktoken,
+    read_definition,
+    read_sentencepiece,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

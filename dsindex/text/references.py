@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.conversion.tiktoken import make_tiktoken, read_definition
+from dsindex.text.conversion import make_tiktoken, read_definition
 from dsindex.text.tokenizer import LibraryError, library_errors, shared_sentencepiece, shared_tokenizer
 
 if TYPE_CHECKING:

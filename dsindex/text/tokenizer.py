@@ -15,9 +15,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsindex.errors import TokenizerError
-from dsindex.text.conversion.sentencepiece import read_sentencepiece
-from dsindex.text.conversion.tiktoken import make_tiktoken, read_definition
-from dsindex.text.conversion.tokenizer_json import END_OF_TEXT, convert_gpt2_files
+from dsindex.text.conversion import (
+    END_OF_TEXT,
+    convert_gpt2_files,
+    make_tiktoken,
+    read_definition,
+    read_sentencepiece,
+)
 from dsindex.text.tokenizer_file import (
     LARGEST_FILE_BYTES,
     TokenizerOptions,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from dsindex.errors import TokenizerError
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
-from dsindex.text.conversion.tiktoken import (
+from dsindex.text.conversion import (
     FAMILIES,
     MEGATRON_SPECIAL_TOKENS,
     MEGATRON_VOCABULARY_SIZE,

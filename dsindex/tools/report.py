@@ -23,7 +23,6 @@ from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.inspect_origin import find_misfit, find_origin, summarize_lengths
-from dsindex.tools.page.drawing import require_drawing
 from dsindex.tools.page.page import (
     HEAD_BYTES,
     Page,
@@ -32,6 +31,7 @@ from dsindex.tools.page.page import (
     is_page,
     number,
     percent,
+    require_drawing,
     short,
     size,
     write_page,

@@ -28,7 +28,6 @@ from dsindex.tools.verify_files import (
     verify_ends,
     verify_index,
 )
-from dsindex.tools.verify_provenance import check_provenance
 from dsindex.tools.verify_report import (
     Check,
     Step,
@@ -36,15 +35,16 @@ from dsindex.tools.verify_report import (
     VerifyReport,
     check_counts,
     check_files,
+    check_provenance,
     check_quarantine,
     check_record_counts,
+    check_tokens,
     make_report,
     read_recorded,
     report_absence,
 )
 from dsindex.tools.verify_source import SourceConfig, open_for_comparison, run_and_compare
 from dsindex.tools.verify_structure import STRUCTURE
-from dsindex.tools.verify_tokens import check_tokens
 
 if TYPE_CHECKING:
     from dsindex.engine.manifest import Content

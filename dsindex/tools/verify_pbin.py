@@ -36,7 +36,6 @@ from dsindex.store.storage import open_file
 from dsindex.store.urls import as_prefix
 from dsindex.tools.verify import run_verify, verify_export
 from dsindex.tools.verify_files import IndexCounts, read_runs
-from dsindex.tools.verify_provenance import check_provenance
 from dsindex.tools.verify_report import (
     Check,
     Recorded,
@@ -45,15 +44,16 @@ from dsindex.tools.verify_report import (
     VerifyReport,
     check_counts,
     check_files,
+    check_provenance,
     check_quarantine,
     check_record_counts,
+    check_tokens,
     make_report,
     read_pbin_options,
     read_recorded,
     report_absence,
 )
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
-from dsindex.tools.verify_tokens import check_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

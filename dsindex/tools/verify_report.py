@@ -1,29 +1,39 @@
-"""Check a dataset of any kind against its manifest: counts of the index, record counts, and files."""
+"""Check a dataset of any kind against its manifest: counts, record counts, files, every token, and provenance."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, groupby, tee
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import xxhash
+
 from dsindex.amounts import count
-from dsindex.engine.partial_files import QUARANTINE_SUFFIX
+from dsindex.datasets.provenance import count_rows, read_rows
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.json_text import encode_json
-from dsindex.store.reading import is_present, is_stored, stored_size
+from dsindex.store.reading import is_present, is_stored, open_readable, stored_size
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
+from dsindex.text.forms import TABLES
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
-from dsindex.tools.verify_files import verify_digest, verify_quarantine
+from dsindex.tools.verify_files import DOCUMENTS_PER_PIECE, verify_digest, verify_quarantine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from dsindex.engine.manifest import Content, Manifest, RecordedTokenizer
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
+    from dsindex.store.reading import Readable
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.verify_files import IndexCounts
 
@@ -486,3 +496,377 @@ def describe_verification(report: VerifyReport) -> list[str]:
     lines += [f"  note: {note}" for note in report.notes]
     lines += [f"  FOUND: {finding}" for finding in report.findings]
     return lines
+
+
+# Check a `.bin` or `.pbin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD.
+
+CHUNK_BYTES = 4 << 20
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPiece:
+    """Bytes [begin, end) of a file with tokens; begin is a multiple of DIGEST_BLOCK_BYTES."""
+
+    path: str
+    begin: int
+    end: int
+    tokens_begin: int
+    """First byte of the file's tokens; a multiple of the token size, as is CHUNK_BYTES."""
+    tokens_end: int
+    """One past the last byte of the tokens."""
+    dtype: str
+    vocabulary_size: int | None
+    """Upper limit of ids; None if it is unknown."""
+    eod_id: int | None
+    """The id to count; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPieceResult:
+    """The result of one piece."""
+
+    block_digests: tuple[str, ...]
+    """Digests of the piece's blocks; empty if it could not be read."""
+    num_eod: int
+    findings: tuple[str, ...]
+
+
+def plan_token_pieces(
+    path: str,
+    size_bytes: int,
+    *,
+    token_bytes: tuple[int, int],
+    dtype: str,
+    vocabulary_size: int | None,
+    eod_id: int | None,
+) -> list[TokenPiece]:
+    """Cut a file with tokens into pieces of one digest block.
+
+    Args:
+        path: The file.
+        size_bytes: Its size.
+        token_bytes: First byte of its tokens, and one past the last.
+        dtype: The stored token type.
+        vocabulary_size: Upper limit of ids; None if it is unknown.
+        eod_id: The id to count; None if it is unknown.
+    """
+    return [
+        TokenPiece(
+            path=path,
+            begin=begin,
+            end=min(begin + DIGEST_BLOCK_BYTES, size_bytes),
+            tokens_begin=token_bytes[0],
+            tokens_end=token_bytes[1],
+            dtype=dtype,
+            vocabulary_size=vocabulary_size,
+            eod_id=eod_id,
+        )
+        for begin in range(0, size_bytes, DIGEST_BLOCK_BYTES)
+    ]
+
+
+def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
+    """Digest a piece, find ids outside the vocabulary, and count EOD."""
+    digest = xxhash.xxh3_128()
+    findings: list[str] = []
+    num_eod = 0
+    dtype = np.dtype(piece.dtype)
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, piece.end - piece.begin)))
+    try:
+        with open_readable(piece.path) as file:
+            file.expect_forwards(piece.begin, piece.end)
+            for begin in range(piece.begin, piece.end, CHUNK_BYTES):
+                chunk = buffer[: min(CHUNK_BYTES, piece.end - begin)]
+                _fill(file, chunk, begin)
+                digest.update(chunk)
+                first = max(begin, piece.tokens_begin)
+                size_bytes = max(0, min(begin + len(chunk), piece.tokens_end) - first)
+                # A partial token at the end of a truncated file is reported by the check of the index.
+                tokens = np.frombuffer(chunk, dtype, size_bytes // dtype.itemsize, min(first - begin, len(chunk)))
+                if piece.eod_id is not None:
+                    num_eod += int(np.count_nonzero(tokens == piece.eod_id))
+                findings += _outside_vocabulary(piece, tokens, first)
+    except (OSError, EOFError) as error:
+        unread = f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); restore it"
+        return TokenPieceResult(block_digests=(), num_eod=num_eod, findings=(*findings[:_SHOWN], unread))
+    return TokenPieceResult(block_digests=(digest.hexdigest(),), num_eod=num_eod, findings=tuple(findings[:_SHOWN]))
+
+
+def _fill(file: Readable, chunk: memoryview[int], begin: int) -> None:
+    done = 0
+    while done < len(chunk):
+        count = file.read_into(chunk[done:], begin + done)
+        if not count:
+            raise EOFError(f"expected {len(chunk)} bytes at offset {begin}, got {done}")
+        done += count
+
+
+def _outside_vocabulary(piece: TokenPiece, tokens: NDArray[Any], begin: int) -> list[str]:
+    limit = piece.vocabulary_size
+    if limit is None or not tokens.size or (int(tokens.max()) < limit and int(tokens.min()) >= 0):
+        return []
+    first = int(np.flatnonzero((tokens >= limit) | (tokens < 0))[0])
+    place = begin + first * tokens.itemsize
+    return [
+        (
+            f"{piece.path}: expected token ids from 0 to {limit - 1}, got {tokens[first]} at byte {place}; "
+            f"its content changed, restore it or build it again"
+        )
+    ]
+
+
+# Check the token file of a dataset of any kind: its digest by blocks, and every token in the same pass.
+
+
+def check_tokens(
+    recorded: Recorded,
+    *,
+    suffix: str,
+    dtype: str,
+    tokens: tuple[int, int],
+    judge_num_eod: Callable[[Content, int], Verdict],
+) -> Check:
+    """Digest a token file by blocks, and check every token in the same pass.
+
+    Args:
+        recorded: The dataset's manifest.
+        suffix: Suffix of the file, which must exist.
+        dtype: The stored token type.
+        tokens: First byte of the tokens, and one past the last.
+        judge_num_eod: Judges the number of EOD tokens.
+    """
+    path = f"{recorded.prefix}.{suffix}"
+    content = recorded.content
+    tokenizer = content.tokenizer if content is not None else None
+    size_bytes = stored_size(path)
+    pieces = plan_token_pieces(
+        path,
+        size_bytes,
+        token_bytes=tokens,
+        dtype=dtype,
+        vocabulary_size=tokenizer.vocabulary_size if tokenizer is not None else None,
+        eod_id=content.eod_id if content is not None else None,
+    )
+
+    def judge(results: Iterable[TokenPieceResult]) -> Verdict:
+        findings: list[str] = []
+        blocks: list[str] = []
+        num_eod = num_unread = 0
+        for result in results:
+            findings += result.findings
+            blocks += result.block_digests
+            num_eod += result.num_eod
+            num_unread += not result.block_digests
+        if content is None:
+            return Verdict(findings=tuple(findings))
+        if num_unread:
+            note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
+            return Verdict(findings=tuple(findings), notes=(note,))
+        vocabulary = ("every token id is in the vocabulary",) if tokenizer is not None and tokens[0] < tokens[1] else ()
+        digest, eod = _judge_digest(path, content, suffix, blocks), judge_num_eod(content, num_eod)
+        return Verdict(
+            checked=(*digest.checked, *vocabulary, *eod.checked), findings=(*findings, *digest.findings, *eod.findings)
+        )
+
+    return Check(
+        steps=(
+            Step(
+                call=Call(name=f"verify[{number:05d}]", place=path, function=verify_tokens, arguments=(piece,)),
+                size=piece.end - piece.begin,
+            )
+            for number, piece in enumerate(pieces)
+        ),
+        size=size_bytes,
+        judge=judge,
+    )
+
+
+def _judge_digest(path: str, content: Content, suffix: str, block_digests: Iterable[str]) -> Verdict:
+    recorded = content.digests.get(suffix)
+    if recorded is None:
+        return Verdict()
+    digest = combine_digests(map(bytes.fromhex, block_digests))
+    finding = (
+        f"{path}: expected the digest {recorded.digest}, got {digest}; its content changed, "
+        f"restore it or build it again"
+    )
+    return Verdict(checked=(f"digest of the .{suffix}",), findings=() if digest == recorded.digest else (finding,))
+
+
+# Check a provenance file: its layout, one row per document, and rows that are possible for the manifest's inputs.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """The manifest's facts about one input."""
+
+    size_bytes: int
+    """Size of its text, or of the file of a table."""
+    lines: int
+    kept: int
+    is_table: bool = False
+    """Whether offsets are numbers of row groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPiece:
+    """Documents [begin, end) of a provenance file."""
+
+    path: str
+    begin: int
+    end: int
+    numbers: NDArray[np.int64] | None = None
+    """Number of each document before the documents were shuffled, shape [end - begin]; None if they were not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPieceResult:
+    """The result of one piece, to be added up over all."""
+
+    rows_per_input: dict[int, int]
+    findings: tuple[str, ...]
+
+
+def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult:
+    """Check rows: inputs must be in order, offsets and lines must increase within an input and be inside it.
+
+    Rows of shuffled documents are checked in the documents' former order.
+    """
+    # One row of the previous piece, so that all neighbours are compared; shuffled documents have no neighbours there.
+    begin = max(0, piece.begin - 1) if piece.numbers is None else piece.begin
+    try:
+        numbers, offsets, lines = read_rows(piece.path, begin, piece.end)
+    except FormatError as error:
+        return RowPieceResult(rows_per_input={}, findings=(f"{error}; restore it or build again",))
+    documents = np.arange(begin, piece.end)
+    steps: NDArray[np.int64] | int = 1
+    if piece.numbers is not None:
+        former = np.argsort(piece.numbers)
+        documents, steps = documents[former], np.diff(piece.numbers[former])
+        numbers, offsets, lines = numbers[former], offsets[former], lines[former]
+    findings: list[str] = []
+
+    def check(wrong: NDArray[np.bool_], what: str) -> None:
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            findings.append(
+                f"{piece.path}: expected {what}, got input {numbers[row]}, offset {offsets[row]}, line {lines[row]} "
+                f"for document {documents[row]}; restore it or build again"
+            )
+
+    check((numbers < 0) | (numbers >= len(inputs)), f"inputs from 0 to {len(inputs) - 1}")
+    if findings:
+        return RowPieceResult(rows_per_input={}, findings=tuple(findings))
+    sizes = np.array([facts.size_bytes for facts in inputs], np.int64)[numbers]
+    last_lines = np.array([facts.lines for facts in inputs], np.int64)[numbers]
+    check((offsets < 0) | (offsets >= sizes), "offsets inside the input")
+    is_table = np.array([facts.is_table for facts in inputs], np.bool_)[numbers]
+    # Every preceding line takes at least a newline, and line 1 is at byte 0.
+    too_early = ~is_table & (lines - 1 > offsets)
+    check((lines < 1) | (lines > last_lines) | too_early, "lines that the input can have at that offset")
+    same = numbers[1:] == numbers[:-1]
+    falls = numbers[1:] < numbers[:-1]
+    # All rows of a row group have its number.
+    backwards = offsets[1:] - offsets[:-1] < np.where(is_table[1:], 0, steps)
+    stalls = same & (backwards | (lines[1:] - lines[:-1] < steps))
+    if piece.numbers is not None:
+        ends = np.cumsum([facts.kept for facts in inputs])
+        expected = np.searchsorted(ends, piece.numbers[former], side="right")
+        check(numbers != expected, "the input that its place in the shuffled order says")
+    check(np.concatenate(([False], falls | stalls)), "documents in the order of their inputs and lines")
+    own = numbers[piece.begin - begin :]
+    found, counts = np.unique(own, return_counts=True)
+    return RowPieceResult(
+        rows_per_input=dict(zip(found.tolist(), counts.tolist(), strict=True)), findings=tuple(findings)
+    )
+
+
+def compare_row_counts(
+    path: str, results: Sequence[RowPieceResult], inputs: Sequence[InputFacts], *, num_without_row: int
+) -> list[str]:
+    """Compare the rows of each input with the number of records kept according to the manifest.
+
+    Args:
+        path: The file, named in findings.
+        results: The results of all pieces.
+        inputs: The manifest's facts about the inputs.
+        num_without_row: Records of all inputs that were kept but are no documents.
+    """
+    counts = [0] * len(inputs)
+    for result in results:
+        for number, rows in result.rows_per_input.items():
+            counts[number] += rows
+    fewer = f" (or up to {num_without_row} fewer, which have no tokens)" if num_without_row else ""
+    return [
+        f"{path}: expected {facts.kept} documents{fewer} from input {number} as in the manifest, got {rows}; "
+        f"restore it or build again"
+        for number, (rows, facts) in enumerate(zip(counts, inputs, strict=True))
+        if not facts.kept - num_without_row <= rows <= facts.kept
+    ][:3]
+
+
+# Check the provenance of a dataset of any kind against the inputs in its manifest.
+
+
+def check_provenance(recorded: Recorded, *, num_documents: int, num_without_row: int) -> Check:
+    """Check the provenance, if there is one.
+
+    Args:
+        recorded: The dataset's manifest.
+        num_documents: Number of documents of the dataset.
+        num_without_row: Number of records that were kept but are not documents.
+    """
+    path = f"{recorded.prefix}.{PROVENANCE_SUFFIX}"
+    if recorded.is_foreign or not is_stored(path):
+        return Check()
+    try:
+        num_rows = count_rows(path)
+    except FormatError as error:
+        return Check(findings=(f"{error}; restore it or build again",))
+    if num_rows != num_documents:
+        finding = (
+            f"{path}: expected a row for each of {num_documents} documents, got {num_rows}; "
+            f"it belongs to another dataset"
+        )
+        return Check(findings=(finding,))
+    facts = _input_facts(recorded.content)
+    if facts is None:
+        return Check(notes=("the manifest does not describe the inputs, so provenance could not be checked",))
+    seed = recorded.content.options.shuffle_documents if recorded.content is not None else None
+    order = None
+    if seed is not None:
+        from dsindex.engine.shards.shuffle import shuffled_order  # needs pydantic, which readers lack
+
+        order = shuffled_order(seed, num_rows)
+    pieces = (
+        RowPiece(path=path, begin=begin, end=end, numbers=None if order is None else order[begin:end])
+        for begin in range(0, num_rows, DOCUMENTS_PER_PIECE)
+        for end in (min(begin + DOCUMENTS_PER_PIECE, num_rows),)
+    )
+
+    def judge(results: Iterable[RowPieceResult]) -> Verdict:
+        taken = list(results)
+        findings = tuple(finding for result in taken for finding in result.findings)
+        if not findings:
+            findings = tuple(compare_row_counts(path, taken, facts, num_without_row=num_without_row))
+        return Verdict(findings=findings)
+
+    call = partial(Call, place=path, function=verify_rows)
+    return Check(
+        name="provenance: a row per document, in order, inside the inputs of the manifest",
+        steps=(Step(call=call(name=f"provenance[{piece.begin}]", arguments=(piece,))) for piece in pieces),
+        shared=facts,
+        judge=judge,
+    )
+
+
+def _input_facts(content: Content | None) -> tuple[InputFacts, ...] | None:
+    facts = []
+    for file in content.inputs if content is not None else ():
+        size_bytes = file.size_bytes if file.text_bytes is None else file.text_bytes
+        if size_bytes is None or file.lines is None or file.kept is None:
+            return None
+        is_table = file.format in TABLES
+        facts.append(InputFacts(size_bytes=size_bytes, lines=file.lines, kept=file.kept, is_table=is_table))
+    return tuple(facts) or None

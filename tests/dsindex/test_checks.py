@@ -11,9 +11,8 @@ import pytest
 
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from dsindex.tools.verify_files import DocumentPiece, verify_ends, verify_index
-from dsindex.tools.verify_provenance import InputFacts, RowPiece, verify_rows
+from dsindex.tools.verify_report import InputFacts, RowPiece, TokenPiece, verify_rows, verify_tokens
 from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices
-from dsindex.tools.verify_tokens import TokenPiece, verify_tokens
 from tests.support.datasets import write_dataset
 from tests.support.golden import GoldenIndexCase, golden_index_cases
 

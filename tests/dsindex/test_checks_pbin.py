@@ -14,7 +14,7 @@ import pytest
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, PbinHeader, PbinIndexWriter, read_pbin_header
 from dsindex.tools.verify_files import PbinDocuments, PbinRun, read_runs
 from dsindex.tools.verify_pbin import PbinEndsPiece, verify_pbin_ends, verify_pbin_header, verify_pbin_index
-from dsindex.tools.verify_tokens import plan_token_pieces, verify_tokens
+from dsindex.tools.verify_report import plan_token_pieces, verify_tokens
 from tests.support.golden import MODALITIES
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
 

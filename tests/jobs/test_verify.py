@@ -21,8 +21,14 @@ from dsindex.instruction.config import check_config
 from dsindex.options.instruct import InstructConfig
 from dsindex.tools import verify_source
 from dsindex.tools.verify import VerifyConfig, run_verify
-from dsindex.tools.verify_report import Verdict, VerifyReport, describe_verification, read_recorded, run_checks
-from dsindex.tools.verify_tokens import check_tokens
+from dsindex.tools.verify_report import (
+    Verdict,
+    VerifyReport,
+    check_tokens,
+    describe_verification,
+    read_recorded,
+    run_checks,
+)
 from tests.jobs.pack.verifying import all_findings, edit_manifest
 from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC

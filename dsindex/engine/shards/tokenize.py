@@ -24,7 +24,7 @@ from dsindex.engine.shards.attempt import (
     shard_folder,
 )
 from dsindex.errors import BadRecordError, FormatError, InputError
-from dsindex.execution.shard_progress import report
+from dsindex.execution.calls import report
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
 from dsindex.store.requests import (

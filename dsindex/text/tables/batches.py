@@ -12,16 +12,21 @@ import pyarrow as pa
 from dsindex.errors import InputError
 from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION, ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.streams import SourceFile, open_source
-from dsindex.text.tables.columns import (
+from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header
+from dsindex.text.tables.files import (
+    RowGroup,
+    TableFile,
     check_names,
+    check_range,
+    errors_named,
     find_columns,
     is_text,
     joined_fields,
     nested_column,
+    open_table,
+    part_of,
     require_different_names,
 )
-from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header
-from dsindex.text.tables.files import RowGroup, TableFile, check_range, errors_named, open_table, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

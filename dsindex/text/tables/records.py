@@ -18,9 +18,8 @@ from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
 from dsindex.text.tables.batches import read_rows
-from dsindex.text.tables.columns import is_list
 from dsindex.text.tables.csv_rows import WrongRow
-from dsindex.text.tables.files import errors_named
+from dsindex.text.tables.files import errors_named, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,7 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from dsindex.tools.page.drawing import COLOURS, DASHES, NARROW, draw
-from dsindex.tools.page.page import Picture, Table, distinct, number, percent
+from dsindex.tools.page.page import COLOURS, DASHES, NARROW, Picture, Table, distinct, draw, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,14 +15,16 @@ from markupsafe import escape
 from dsindex.amounts import count, format_speed, format_token_speed
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
 from dsindex.text.tokenizer import shared_tokenizer
-from dsindex.tools.inspect_excerpts import cut_pieces, show_text, text_of
-from dsindex.tools.page.drawing import COLOURS, NARROW, draw
+from dsindex.tools.inspect import cut_pieces, show_text, text_of
 from dsindex.tools.page.page import (
+    COLOURS,
+    NARROW,
     Block,
     Example,
     Picture,
     Table,
     distinct,
+    draw,
     number,
     percent,
     seconds,

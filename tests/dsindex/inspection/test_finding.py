@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dsindex.tools.inspect_excerpts import Match, find_ids
+from dsindex.tools.inspect import Match, find_ids
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import write_pbin

@@ -12,7 +12,7 @@ import tiktoken
 
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
-from dsindex.text.conversion.tiktoken import (
+from dsindex.text.conversion import (
     CL100K_PATTERN,
     MEGATRON_PATTERNS,
     R50K_PATTERN,

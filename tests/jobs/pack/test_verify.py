@@ -15,7 +15,7 @@ from dsindex.errors import InputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
 from dsindex.tools import verify_pbin
-from dsindex.tools import verify_tokens as tokens
+from dsindex.tools import verify_report as tokens
 from dsindex.tools.verify import VerifyConfig, run_verify
 from tests.jobs.pack.verifying import Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.damage import damage_bytes, damage_json

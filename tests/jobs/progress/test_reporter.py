@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dsindex.execution import local
-from dsindex.execution.calls import Call, Outcome
+from dsindex.execution.calls import Call, Outcome, report
 from dsindex.execution.dispatch import DispatchStatistics
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.execution.shard_progress import report
 from dsindex.jobs.build import run_build
 from tests.jobs.progress.stage_play import MB, Clock, Kept
 from tests.support.golden import OWN
