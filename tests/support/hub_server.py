@@ -51,6 +51,7 @@ class HubServer:
     requests: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     leaks: list[str] = field(default_factory=list)
+    oids: dict[int, str] = field(default_factory=dict)
     ends_after: int = 0
     """Requests to the storage after which the signed addresses of before end; 0 for never."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -61,6 +62,8 @@ class HubServer:
             repr((self.url, sorted(files.items()), len(self.commits))).encode(), usedforsecurity=False
         )
         self.commits[digest.hexdigest()] = dict(files)
+        for content in files.values():
+            self.oids[id(content)] = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         self.revisions[revision] = digest.hexdigest()
         return digest.hexdigest()
 
@@ -73,6 +76,8 @@ class HubServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet, as the kernel delays a second one
+    disable_nagle_algorithm = True
     hub: HubServer
     is_storage = False
 
@@ -208,8 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
     def entry(self, commit: str, path: str) -> dict[str, Any] | None:
         files = self.hub.commits[commit]
         if path in files:
-            oid = hashlib.sha1(files[path], usedforsecurity=False).hexdigest()
-            return {"type": "file", "path": path, "size": len(files[path]), "oid": oid}
+            content = files[path]
+            return {"type": "file", "path": path, "size": len(content), "oid": self.hub.oids[id(content)]}
         if any(each.startswith(f"{path}/") for each in files):
             return {"type": "directory", "path": path, "oid": "0" * 40}
         return None

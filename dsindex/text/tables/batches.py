@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dsindex.errors import InputError
+from dsindex.store.reading import HELD_RANGES, RANGE_BYTES
 from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION, ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.streams import SourceFile, open_source
 from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header
@@ -454,10 +455,18 @@ def read_parquet(
     ]
     if encoded and fields is not None:
         opened = open_parquet(file, encoded, opened.metadata)
+    expected = begin
     for number, chunks in enumerate(groups, begin):
         num_rows = opened.metadata.row_group(number).num_rows
-        if len(leaves) <= _MOST_LEAVES_AHEAD:
-            file.expect_forwards([_chunk_range(chunk) for chunk in chunks])
+        while len(leaves) <= _MOST_LEAVES_AHEAD and expected < end:
+            ranges = [_chunk_range(chunk) for chunk in groups[expected - begin]]
+            is_far = (expected - number + 1) * len(leaves) > HELD_RANGES
+            if expected > number and (
+                number == begin or is_far or max(last - first for first, last in ranges) > RANGE_BYTES
+            ):
+                break
+            file.expect_forwards(ranges)
+            expected += 1
         what = f"a Parquet file with a readable row group {number}"
         with errors_named(file.path, what):
             batches = opened.iter_batches(_FIRST_ROWS, row_groups=[number], columns=columns, use_threads=False)
