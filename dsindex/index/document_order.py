@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from dsindex.index.epochs import DocumentOrder
 
-GROUP = 1 << 20
+GROUP = 1 << 18
 """Documents that are packed at a time."""
 RESERVE = 1 << 14
 """Documents of a group left for the next one, so that bins can be filled exactly to its end."""
-TAIL = 1 << 9
+TAIL = 1 << 11
 """The last documents of an epoch, which are packed in several orders."""
 ATTEMPTS = 32
 """Orders that are tried, until no document of at most L tokens is cut."""
