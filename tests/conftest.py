@@ -8,18 +8,12 @@ run one after the other in one process: a group is a file, but all tests that st
 instance serves most of them, and no two clusters compete for the machine.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 
@@ -44,14 +38,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def group_of(item: pytest.Item) -> str:
+def group_of(item):
     """Return the group of tests that an item belongs to."""
     if item.get_closest_marker("ray") is not None:
         return "ray"
     return item.path.relative_to(HERE.parent).as_posix()
 
 
-def rank(item: pytest.Item) -> int:
+def rank(item):
     """Return where an item comes: long groups first, so that short ones are left to fill the gaps at the end."""
     if item.get_closest_marker("ray") is not None:
         return 0
@@ -60,7 +54,7 @@ def rank(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Mark what belongs to a folder, and put every item into its group"""
     for item in items:
         if item.path.is_relative_to(HERE / "faults"):
@@ -73,9 +67,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=rank)
 
 
-def leave_cases_out(items: list[pytest.Item]) -> None:
+def leave_cases_out(items):
     """Mark as exhaustive all cases of a test but the `quick(n)` that `make test` runs, spread over them evenly."""
-    tables: dict[tuple[Path, str], list[pytest.Item]] = {}
+    tables = {}
     for item in items:
         if item.get_closest_marker("quick") is not None:
             tables.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
@@ -88,7 +82,7 @@ def leave_cases_out(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
-def check_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
+def check_groups(config, items):
     """Refuse to start where pytest-xdist did not add the groups to the names of tests, by which it spreads them."""
     if getattr(config.option, "loadgroup", False) and not all("@" in item.nodeid for item in items):
         raise pytest.UsageError("this pytest and this pytest-xdist do not go together: groups of tests are lost")
@@ -99,7 +93,7 @@ OF_USERS = {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_
 
 
 @pytest.fixture(autouse=True)
-def leave_no_trace(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+def leave_no_trace(monkeypatch, request):
     """Check that a test leaves this process as it found it; which test comes next in it differs from run to run."""
     monkeypatch.setattr("dsindex.execution.ray_token._seen", set())  # tokens of other tests are ordinary words here
     environment = dict(os.environ)

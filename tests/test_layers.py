@@ -1,7 +1,5 @@
 """Imports run one way: each room of the house has a level, no import points up, and no modules import in a circle."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -19,17 +17,17 @@ LEVELS = [
 """From the bottom: a room, or a module beside the rooms, imports what stands before it and its own."""
 
 
-def module_name(path: Path) -> str:
+def module_name(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module: str) -> str:
+def room_of(module):
     return module.split(".")[1] if "." in module else module
 
 
-def imported_modules(path: Path) -> set[str]:
-    found: set[str] = set()
+def imported_modules(path):
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -45,13 +43,13 @@ IMPORTS = {name: imported_modules(path) for name, path in MODULES.items()}
 
 
 @pytest.mark.parametrize("name", sorted(MODULES.keys() - {"dsindex"}))
-def test_imports_run_downwards(name: str) -> None:
+def test_imports_run_downwards(name):
     level = LEVELS.index(room_of(name))
     for other in (IMPORTS[name] & MODULES.keys()) - {"dsindex"}:
         assert LEVELS.index(room_of(other)) <= level, f"{name} imports {other}, which lies above it"
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     """Imports for type checkers count as well: two modules that need each other's types belong together."""
     inner = {name: others for name, others in IMPORTS.items() if name != "dsindex"}
     left = {name: (others & inner.keys()) - {name} for name, others in inner.items()}
@@ -60,21 +58,21 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not left, f"these import each other, or what does: {', '.join(sorted(left))}"
 
 
-def test_only_execution_knows_ray_and_only_the_command_line_parses() -> None:
+def test_only_execution_knows_ray_and_only_the_command_line_parses():
     owners = {"ray": {"execution", "cli"}, "argparse": {"cli", "options"}, "rich_argparse": {"cli"}}
     for library, rooms in owners.items():
         users = {name for name, others in IMPORTS.items() if library in {other.split(".")[0] for other in others}}
         assert {room_of(name) for name in users} <= rooms, f"{library} is imported by {sorted(users)}"
 
 
-def test_only_the_store_tells_objects_from_files() -> None:
+def test_only_the_store_tells_objects_from_files():
     """But for text that becomes a location, an output's uploads, and datasets that only a disk can have."""
     asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
     elsewhere = {"cli.stores", "cli.submit", "engine.publishing", "datasets.opening", "tools.inspect_kinds"}
     assert {name for name in asked if room_of(name) != "store"} == {f"dsindex.{name}" for name in elsewhere}
 
 
-def test_library_imports_nothing_heavy() -> None:
+def test_library_imports_nothing_heavy():
     """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
     code = (
         "import sys, dsindex, dsindex.formats.mmididx, dsindex.engine.shards.tokenize, dsindex.engine.shards.attempt;"

@@ -1,7 +1,5 @@
 """The command: see the package."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import sys
@@ -13,7 +11,7 @@ from tests.agreement.added import compare_added_tokens
 from tests.agreement.sweep import PARTS, compare_sequences, expected_points, sampled_points, sweep_code_points
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tests.agreement",
         description=tests.agreement.__doc__,
@@ -37,7 +35,7 @@ def main(arguments: list[str]) -> int:
     return 0 if all(agrees) and not texts else 1
 
 
-def report_part(part: str, *, every: int, length: int, seconds: float) -> bool:
+def report_part(part, *, every, length, seconds):
     """Compare the engines on one part, print what was found, and return whether it is as the table says."""
     begin = time.monotonic()
     points = sampled_points(part, every)

@@ -1,11 +1,8 @@
 """Random added tokens, of all options that are taken, in random texts."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random
-from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
@@ -15,9 +12,6 @@ from tests.agreement import vocabularies as v
 from tests.agreement.engines import BothEngines
 from tests.agreement.texts import CLASSES, long_sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _CONTENTS = (
     "<a>", "<a><b>", "b>", "  ", " x", "\n", "\n\n", "a", "aa", "é", "中文", "'s", "<", "|>a", "\u0301", "1", "\u00a0",
     "E\u0301", "Å", "\t\t", "▁", "Ġ", "<0x41>", "<|eot|>", "ṩ", "KK",
@@ -25,7 +19,7 @@ _CONTENTS = (
 _MAKING = ("x", "s\u0323\u0307", "\u212a\u212a", "e\u0301")
 """What becomes one of them, by NFC or with a space before it."""
 _SPACES = (" ", "  ", "\n", "\t", "\u00a0", "\u3000")
-_FORMS: tuple[tuple[v.Step, v.Step], ...] = (
+_FORMS = (
     (None, v.byte_level(use_regex=True)),
     (None, v.byte_level(use_regex=True, add_prefix_space=True)),
     (None, v.pattern_splits("llama3")),
@@ -35,17 +29,17 @@ _FORMS: tuple[tuple[v.Step, v.Step], ...] = (
 
 
 @functools.cache
-def _model() -> dict[str, Any]:
+def _model():
     octets = [bytes([byte]) for byte in b" \n\t.'<>|/1aAbBsxe_"]
     return v.bpe([(first, second) for first in octets for second in octets])
 
 
-def random_documents(rng: random.Random, count: int) -> Iterator[bytes]:
+def random_documents(rng, count):
     """Make tokenizers with added tokens that are taken."""
     while count:
         late = rng.random() < 0.5
         vocabulary = _model()["vocab"]
-        tokens: list[dict[str, Any]] = []
+        tokens = []
         for content in rng.sample(_CONTENTS, rng.randint(1, 5)):
             options = {
                 name: rng.random() < share for name, share in [("lstrip", 0.3), ("rstrip", 0.3), ("special", 0.5)]
@@ -66,10 +60,10 @@ def random_documents(rng: random.Random, count: int) -> Iterator[bytes]:
         yield json.dumps(document).encode()
 
 
-def compare_added_tokens(*, seed: int, count: int) -> list[str]:
+def compare_added_tokens(*, seed, count):
     """Find texts that differ though the added tokens of their tokenizer are taken."""
     rng = random.Random(seed)
-    found: list[str] = []
+    found = []
     for document in random_documents(rng, count):
         contents = [token["content"] for token in json.loads(document)["added_tokens"]]
         pools = [contents, _SPACES, _MAKING, [*CLASSES, *_CONTENTS]]

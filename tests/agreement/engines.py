@@ -1,27 +1,20 @@
 """One tokenizer in both engines, and the texts on which they differ."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import gigatoken
 import numpy as np
 from tokenizers import Tokenizer
 
 from dsindex.text.fast_tokenizers import encode_ragged
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 class BothEngines:
     """A tokenizer as both engines load it."""
 
-    def __init__(self, document: bytes) -> None:
+    def __init__(self, document):
         self.reference = Tokenizer.from_buffer(document)
         self._fast = gigatoken.Tokenizer.from_json(document)
 
-    def differ(self, texts: Sequence[str]) -> list[int]:
+    def differ(self, texts):
         """Return the numbers of the texts on which the engines differ."""
         spelt = [text.encode() for text in texts]
         offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)

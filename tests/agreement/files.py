@@ -7,13 +7,10 @@ Every code point is tried alone and in all contexts, with all tokens of the voca
 command exits with 1 if gigatoken differs. It names the files that are left to their own library.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,13 +19,8 @@ from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
 from tests.agreement.texts import CODE_POINTS, CONTEXTS, in_contexts, long_sequence, short_sequences
 from tests.support.text_tokenizers import NASTY, mixed_texts
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from dsindex.text.tokenizer import Tokenizer
-
-
-def main(arguments: list[str]) -> int:
+def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.agreement.files", description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--tiktoken-encoding", metavar="NAME")
@@ -39,7 +31,7 @@ def main(arguments: list[str]) -> int:
     return 1 if any(differ) else 0
 
 
-def _report(tokenizer: Tokenizer, *, every: int) -> bool:
+def _report(tokenizer, *, every):
     """Compare the engines on one tokenizer, print what was found, and return whether they differ."""
     begin = time.monotonic()
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
@@ -62,7 +54,7 @@ def _report(tokenizer: Tokenizer, *, every: int) -> bool:
     return bool(found)
 
 
-def tried_texts(tokenizer: Tokenizer, *, every: int) -> Iterator[list[str]]:
+def tried_texts(tokenizer, *, every):
     """Yield all texts in batches."""
     rng = random.Random(7)
     special = list(tokenizer.special_tokens) or ["</s>"]
@@ -76,7 +68,7 @@ def tried_texts(tokenizer: Tokenizer, *, every: int) -> Iterator[list[str]]:
         yield [*map(chr, batch), *(in_contexts(point, CONTEXTS) for point in batch)]
 
 
-def _differs(fast: object, slow: object, text: str) -> bool:
+def _differs(fast, slow, text):
     array = pa.array([text], pa.large_string())
     return fast.encode(array).tokens.tolist() != slow.encode(array).tokens.tolist()  # type: ignore[attr-defined]
 

@@ -1,11 +1,8 @@
 """What is compared for each part of a tokenizer, and how."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import time
-from typing import TYPE_CHECKING
 
 from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
 from tests.agreement import vocabularies as v
@@ -24,21 +21,18 @@ from tests.agreement.texts import (
     short_sequences,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
 PARTS = [*PATTERNS, "nfc", "space-marks"]
 _BATCH_CHARACTERS = 1 << 19
 _NFC = {"type": "NFC"}
 
 
-def forms(part: str) -> list[tuple[v.Step, v.Step]]:
+def forms(part):
     """Return the normalizers and pre-tokenizers that are taken for a part."""
     if part == "space-marks":
         return _space_mark_forms()
     if part == "nfc":
         return [(_NFC, v.byte_level(use_regex=True)), *((_NFC, v.pattern_splits(name)) for name in PATTERNS)]
-    found: list[tuple[v.Step, v.Step]] = [(None, v.pattern_splits(part))]
+    found = [(None, v.pattern_splits(part))]
     if len(PATTERNS[part]) == 1:
         found.append((None, v.pattern_splits(part, behavior="Removed", invert=True)))
     if part == "gpt2":
@@ -47,20 +41,20 @@ def forms(part: str) -> list[tuple[v.Step, v.Step]]:
     return found
 
 
-def _space_mark_forms() -> list[tuple[v.Step, v.Step]]:
+def _space_mark_forms():
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     prepend = {"type": "Prepend", "prepend": "▁"}
     both = {"type": "Sequence", "normalizers": [prepend, replace]}
-    metaspaces: list[v.Step] = [
+    metaspaces = [
         {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
         for scheme, split in itertools.product(["never", "always", "first"], [True, False])
     ]
-    merged: v.Step = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    found: list[tuple[v.Step, v.Step]] = list(itertools.product([both, replace, None], [None, *metaspaces]))
+    merged = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    found = list(itertools.product([both, replace, None], [None, *metaspaces]))
     return [*found, (replace, merged), (both, merged)]
 
 
-def tokenizers_of(form: tuple[v.Step, v.Step], *, part: str) -> Iterator[bytes]:
+def tokenizers_of(form, *, part):
     """Make tokenizers of one form whose tokens show, each in another way, where a text was split.
 
     Args:
@@ -80,7 +74,7 @@ def tokenizers_of(form: tuple[v.Step, v.Step], *, part: str) -> Iterator[bytes]:
     yield v.with_model(whole, normalizer=normalizer, pre_tokenizer=pre_tokenizer)
 
 
-def sweep_code_points(part: str, points: Sequence[int] = CODE_POINTS) -> list[int]:
+def sweep_code_points(part, points=CODE_POINTS):
     """Find the code points on which the engines differ in some context."""
     engines = BothEngines(next(tokenizers_of(forms(part)[0], part=part)))
     differing = _differing_in_contexts(engines, points, part=part)
@@ -93,20 +87,20 @@ def sweep_code_points(part: str, points: Sequence[int] = CODE_POINTS) -> list[in
     return sorted(differing)
 
 
-def _differing_in_contexts(engines: BothEngines, points: Sequence[int], *, part: str) -> set[int]:
+def _differing_in_contexts(engines, points, *, part):
     contexts = NFC_CONTEXTS if part == "nfc" else CONTEXTS
     found = set(_differing(engines, points, lambda point: in_contexts(point, contexts)))
     return found.union(_differing(engines, points, chr))
 
 
-def _differing(engines: BothEngines, points: Sequence[int], text: Callable[[int], str]) -> Iterator[int]:
+def _differing(engines, points, text):
     size = max(1, _BATCH_CHARACTERS // len(text(0x100)))
     for begin in range(0, len(points), size):
         part = points[begin : begin + size]
         yield from (part[number] for number in engines.differ([text(point) for point in part]))
 
 
-def compare_sequences(part: str, *, length: int, seconds: float) -> list[str]:
+def compare_sequences(part, *, length, seconds):
     """Find texts without differing code points on which the engines differ all the same.
 
     Args:
@@ -114,7 +108,7 @@ def compare_sequences(part: str, *, length: int, seconds: float) -> list[str]:
         length: Every sequence of so many characters, one of each class, is tried.
         seconds: How long to try long ones, in all.
     """
-    found: list[str] = []
+    found = []
     apart = table_points(part)
     tried = [tokenizer for form in forms(part) for tokenizer in tokenizers_of(form, part=part)]
     for tokenizer in tried:
@@ -130,24 +124,24 @@ def compare_sequences(part: str, *, length: int, seconds: float) -> list[str]:
     return found
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def _batches(texts):
     iterator = iter(texts)
     while batch := list(itertools.islice(iterator, 1 << 16)):
         yield batch
 
 
-def table_points(part: str) -> set[int]:
+def table_points(part):
     """The code points that the table names for a part."""
     return {point for first, last in read_ranges(DIFFERING[part]) for point in range(first, last + 1)}
 
 
-def sampled_points(part: str, every: int) -> list[int]:
+def sampled_points(part, every):
     """Every n-th code point, and the ends of the ranges in the table with their neighbours."""
     ends = {point for ends in read_ranges(DIFFERING[part]) for point in ends}
     near = {point + step for point in ends for step in (-1, 0, 1)}
     return sorted({*CODE_POINTS[::every], *near, *map(ord, CLASSES)}.intersection(CODE_POINTS))
 
 
-def expected_points(part: str, points: Iterable[int]) -> list[int]:
+def expected_points(part, points):
     """Those of the points that the table names."""
     return sorted(table_points(part).intersection(points))

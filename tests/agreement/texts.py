@@ -1,15 +1,8 @@
 """The texts that are tried: a code point in its contexts, short sequences of all classes of characters, long ones."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import unicodedata
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Container, Iterator
 
 CODE_POINTS = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
 
@@ -38,17 +31,17 @@ _MORE = (
 )  # fmt: skip
 
 
-def in_contexts(point: int, contexts: str) -> str:
+def in_contexts(point, contexts):
     return contexts.replace("{}", chr(point))
 
 
-def short_sequences(length: int) -> Iterator[str]:
+def short_sequences(length):
     """Every sequence of so many characters, each of one of the classes, or fewer."""
     for size in range(1, length + 1):
         yield from map("".join, itertools.product(CLASSES, repeat=size))
 
 
-def long_sequence(rng: random.Random) -> str:
+def long_sequence(rng):
     """A sequence of up to 150 pieces, often of a few kinds only."""
     pool = rng.choice([CLASSES, _MORE, CLASSES + _MORE])
     if rng.random() < 0.3:
@@ -56,13 +49,13 @@ def long_sequence(rng: random.Random) -> str:
     return "".join(rng.choices(pool, k=rng.randint(1, rng.choice([3, 6, 12, 40, 150]))))
 
 
-def composing_sequence(rng: random.Random, apart: Container[int]) -> str:
+def composing_sequence(rng, apart):
     """A sequence of characters that NFC moves, composes or takes apart, none of them in a set."""
     return "".join(character for character in rng.choices(_composing(), k=8) if ord(character) not in apart)
 
 
 @functools.cache
-def _composing() -> list[str]:
+def _composing():
     """What this Python's version of Unicode knows of them, letters that they compose with, and parts of syllables."""
     moved = [chr(point) for point in CODE_POINTS if unicodedata.combining(chr(point))]
     composed = [chr(point) for point in CODE_POINTS if unicodedata.decomposition(chr(point))[:1] not in {"", "<"}]
@@ -77,11 +70,11 @@ SCRIPTS = [
 """Where new characters that compose can stand: not among ideographs, syllables, hieroglyphs and in private use."""
 
 
-def neighbours(point: int) -> list[int]:
+def neighbours(point):
     """The code points of a block of 128: new letters and marks compose within their script."""
     return list(range(point & ~0x7F, (point & ~0x7F) + 128))
 
 
-def pairs(point: int, others: list[int]) -> str:
+def pairs(point, others):
     """A code point before and after each of some others."""
     return " ".join(chr(point) + chr(other) + " " + chr(other) + chr(point) for other in others)

@@ -1,43 +1,33 @@
 """Tokenizers whose tokens show where the text was split: no two texts that are split differently give the same ids."""
 
-from __future__ import annotations
-
 import functools
 import json
-from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, trainers
 
 from dsindex.text.agreement import PATTERNS, byte_characters
 from tests.support.text_tokenizers import SENTENCES
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-Step = dict[str, Any] | None
-
 _CONTINUATION, _LEAD, _ASCII = range(0x80, 0xC0), range(0xC2, 0xF5), range(0x80)
 
 
-def byte_level(*, use_regex: bool, add_prefix_space: bool = False) -> dict[str, Any]:
+def byte_level(*, use_regex, add_prefix_space=False):
     return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": use_regex}
 
 
-def sequence(*steps: Step) -> dict[str, Any]:
+def sequence(*steps):
     return {"type": "Sequence", "pretokenizers": list(steps)}
 
 
-def split(pattern: str, *, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
+def split(pattern, *, behavior="Isolated", invert=False):
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
 
 
-def pattern_splits(name: str, **options: Any) -> dict[str, Any]:
+def pattern_splits(name, **options):
     return sequence(*(split(pattern, **options) for pattern in PATTERNS[name]), byte_level(use_regex=False))
 
 
-def with_model(
-    model: dict[str, Any], *, pre_tokenizer: Step, normalizer: Step = None, added: Sequence[str] = ()
-) -> bytes:
+def with_model(model, *, pre_tokenizer, normalizer=None, added=()):
     """Put a tokenizer.json around a model; the added tokens are special and stand in its vocabulary."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     tokens = [{"id": model["vocab"][content], "content": content, **flags} for content in added]
@@ -46,7 +36,7 @@ def with_model(
     return json.dumps({"version": "1.0", "added_tokens": tokens, **parts, **ends}).encode()
 
 
-def bpe(merges: Iterable[tuple[bytes, bytes]] = (), *, words: Iterable[bytes] = (), **options: Any) -> dict[str, Any]:
+def bpe(merges=(), *, words=(), **options):
     """A byte-level model with these merges, and these words though nothing is merged to them."""
     characters = byte_characters()
     pairs = [tuple("".join(characters[byte] for byte in part) for part in pair) for pair in merges]
@@ -60,7 +50,7 @@ def bpe(merges: Iterable[tuple[bytes, bytes]] = (), *, words: Iterable[bytes] = 
 
 
 @functools.cache
-def joining_merges() -> list[tuple[bytes, bytes]]:
+def joining_merges():
     """Join the last byte of a character with the first of the next, if one is outside ASCII; then any two of ASCII.
 
     Each byte of two neighbours outside ASCII is in one such pair at most, so a pair is one token wherever the two were
@@ -72,17 +62,16 @@ def joining_merges() -> list[tuple[bytes, bytes]]:
 
 
 @functools.cache
-def joining_model() -> dict[str, Any]:
+def joining_model():
     return bpe(joining_merges())
 
 
 @functools.cache
-def space_mark_model() -> dict[str, Any]:
+def space_mark_model():
     """A model with byte fallback, trained on sentences with marks for spaces, some tokens across two words."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     specials = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=specials, show_progress=False)
     sentences = [*SENTENCES * 3, *["a a a b b  c c   1 1 1 . . , , s's s's"] * 4]
     tokenizer.train_from_iterator([sentence.replace(" ", "▁") for sentence in sentences], trainer)
-    model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
-    return model
+    return json.loads(tokenizer.to_str())["model"]

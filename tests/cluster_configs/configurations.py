@@ -1,9 +1,6 @@
 """Where the configurations are, and how they are read."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,14 +13,14 @@ SHARED = "/mnt/dsindex"
 """Where every configuration mounts the shared storage."""
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name):
     """Return a configuration, which is one mapping."""
     config = yaml.safe_load((CONFIGS / name).read_text())
     assert isinstance(config, dict)
     return config
 
 
-def read_stack(name: str) -> dict[str, Any]:
+def read_stack(name):
     """Read a CloudFormation template, with the text of `!Ref X`, `!Sub X` and `!GetAtt X` in place of what it is."""
 
     class Loader(yaml.SafeLoader):

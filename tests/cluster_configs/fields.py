@@ -5,10 +5,6 @@ Anyscale. A dict lists fields, a list says
 what each element may be, a set holds the values allowed, a type is what a value must be; MAP is free names to text.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 MAP = object()
 QUANTITIES = {"cpu": str, "memory": str, "ephemeral-storage": str}
 RESOURCES = {"requests": QUANTITIES, "limits": QUANTITIES}
@@ -78,7 +74,7 @@ RAY_CLUSTER = {
         }
     ],
 }
-KUBERNETES: dict[str, Any] = {
+KUBERNETES = {
     "RayCluster": {"apiVersion": {"ray.io/v1"}, "kind": str, "metadata": METADATA, "spec": RAY_CLUSTER},
     "RayJob": {
         "apiVersion": {"ray.io/v1"},
@@ -147,13 +143,13 @@ GCP_NODE = {
         }
     ],
 }
-RAY_PROVIDERS: dict[str, Any] = {
+RAY_PROVIDERS = {
     "aws": {"type": str, "region": str, "availability_zone": str, "cache_stopped_nodes": bool},
     "gcp": {"type": str, "region": str, "availability_zone": str, "project_id": str},
     "local": {"type": str, "head_ip": str, "worker_ips": [str]},
 }
-RAY_NODES: dict[str, Any] = {"aws": AWS_NODE, "gcp": GCP_NODE, "local": {}}
-SKYPILOT: dict[str, Any] = {
+RAY_NODES = {"aws": AWS_NODE, "gcp": GCP_NODE, "local": {}}
+SKYPILOT = {
     "name": str,
     "num_nodes": int,
     "workdir": str,
@@ -170,7 +166,7 @@ SKYPILOT: dict[str, Any] = {
     "setup": str,
     "run": str,
 }
-ANYSCALE: dict[str, Any] = {
+ANYSCALE = {
     "name": str,
     "image_uri": str,
     "working_dir": str,
@@ -190,7 +186,7 @@ ANYSCALE: dict[str, Any] = {
 }
 
 
-def ray_up_fields(config: dict[str, Any]) -> dict[str, Any]:
+def ray_up_fields(config):
     """Return the fields of a `ray up` configuration, whose node types have names of their own."""
     provider = config["provider"]["type"]
     node_type = {
@@ -220,7 +216,7 @@ def ray_up_fields(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def unknown_fields(value: object, allowed: Any, place: str = "") -> list[str]:
+def unknown_fields(value, allowed, place=""):
     """List every field, value or type that is not allowed, with its place."""
     if allowed is MAP:
         entries = value.items() if isinstance(value, dict) else [(value, None)]

@@ -1,11 +1,8 @@
 """Configurations without shared storage: nothing is mounted, and each node has its own credentials for the bucket."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from typing import Any
 
 import pytest
 
@@ -22,17 +19,17 @@ NEEDED_OF_BUCKET = {"s3:ListBucket", "s3:ListBucketMultipartUploads"}
 
 
 @pytest.mark.parametrize("name", BUCKET_FILES)
-def test_nothing_is_mounted_and_no_key_is_given(name: str) -> None:
+def test_nothing_is_mounted_and_no_key_is_given(name):
     text = (CONFIGS / name).read_text()
     assert not re.search(r"mount -t|/mnt/|persistentVolumeClaim|elasticfilesystem|AWS::EFS", text)
     assert not re.search(r"aws_access_key_id|aws_secret_access_key|AKIA", text, re.IGNORECASE)
 
 
-def test_nodes_of_aws_install_what_reads_and_writes_buckets() -> None:
+def test_nodes_of_aws_install_what_reads_and_writes_buckets():
     assert load("aws_bucket.yaml")["setup_commands"] == ["pip install --quiet '/home/ray/dsindex[objects]'"]
 
 
-def test_profiles_of_head_and_workers_are_those_of_the_stack() -> None:
+def test_profiles_of_head_and_workers_are_those_of_the_stack():
     types = load("aws_bucket.yaml")["available_node_types"]
     resources = read_stack("aws_bucket_stack.yaml")["Resources"]
     for kind, profile, role in (("head", "HeadProfile", "HeadRole"), ("worker", "WorkerProfile", "WorkerRole")):
@@ -42,23 +39,23 @@ def test_profiles_of_head_and_workers_are_those_of_the_stack() -> None:
     assert "Policies" not in resources["WorkerRole"]["Properties"]
 
 
-def test_head_may_give_its_workers_role_and_no_other() -> None:
+def test_head_may_give_its_workers_role_and_no_other():
     (policy,) = read_stack("aws_bucket_stack.yaml")["Resources"]["HeadRole"]["Properties"]["Policies"]
     (given,) = [each for each in policy["PolicyDocument"]["Statement"] if each["Action"] == "iam:PassRole"]
     assert given["Resource"] == "WorkerRole.Arn"
     assert given["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
 
 
-def allowed(statements: list[dict[str, Any]]) -> dict[str, set[str]]:
+def allowed(statements):
     """Return what may be done with objects and with the bucket."""
-    found: dict[str, set[str]] = {}
+    found = {}
     for each in statements:
         assert each["Effect"] == "Allow"
         found.setdefault("objects" if each["Resource"].endswith("/*") else "bucket", set()).update(each["Action"])
     return found
 
 
-def test_roles_may_do_with_the_bucket_what_builds_need_and_the_page_says_the_same() -> None:
+def test_roles_may_do_with_the_bucket_what_builds_need_and_the_page_says_the_same():
     access = read_stack("aws_bucket_stack.yaml")["Resources"]["BucketAccess"]["Properties"]["PolicyDocument"]
     wanted = {"objects": NEEDED_OF_OBJECTS, "bucket": NEEDED_OF_BUCKET}
     assert allowed(access["Statement"]) == wanted
@@ -67,7 +64,7 @@ def test_roles_may_do_with_the_bucket_what_builds_need_and_the_page_says_the_sam
     assert allowed(json.loads(shown)["Statement"]) == wanted
 
 
-def test_bucket_is_private_encrypted_and_kept_and_forgets_uploads_that_nobody_completes() -> None:
+def test_bucket_is_private_encrypted_and_kept_and_forgets_uploads_that_nobody_completes():
     resources = read_stack("aws_bucket_stack.yaml")["Resources"]
     bucket = resources["Bucket"]
     assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
@@ -79,7 +76,7 @@ def test_bucket_is_private_encrypted_and_kept_and_forgets_uploads_that_nobody_co
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
 
 
-def test_pods_have_the_account_and_no_volume() -> None:
+def test_pods_have_the_account_and_no_volume():
     account = load("kuberay_bucket_account.yaml")["metadata"]
     assert account["annotations"].keys() == {"eks.amazonaws.com/role-arn"}
     cluster = load("kuberay_bucket_rayjob.yaml")["spec"]["rayClusterSpec"]
@@ -92,7 +89,7 @@ def test_pods_have_the_account_and_no_volume() -> None:
     assert cluster["workerGroupSpecs"][0]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
-def test_commands_keep_everything_in_the_bucket() -> None:
+def test_commands_keep_everything_in_the_bucket():
     """The job's entry point, and the commands that the README and the page on clusters show."""
     texts = [load("kuberay_bucket_rayjob.yaml")["spec"]["entrypoint"]]
     for path in (CONFIGS / "README.md", ROOT / "docs" / "cluster.md"):

@@ -1,7 +1,5 @@
 """Every configuration is checked as far as a machine without the cluster can: fields, schema, shell, versions."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -27,9 +24,6 @@ from tests.cluster_configs.fields import (
     unknown_fields,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 KUBERAY_CLUSTERS = ["kuberay_rayjob.yaml", "kuberay_raycluster.yaml", "kuberay_bucket_rayjob.yaml"]
 KUBERAY = [*KUBERAY_CLUSTERS, "kuberay_storage.yaml", "kuberay_monitoring.yaml", "kuberay_bucket_account.yaml"]
@@ -45,7 +39,7 @@ OTHERS = [
 ]
 
 
-def test_every_file_is_covered_here() -> None:
+def test_every_file_is_covered_here():
     known = {*RAY_UP, *KUBERAY, *JOBS, *SCRIPTS, *OTHERS}
     assert {path.name for path in CONFIGS.iterdir()} == known
     readme = (CONFIGS / "README.md").read_text()
@@ -55,7 +49,7 @@ def test_every_file_is_covered_here() -> None:
 # Fields and schemas.
 
 
-def check_ray_up(config: dict[str, Any]) -> None:
+def check_ray_up(config):
     """Raise whatever Ray would, and ValueError for fields inside those that Ray leaves to the cloud."""
     util = pytest.importorskip("ray.autoscaler._private.util")
     if config.get("provider", {}).get("type") not in RAY_PROVIDERS:
@@ -65,18 +59,18 @@ def check_ray_up(config: dict[str, Any]) -> None:
         raise ValueError(unknown)
 
 
-def check_kubernetes(config: dict[str, Any]) -> None:
+def check_kubernetes(config):
     if unknown := unknown_fields(config, KUBERNETES.get(config.get("kind", ""), {})):
         raise ValueError(unknown)
 
 
-def check_job(config: dict[str, Any]) -> None:
+def check_job(config):
     allowed = ANYSCALE if "entrypoint" in config else SKYPILOT
     if unknown := unknown_fields(config, allowed):
         raise ValueError(unknown)
 
 
-def check_build(config: dict[str, Any]) -> None:
+def check_build(config):
     BuildConfig.model_validate(config)
 
 
@@ -89,7 +83,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize(("name", "check"), CHECKS)
-def test_configuration_is_valid(name: str, check: Any) -> None:
+def test_configuration_is_valid(name, check):
     check(load(name))
 
 
@@ -97,7 +91,7 @@ FREE = {"file_mounts", "volumes", "envs", "secrets", "nodeSelector", "labels", "
 """Maps whose names are the user's own."""
 
 
-def paths_of_fields(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def paths_of_fields(value, path=()):
     if isinstance(value, dict):
         for name in value:
             yield (*path, name)
@@ -109,14 +103,14 @@ def paths_of_fields(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple
 
 
 @pytest.mark.parametrize(("name", "check"), CHECKS)
-def test_a_typo_in_any_field_at_any_level_is_caught(name: str, check: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_typo_in_any_field_at_any_level_is_caught(name, check, capsys):
     config = load(name)
     paths = list(paths_of_fields(config))
     assert len(paths) > 4
     missed = []
     for path in paths:
         broken = copy.deepcopy(config)
-        parent: Any = broken
+        parent = broken
         for step in path[:-1]:
             parent = parent[step]
         parent[path[-1][:-1] + "x" + path[-1][-1:]] = parent.pop(path[-1])
@@ -129,7 +123,7 @@ def test_a_typo_in_any_field_at_any_level_is_caught(name: str, check: Any, capsy
     assert missed == []
 
 
-def test_allow_list_knows_types_values_and_free_maps() -> None:
+def test_allow_list_knows_types_values_and_free_maps():
     allowed = {"a": int, "b": {"x", "y"}, "c": [{"d": str}], "e": MAP}
     assert unknown_fields({"a": 1, "b": "x", "c": [{"d": ""}], "e": {"any": "text"}}, allowed) == []
     assert unknown_fields({"a": "1", "b": "z", "c": [{"d": 1, "f": 2}], "e": {"n": 3}}, allowed) != []
@@ -137,7 +131,7 @@ def test_allow_list_knows_types_values_and_free_maps() -> None:
 
 
 @pytest.mark.parametrize("name", KUBERAY_CLUSTERS)
-def test_labels_for_kueue_and_volcano_only_need_their_comment_sign_removed(name: str) -> None:
+def test_labels_for_kueue_and_volcano_only_need_their_comment_sign_removed(name):
     text = (CONFIGS / name).read_text()
     for line in re.findall(r"^  # labels: .*$", text, re.MULTILINE):
         config = yaml.safe_load(text.replace(line, line.replace("# ", "", 1)))
@@ -168,11 +162,11 @@ MENTIONS = {
 """How often each file must name Ray's and Python's version at least."""
 
 
-def versions_in(text: str) -> tuple[list[str], list[str]]:
+def versions_in(text):
     return RAY_MENTION.findall(text), [f"3.{minor}" for minor in PYTHON_MENTION.findall(text)]
 
 
-def test_one_ray_and_one_python_version_everywhere() -> None:
+def test_one_ray_and_one_python_version_everywhere():
     (ray_range,) = [line for line in PYPROJECT["project"]["dependencies"] if line.startswith("ray[")]
     ray_pin = f"2.{int(ray_range.rpartition('<2.')[2]) - 1}.0"  # the newest that is allowed
     (python,) = re.findall(r">=(3\.\d+)", PYPROJECT["project"]["requires-python"])
@@ -194,16 +188,16 @@ def test_one_ray_and_one_python_version_everywhere() -> None:
         "ray[default]==2.59.0 py310",
     ],
 )
-def test_other_versions_would_be_seen(text: str) -> None:
+def test_other_versions_would_be_seen(text):
     assert versions_in(text) == (["2.59.0"], ["3.10"])
 
 
-def copied_into_image() -> set[str]:
+def copied_into_image():
     lines = [line for line in (CONFIGS / "Containerfile").read_text().splitlines() if line.startswith("COPY")]
     return {word for line in lines for word in line.split()[2:-1]}
 
 
-def test_containerfile_copies_what_the_package_needs() -> None:
+def test_containerfile_copies_what_the_package_needs():
     packages = {name.rstrip("*") for name in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
     assert copied_into_image() == {
         "pyproject.toml",
@@ -214,11 +208,11 @@ def test_containerfile_copies_what_the_package_needs() -> None:
     }
 
 
-def test_containerfile_installs_what_reads_and_writes_buckets() -> None:
+def test_containerfile_installs_what_reads_and_writes_buckets():
     assert "pip install --no-cache-dir '/home/ray/dsindex[objects,google]'" in (CONFIGS / "Containerfile").read_text()
 
 
-def test_build_context_has_what_the_containerfile_copies_and_nothing_else() -> None:
+def test_build_context_has_what_the_containerfile_copies_and_nothing_else():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
@@ -229,18 +223,18 @@ def test_build_context_has_what_the_containerfile_copies_and_nothing_else() -> N
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script_parses(name: str) -> None:
+def test_script_parses(name):
     parsed = subprocess.run(["bash", "-n", CONFIGS / name], capture_output=True, text=True, check=False)
     assert (parsed.returncode, parsed.stderr) == (0, "")
 
 
-def find_shellcheck() -> str | None:
+def find_shellcheck():
     return shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 
 
 @pytest.mark.skipif(find_shellcheck() is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_script_passes_shellcheck(name: str, tmp_path: Path) -> None:
+def test_script_passes_shellcheck(name, tmp_path):
     shellcheck = str(find_shellcheck())
     shown = subprocess.run([shellcheck, CONFIGS / name], capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stdout) == (0, "")
@@ -250,13 +244,13 @@ def test_script_passes_shellcheck(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_syntax_error_in_a_script_is_caught(name: str, tmp_path: Path) -> None:
+def test_syntax_error_in_a_script_is_caught(name, tmp_path):
     broken = tmp_path / name
     broken.write_text((CONFIGS / name).read_text().replace("fi\n", "if\n", 1))
     assert subprocess.run(["bash", "-n", broken], capture_output=True, check=False).returncode != 0
 
 
-def test_local_script_refuses_what_it_did_not_make(tmp_path: Path) -> None:
+def test_local_script_refuses_what_it_did_not_make(tmp_path):
     """It deletes its folder in the end, so it must never take another for it."""
     foreign = tmp_path / "precious"
     foreign.mkdir()

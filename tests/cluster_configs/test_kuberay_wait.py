@@ -1,18 +1,12 @@
 """The script that waits for a RayJob, with kubectl played by a small script: it ends on failure, too."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster_configs.configurations import CONFIGS
 from tests.support.processes import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KUBECTL = """#!/usr/bin/env bash
 # Plays kubectl: a line of $STATES for each call, the last one again and again.
@@ -39,7 +33,7 @@ printf %s "$line"
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, list) else None,
 )
-def test_wait_ends_when_the_job_does(tmp_path: Path, states: list[str], code: int) -> None:
+def test_wait_ends_when_the_job_does(tmp_path, states, code):
     (tmp_path / "kubectl").write_text(KUBECTL)
     (tmp_path / "kubectl").chmod(0o755)
     (tmp_path / "states").write_text("\n".join([*states, ""]))

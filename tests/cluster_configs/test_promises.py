@@ -1,11 +1,8 @@
 """What each configuration promises: who may do what, what may be lost, and where the files are."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,12 +10,9 @@ from dsindex.options.build import BuildConfig
 from dsindex.store.config_files import read_yaml
 from tests.cluster_configs.configurations import CONFIGS, RAY_UP, RAY_UP_SHARED, SHARED, load, read_stack
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.mark.parametrize("name", ["aws.yaml", "aws_bucket.yaml", "gcp.yaml"])
-def test_cloud_head_is_on_demand_without_work_and_workers_are_spot(name: str) -> None:
+def test_cloud_head_is_on_demand_without_work_and_workers_are_spot(name):
     types = load(name)["available_node_types"]
     assert types["head"]["resources"]["CPU"] == 0
     spot = {kind: re.search(r"spot|SPOT", json.dumps(types[kind]["node_config"])) for kind in types}
@@ -27,21 +21,21 @@ def test_cloud_head_is_on_demand_without_work_and_workers_are_spot(name: str) ->
     assert types["worker"]["min_workers"] == 0 < types["worker"]["max_workers"]
 
 
-def test_on_premises_head_has_no_work_and_fits_its_machines() -> None:
+def test_on_premises_head_has_no_work_and_fits_its_machines():
     config = load("on_premises.yaml")
     assert any("--num-cpus=0" in command for command in config["head_start_ray_commands"])
     assert config["min_workers"] <= config["max_workers"] == len(config["provider"]["worker_ips"])
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_ray_up_sends_the_token(name: str) -> None:
+def test_ray_up_sends_the_token(name):
     config = load(name)
     assert any(path.endswith("/.ray/auth_token") for path in config["file_mounts"])
     assert "RAY_AUTH_MODE=token" in json.dumps(config)
 
 
 @pytest.mark.parametrize("name", RAY_UP_SHARED)
-def test_ray_up_mounts_the_shared_storage(name: str) -> None:
+def test_ray_up_mounts_the_shared_storage(name):
     config = load(name)
     mounts = [command for command in config["initialization_commands"] if re.search(r"mount -t (nfs|efs)", command)]
     assert [SHARED in command for command in mounts] == [True]
@@ -51,7 +45,7 @@ IDLE_WORKERS = "RAY_idle_worker_killing_time_threshold_ms"
 
 
 @pytest.mark.parametrize("name", RAY_UP)
-def test_every_ray_start_turns_usage_statistics_off_and_keeps_idle_workers(name: str) -> None:
+def test_every_ray_start_turns_usage_statistics_off_and_keeps_idle_workers(name):
     """`ray up` exports its own setting before these commands, so that of the container would not last."""
     config = load(name)
     starts = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
@@ -62,13 +56,13 @@ def test_every_ray_start_turns_usage_statistics_off_and_keeps_idle_workers(name:
 
 
 @pytest.mark.parametrize("name", ["local.sh", "slurm.sbatch", "Containerfile"])
-def test_other_starts_turn_usage_statistics_off_and_keep_idle_workers(name: str) -> None:
+def test_other_starts_turn_usage_statistics_off_and_keep_idle_workers(name):
     settings = re.findall(r"^(?:export|ENV) (.*)$", (CONFIGS / name).read_text(), re.MULTILINE)
     assert {"RAY_USAGE_STATS_ENABLED=0", f"{IDLE_WORKERS}=600000"} <= set(" ".join(settings).split())
 
 
 @pytest.mark.parametrize(("name", "workers_have_a_role"), [("aws.yaml", False), ("aws_bucket.yaml", True)])
-def test_aws_nodes_bring_their_own_role_group_and_network(name: str, workers_have_a_role: bool) -> None:
+def test_aws_nodes_bring_their_own_role_group_and_network(name, workers_have_a_role):
     """Otherwise Ray creates a role with full access to EC2 and S3, and a group that is open to the world for ssh."""
     types = load(name)["available_node_types"]
     assert "IamInstanceProfile" in types["head"]["node_config"]
@@ -82,7 +76,7 @@ def test_aws_nodes_bring_their_own_role_group_and_network(name: str, workers_hav
         assert [disk["Ebs"]["Encrypted"] for disk in node["BlockDeviceMappings"]] == [True]
 
 
-def test_aws_mounts_its_files_over_tls_through_the_access_point() -> None:
+def test_aws_mounts_its_files_over_tls_through_the_access_point():
     (mount,) = [command for command in load("aws.yaml")["initialization_commands"] if "mount -t" in command]
     assert re.search(r"-o tls,accesspoint=fsap-\w+", mount)
 
@@ -90,7 +84,7 @@ def test_aws_mounts_its_files_over_tls_through_the_access_point() -> None:
 @pytest.mark.parametrize(
     ("name", "more"), [("aws_stack.yaml", set()), ("aws_bucket_stack.yaml", {"iam:PassRole"})], ids=["files", "bucket"]
 )
-def test_aws_stack_grants_no_more_than_its_head_needs_and_opens_nothing_to_the_world(name: str, more: set[str]) -> None:
+def test_aws_stack_grants_no_more_than_its_head_needs_and_opens_nothing_to_the_world(name, more):
     """Four actions are all that Ray's node provider called, run against a simulated EC2."""
     resources = read_stack(name)["Resources"]
     (policy,) = resources["HeadRole"]["Properties"]["Policies"]
@@ -108,17 +102,17 @@ def test_aws_stack_grants_no_more_than_its_head_needs_and_opens_nothing_to_the_w
 
 
 @pytest.mark.parametrize("name", ["aws_stack.yaml", "aws_bucket_stack.yaml"])
-def test_aws_stack_refuses_to_open_ssh_to_the_world(name: str) -> None:
+def test_aws_stack_refuses_to_open_ssh_to_the_world(name):
     pattern = read_stack(name)["Parameters"]["AllowedSshFrom"]["AllowedPattern"]
     assert re.match(pattern, "203.0.113.7/32")
     assert not re.match(pattern, "0.0.0.0/0")
 
 
-def ensure_list(value: str | list[str]) -> list[str]:
+def ensure_list(value):
     return [value] if isinstance(value, str) else value
 
 
-def test_gcp_workers_are_deleted_when_they_are_taken_away_and_images_are_of_one_release() -> None:
+def test_gcp_workers_are_deleted_when_they_are_taken_away_and_images_are_of_one_release():
     types = load("gcp.yaml")["available_node_types"]
     assert types["worker"]["node_config"]["scheduling"]["instanceTerminationAction"] == "DELETE"
     images = {disk["initializeParams"]["sourceImage"] for kind in types for disk in types[kind]["node_config"]["disks"]}
@@ -126,7 +120,7 @@ def test_gcp_workers_are_deleted_when_they_are_taken_away_and_images_are_of_one_
     assert re.search(r"/family/\S*\d{4}", images.pop())
 
 
-def pods(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def pods(name):
     """Yield the pod templates of a Kubernetes configuration by their roles."""
     spec = load(name)["spec"]
     if "submitterPodTemplate" in spec:
@@ -146,7 +140,7 @@ HARDENED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 
 
 @pytest.mark.parametrize(("role", "template"), PODS)
-def test_pods_meet_the_restricted_pod_security_standard(role: str, template: dict[str, Any]) -> None:
+def test_pods_meet_the_restricted_pod_security_standard(role, template):
     pod = template["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -162,13 +156,13 @@ def test_pods_meet_the_restricted_pod_security_standard(role: str, template: dic
     assert ("cloud.google.com/gke-spot" in kept_off) is (role == "head")
 
 
-def kuberay_clusters() -> list[Any]:
+def kuberay_clusters():
     job, cluster = load("kuberay_rayjob.yaml")["spec"], load("kuberay_raycluster.yaml")["spec"]
     return [pytest.param(job["rayClusterSpec"], id="RayJob"), pytest.param(cluster, id="RayCluster")]
 
 
 @pytest.mark.parametrize("cluster", kuberay_clusters())
-def test_kuberay_pods_share_the_volume_under_requests_and_limits(cluster: dict[str, Any]) -> None:
+def test_kuberay_pods_share_the_volume_under_requests_and_limits(cluster):
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
     assert cluster["autoscalerOptions"]["securityContext"] == HARDENED
     assert cluster["authOptions"] == {"mode": "token", "secretName": "dsindex-ray-token"}
@@ -182,7 +176,7 @@ def test_kuberay_pods_share_the_volume_under_requests_and_limits(cluster: dict[s
         assert container["resources"]["requests"].keys() == container["resources"]["limits"].keys() >= {"cpu", "memory"}
 
 
-def test_kuberay_job_can_be_retried_and_reads_its_configuration() -> None:
+def test_kuberay_job_can_be_retried_and_reads_its_configuration():
     spec = load("kuberay_rayjob.yaml")["spec"]
     assert spec["backoffLimit"] > 0
     assert spec["shutdownAfterJobFinishes"] is True
@@ -191,14 +185,14 @@ def test_kuberay_job_can_be_retried_and_reads_its_configuration() -> None:
     assert spec["entrypoint"] == f"python -m dsindex build --config {folder}/build.yaml"
 
 
-def test_sample_build_keeps_everything_on_the_shared_storage() -> None:
+def test_sample_build_keeps_everything_on_the_shared_storage():
     config = BuildConfig.model_validate(read_yaml(str(CONFIGS / "build.yaml")))
     assert config.address is None
     for path in (*config.input, config.tokenizer_model, config.output_prefix, str(config.work_dir)):
         assert path.startswith(f"{SHARED}/")
 
 
-def test_skypilot_leaves_its_own_ray_alone_and_runs_no_tasks_on_the_head() -> None:
+def test_skypilot_leaves_its_own_ray_alone_and_runs_no_tasks_on_the_head():
     task = load("skypilot.yaml")
     assert task["envs"] == {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", IDLE_WORKERS: "600000"}
     assert list(task["volumes"]) == [SHARED]
@@ -208,7 +202,7 @@ def test_skypilot_leaves_its_own_ray_alone_and_runs_no_tasks_on_the_head() -> No
     assert subprocess.run(["bash", "-n", "-c", task["run"]], check=False).returncode == 0
 
 
-def test_anyscale_head_is_on_demand_without_work() -> None:
+def test_anyscale_head_is_on_demand_without_work():
     compute = load("anyscale.yaml")["compute_config"]
     assert compute["head_node"]["resources"] == {"CPU": 0}
     assert [group["market_type"] for group in compute["worker_nodes"]] == ["SPOT"]

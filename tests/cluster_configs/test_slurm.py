@@ -1,7 +1,5 @@
 """The Slurm script, with Slurm and Ray played by small scripts: it believes the command's own exit code, not theirs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -9,16 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.processes import PATIENCE_SECONDS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Start = Callable[..., subprocess.Popen[str]]
 
 SCRIPT = Path(__file__).parents[2] / "cluster_configs" / "slurm.sbatch"
 
@@ -59,7 +51,7 @@ ADDRESS = "127.0.0.1:21234"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(tmp_path):
     binaries = tmp_path / ".venv" / "bin"
     binaries.mkdir(parents=True)
     for name, text in {"srun": SRUN, "scontrol": SCONTROL, "ray": RAY, "python": PYTHON}.items():
@@ -70,9 +62,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     slurm |= {"SLURM_JOB_NODELIST": "node-[1-2]", "SLURM_CPUS_PER_TASK": "32", "REAL_PYTHON": sys.executable}
     slurm |= {"RECORD": str(tmp_path / "queued"), "ARGUMENTS": str(tmp_path / "arguments"), "DSINDEX_INTERFACE": "lo"}
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM_", "DSINDEX_"))}
-    started: list[subprocess.Popen[str]] = []
+    started = []
 
-    def run(*command: str, play: str = "done", **environment: str) -> subprocess.Popen[str]:
+    def run(*command, play="done", **environment):
         process = subprocess.Popen(
             ["bash", str(SCRIPT), *(command or ("build.yaml",))],
             cwd=tmp_path,
@@ -94,11 +86,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         shutil.rmtree(folder)
 
 
-def folders_on_node() -> list[Path]:
+def folders_on_node():
     return list(Path("/tmp").glob(f"dsindex-{JOB}-*"))
 
 
-def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
+def outcome(process):
     """Wait for the script; return its exit code and what it wrote to standard error."""
     _, shown = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, shown
@@ -113,7 +105,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
         ("never-started", 1, "its exit code: none"),
     ],
 )
-def test_exit_status_is_that_of_the_command(start: Start, play: str, code: int, says: str) -> None:
+def test_exit_status_is_that_of_the_command(start, play, code, says):
     returned, shown = outcome(start(play=play))
     assert returned == code
     assert says in shown
@@ -128,14 +120,14 @@ def test_exit_status_is_that_of_the_command(start: Start, play: str, code: int, 
     ],
     ids=["configuration", "command", "quotes"],
 )
-def test_any_command_runs_on_the_cluster(start: Start, tmp_path: Path, given: tuple[str, ...], run: list[str]) -> None:
+def test_any_command_runs_on_the_cluster(start, tmp_path, given, run):
     assert outcome(start(*given))[0] == 0
     expected = [ADDRESS, *(word.replace("FOLDER", str(tmp_path)) for word in run)]
     assert (tmp_path / "arguments.command").read_text().splitlines() == expected
 
 
 @pytest.mark.parametrize(("given", "says"), [((), "expected a command: "), (("lost.yaml",), "lost.yaml: no such file")])
-def test_missing_command_or_configuration_is_told(given: tuple[str, ...], says: str) -> None:
+def test_missing_command_or_configuration_is_told(given, says):
     shown = subprocess.run(["bash", SCRIPT, *given], capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stderr.startswith(f"slurm.sbatch: {says}")) == (1, True)
 
@@ -150,9 +142,7 @@ def test_missing_command_or_configuration_is_told(given: tuple[str, ...], says: 
     ],
     ids=["head", "worker", "alone", "chosen"],
 )
-def test_head_runs_no_tasks_unless_it_is_alone(
-    start: Start, tmp_path: Path, environment: dict[str, str], cpus: int
-) -> None:
+def test_head_runs_no_tasks_unless_it_is_alone(start, tmp_path, environment, cpus):
     assert outcome(start(**environment))[0] == 0
     nodes = environment.get("SLURM_JOB_NUM_NODES", "2")
     begins = f"symmetric-run --address {ADDRESS} --min-nodes {nodes} --num-cpus={cpus} "
@@ -168,14 +158,14 @@ def test_head_runs_no_tasks_unless_it_is_alone(
     ],
     ids=["no such interface", "no such node", "own address"],
 )
-def test_address_that_other_nodes_cannot_reach_is_refused(start: Start, environment: dict[str, str], says: str) -> None:
+def test_address_that_other_nodes_cannot_reach_is_refused(start, environment, says):
     code, shown = outcome(start(**environment))
     assert code == 1
     assert shown.startswith(says)
     assert "; set DSINDEX_INTERFACE to one with an IPv4 address, of lo" in shown
 
 
-def test_nothing_is_left_on_the_shared_storage_and_on_the_node(start: Start, tmp_path: Path) -> None:
+def test_nothing_is_left_on_the_shared_storage_and_on_the_node(start, tmp_path):
     former = Path(f"/tmp/dsindex-{JOB}-killed")
     former.mkdir(exist_ok=True)
     assert outcome(start())[0] == 0
@@ -185,7 +175,7 @@ def test_nothing_is_left_on_the_shared_storage_and_on_the_node(start: Start, tmp
     assert not list(tmp_path.glob(".slurm-*"))
 
 
-def test_cancelled_job_stops_its_command_and_leaves_nothing(start: Start, tmp_path: Path) -> None:
+def test_cancelled_job_stops_its_command_and_leaves_nothing(start, tmp_path):
     process = start(play="slow")
     wait_until((tmp_path / "queued.begun").exists, "the command")
     os.killpg(process.pid, signal.SIGTERM)  # as scancel does, for every process of the job
@@ -194,7 +184,7 @@ def test_cancelled_job_stops_its_command_and_leaves_nothing(start: Start, tmp_pa
     assert not list(tmp_path.glob(".slurm-*"))
 
 
-def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(start: Start, tmp_path: Path) -> None:
+def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(start, tmp_path):
     folder = tmp_path / f".slurm-{JOB}"
     folder.mkdir()
     for name in (".dsindex-run", "token", "exit-code", "mine"):
@@ -204,7 +194,7 @@ def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(start: 
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_folder_that_the_script_has_not_made_is_refused_and_kept(start: Start, tmp_path: Path, linked: bool) -> None:
+def test_folder_that_the_script_has_not_made_is_refused_and_kept(start, tmp_path, linked):
     folder, mine = tmp_path / f".slurm-{JOB}", tmp_path / "mine"
     mine.mkdir()
     (mine / "token").write_text("mine")
@@ -219,7 +209,7 @@ def test_folder_that_the_script_has_not_made_is_refused_and_kept(start: Start, t
     assert (folder / "token").read_text() == "mine"
 
 
-def test_end_of_time_stops_the_build_and_queues_it_again(start: Start, tmp_path: Path) -> None:
+def test_end_of_time_stops_the_build_and_queues_it_again(start, tmp_path):
     process = start(play="slow")
     wait_until((tmp_path / "queued.begun").exists, "the command")
     process.send_signal(signal.SIGUSR1)

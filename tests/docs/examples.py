@@ -17,10 +17,6 @@ import re
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -44,12 +40,12 @@ class Example:
     """What follows the mark's colon."""
 
     @property
-    def place(self) -> str:
+    def place(self):
         """Return the page and line, as messages name them."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     @property
-    def is_run(self) -> bool:
+    def is_run(self):
         """Whether the tests execute this block."""
         return self.language in RUN_LANGUAGES and self.mark not in {"not run", "file"}
 
@@ -64,7 +60,7 @@ class Command:
     """The lines that follow it in a `console` block; None in a `sh` block, which shows no output."""
 
 
-def read_examples(page: Path) -> list[Example]:
+def read_examples(page):
     """Return the fenced blocks of a page in order."""
     examples = []
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -91,11 +87,11 @@ def read_examples(page: Path) -> list[Example]:
     return examples
 
 
-def read_commands(example: Example) -> Iterator[Command]:
+def read_commands(example):
     """Split a `sh` or `console` block into commands."""
     is_console = example.language == "console"
     pending = ""
-    shown: list[str] | None = None
+    shown = None
     current = ""
     for line in example.text.splitlines():
         is_command = bool(pending) or not is_console or line.startswith("$ ")

@@ -1,7 +1,5 @@
 """Runs the examples of a page: commands with bash, Python in one namespace."""
 
-from __future__ import annotations
-
 import doctest
 import glob
 import io
@@ -11,15 +9,8 @@ import shlex
 import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from tests.docs.examples import ROOT, read_commands
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from tests.docs.examples import Command, Example
 
 _VARIES = re.compile(r"[\d.,]+ (s|ms|[kMG]?B/s|([kMG] )?tokens/s)(?=[\s,:;)]|$)|\d+ workers?")
 """Times, speeds and the number of CPUs: compared as if they were equal."""
@@ -30,12 +21,12 @@ _PROGRESS = re.compile(r"^[a-z ]+: \d+%, ")
 class PageRunner:
     """Runs the blocks of a page one after the other in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self._folder = folder
-        self._namespace: dict[str, Any] = {"__name__": "example"}
+        self._namespace = {"__name__": "example"}
         self._printed = ""
 
-    def assert_runs_as_shown(self, example: Example) -> None:
+    def assert_runs_as_shown(self, example):
         """Do what an example's language and mark say, and compare; an AssertionError names page and line."""
         if example.mark == "file":
             path = self._folder / example.value
@@ -50,14 +41,14 @@ class PageRunner:
         elif example.is_run:
             self._assert_commands_print(example)
 
-    def _run_python(self, example: Example) -> None:
+    def _run_python(self, example):
         printed = io.StringIO()
         # Not by way of sys.stdout, which the test runner and libraries put their own streams into.
         self._namespace["print"] = partial(print, file=printed)
         exec(compile(example.text, example.place, "exec"), self._namespace)
         self._printed = printed.getvalue()
 
-    def _assert_commands_print(self, example: Example) -> None:
+    def _assert_commands_print(self, example):
         commands = list(read_commands(example))
         for command in commands:
             code, printed = run_command(command)
@@ -67,7 +58,7 @@ class PageRunner:
                 assert_same_output(command.output, printed, place=f"{example.place}: {command.line}")
 
 
-def run_command(command: Command) -> tuple[int, str]:
+def run_command(command):
     """Run one command in the current folder; return its exit code and what it prints on both streams."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
     program = 'dsindex() { "$PYTHON" -m dsindex "$@"; }\n' + command.line
@@ -82,13 +73,13 @@ def run_command(command: Command) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def expand(line: str) -> list[str]:
+def expand(line):
     """Split a command line as a shell does, patterns that are not quoted included.
 
     >>> expand("dsindex merge --input 'a b' *.no-such-file")
     ['dsindex', 'merge', '--input', 'a b', '*.no-such-file']
     """
-    words: list[str] = []
+    words = []
     lexer = shlex.shlex(line, posix=False, punctuation_chars=False)
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -99,7 +90,7 @@ def expand(line: str) -> list[str]:
     return words
 
 
-def assert_same_output(expected: Iterable[str], printed: str, *, place: str) -> None:
+def assert_same_output(expected, printed, *, place):
     """Compare what a page shows with what was printed.
 
     Times and speeds may differ. In the page a line of `…` stands for any lines, and `…` in a line for any text.
@@ -117,11 +108,11 @@ def assert_same_output(expected: Iterable[str], printed: str, *, place: str) -> 
     assert re.fullmatch(pattern, text), f"{place}: the page shows\n{shown}\nand this was printed:\n{printed}"
 
 
-def _same_figures(line: str) -> str:
+def _same_figures(line):
     return _VARIES.sub("#", line.rstrip())
 
 
-def _assert_doctest_passes(example: Example, namespace: dict[str, Any]) -> None:
+def _assert_doctest_passes(example, namespace):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     test = doctest.DocTestParser().get_doctest(example.text, namespace, example.place, str(example.page), example.line)
     test.globs = namespace  # names that an example binds are the following ones' too

@@ -1,19 +1,12 @@
 """The examples of README.md and docs/ do what the pages say."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.cli.main import COMMANDS, make_parser
 from tests.docs.examples import PAGES, ROOT, read_commands, read_examples
 from tests.docs.running import PageRunner, assert_same_output, expand
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 EXAMPLES = {page: read_examples(page) for page in PAGES}
 PAGES_TO_RUN = [page for page, examples in EXAMPLES.items() if any(example.is_run for example in examples)]
@@ -22,7 +15,7 @@ ALL_EXAMPLES = [example for examples in EXAMPLES.values() for example in example
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("page", PAGES_TO_RUN, ids=lambda page: page.stem)
-def test_examples_of_a_page_run(page: Path, demo_output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_page_run(page, demo_output, tmp_path, monkeypatch):
     shutil.copytree(demo_output, tmp_path / "demo-output")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
@@ -32,12 +25,12 @@ def test_examples_of_a_page_run(page: Path, demo_output: Path, tmp_path: Path, m
         runner.assert_runs_as_shown(example)
 
 
-def test_every_example_that_is_not_run_says_what_it_needs() -> None:
+def test_every_example_that_is_not_run_says_what_it_needs():
     for example in ALL_EXAMPLES:
         assert example.mark != "not run" or example.value.startswith("needs "), example.place
 
 
-def test_commands_have_flags_that_exist() -> None:
+def test_commands_have_flags_that_exist():
     commands = [
         (example.place, expand(command.line))
         for example in ALL_EXAMPLES
@@ -52,7 +45,7 @@ def test_commands_have_flags_that_exist() -> None:
         assert parses(words[1:]), f"{place}: dsindex {name} refuses its flags"
 
 
-def parses(words: list[str]) -> bool:
+def parses(words):
     """Whether a command line, without `dsindex`, is accepted as far as its flags go."""
     try:
         make_parser(words[0]).parse_args([word for word in words if word != "&"])
@@ -73,7 +66,7 @@ def parses(words: list[str]) -> bool:
         pytest.param(["a"], "tokenize: 7%, 1/3 shards, ETA 5 s\na\n", True),
     ],
 )
-def test_output_is_compared_except_times_and_omissions(shown: list[str], printed: str, *, is_same: bool) -> None:
+def test_output_is_compared_except_times_and_omissions(shown, printed, *, is_same):
     try:
         assert_same_output(shown, printed, place="here")
     except AssertionError:

@@ -1,16 +1,10 @@
 """What the pages refer to exists: files and headings, and the sections that the code cites."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.docs.examples import PAGES, ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GENERATED = "reference/"
 """Made when the site is built, which looks at the links to these pages itself."""
@@ -20,13 +14,13 @@ _MODULE = re.compile(r"`((?:dsindex|tests|workflows|docs|cluster_configs)/[\w./]
 _CONTRACT = re.compile(r'contracts\.md, "([^"]+)"')
 
 
-def headings(page: Path) -> list[str]:
+def headings(page):
     """Return a page's headings, without those inside of code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
 
 
-def slug(heading: str) -> str:
+def slug(heading):
     """Return the anchor of a heading, as MkDocs and GitHub make it.
 
     >>> slug("1. MMIDIDX"), slug("Two engines")
@@ -37,7 +31,7 @@ def slug(heading: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_lead_to_files_and_headings(page):
     for target, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
         if target.startswith(GENERATED):
             continue
@@ -48,13 +42,13 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["architecture", "contracts"])
-def test_modules_named_exist(page: str) -> None:
+def test_modules_named_exist(page):
     named = _MODULE.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
     assert named
 
 
-def test_code_cites_sections_that_exist() -> None:
+def test_code_cites_sections_that_exist():
     formats = {heading.split(".")[0] for heading in headings(ROOT / "docs" / "formats.md") if heading[0].isdigit()}
     contracts = set(headings(ROOT / "docs" / "contracts.md"))
     sources = [path for folder in ("dsindex",) for path in (ROOT / folder).rglob("*.py")]
@@ -65,5 +59,5 @@ def test_code_cites_sections_that_exist() -> None:
         assert set(_CONTRACT.findall(text)) <= contracts, path
 
 
-def test_readme_is_short() -> None:
+def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -1,17 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from dsindex.kernels import loader as kernels
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(params=["kernels not loaded", "kernels loaded"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def either_way(request, monkeypatch):
     """Reading with and without the compiled kernels: nothing may depend on it."""
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "_LOADER", kernels._Loader())

@@ -1,19 +1,13 @@
 """Arrow arrays that are made without pandas."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from dsindex.arrow import number_array, text_array
 from tests.support.golden import OWN
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WATCHED_BUILD = """
 import sys
@@ -27,14 +21,14 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("more", [[], ["--on-bad-record", "quarantine", "--where", ".text != 1", "--sample", "0.5"]])
-def test_build_does_not_look_for_pandas(more: list[str], tmp_path: Path) -> None:
+def test_build_does_not_look_for_pandas(more, tmp_path):
     words = ["build", "--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     command = [sys.executable, "-c", WATCHED_BUILD, *words, "--output-prefix", str(tmp_path / "x"), *more]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
 
 
-def test_arrays_have_the_values() -> None:
+def test_arrays_have_the_values():
     assert text_array([]).to_pylist() == []
     assert text_array(["", "ä", "\U0001f600"]).to_pylist() == ["", "ä", "\U0001f600"]
     with pytest.raises(UnicodeEncodeError):

@@ -1,10 +1,7 @@
 """Memory that is used again for ranges of objects, and never while somebody still reads it."""
 
-from __future__ import annotations
-
 import random
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,22 +13,17 @@ from dsindex.store.reading import ObjectReader, give_back, take_buffer
 from dsindex.store.urls import Access, parse_url
 from tests.support.object_server import Fault, serving_objects
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.object_server import ObjectServer
-
 MIB = 1 << 20
 CONTENT = random.Random(0).randbytes(3 * MIB)
 
 
 @pytest.fixture(autouse=True)
-def none_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+def none_spare(monkeypatch):
     monkeypatch.setattr(buffers, "_spare", type(buffers._spare)())
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def store(monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     monkeypatch.setattr(reading, "RANGE_BYTES", 200_000)
     monkeypatch.setattr(buffers, "_UNIT_BYTES", 1000)
@@ -39,7 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
         yield server
 
 
-def test_buffer_is_used_again_for_ranges_of_about_its_size() -> None:
+def test_buffer_is_used_again_for_ranges_of_about_its_size():
     first = take_buffer(MIB + 1)
     assert len(first) == 2 * MIB
     give_back(first)
@@ -50,7 +42,7 @@ def test_buffer_is_used_again_for_ranges_of_about_its_size() -> None:
     assert take_buffer(MIB) is first
 
 
-def test_few_buffers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_buffers_are_kept(monkeypatch):
     monkeypatch.setattr(buffers, "MOST_SPARE_BYTES", 3 * MIB)
     taken = [take_buffer(MIB) for _ in range(5)]
     for buffer in taken:
@@ -61,7 +53,7 @@ def test_few_buffers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(4))
-def test_readers_side_by_side_read_what_is_there(seed: int, store: ObjectServer) -> None:
+def test_readers_side_by_side_read_what_is_there(seed, store):
     """Forwards, past ranges, back again and elsewhere, while others take the buffers that were let go."""
     store.faults += [Fault(kind="reset", operation="GetObject", after=3, times=2)]
     chosen = random.Random(seed)
@@ -86,14 +78,12 @@ def test_readers_side_by_side_read_what_is_there(seed: int, store: ObjectServer)
         reader.close()
 
 
-def test_memory_of_a_request_that_is_under_way_is_nobody_elses(
-    store: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_a_request_that_is_under_way_is_nobody_elses(store, monkeypatch):
     """Its reader was closed meanwhile, but the answer may still be written there."""
     began, goes_on = threading.Semaphore(0), threading.Event()
-    written: list[object] = []
+    written = []
 
-    def answer_late(_url: object, begin: int, end: int, *, into: memoryview[int], **_: object) -> memoryview[int]:
+    def answer_late(_url, begin, end, *, into, **_):
         written.append(into.obj)
         began.release()
         goes_on.wait()

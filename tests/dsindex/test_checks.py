@@ -1,10 +1,7 @@
 """Verification finds every kind of damage, and none in what Megatron wrote."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,45 +11,39 @@ from dsindex.tools.verify_files import DocumentPiece, verify_ends, verify_index
 from dsindex.tools.verify_report import InputFacts, RowPiece, TokenPiece, verify_rows, verify_tokens
 from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices
 from tests.support.datasets import write_dataset
-from tests.support.golden import GoldenIndexCase, golden_index_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+from tests.support.golden import golden_index_cases
 
 CASES = golden_index_cases()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_caches_of_megatron_are_whole(case: GoldenIndexCase) -> None:
+def test_caches_of_megatron_are_whole(case):
     tasks = [task for prefix in case.prefixes for task in find_caches(str(case.cache), str(case.folder / prefix))]
     assert tasks
     assert [sentence for task in tasks for sentence in verify_cache(task)] == []
 
 
-def swap_ends(array: NDArray[np.int64]) -> None:
+def swap_ends(array):
     array[0], array[-1] = array[-1].copy(), array[0].copy()
 
 
-def repeat_first(array: NDArray[np.int64]) -> None:
+def repeat_first(array):
     array[-1] = array[0]
 
 
-def point_outside(array: NDArray[np.int64]) -> None:
+def point_outside(array):
     array[1] = 10**6
 
 
-def move_token(array: NDArray[np.int64]) -> None:
+def move_token(array):
     array[5, 1] += 1
 
 
-def move_last_row(array: NDArray[np.int64]) -> None:
+def move_last_row(array):
     array[-1, 1] -= 1
 
 
-CACHE_DAMAGE: list[tuple[str, str, Callable[[NDArray[np.int64]], None], str]] = [
+CACHE_DAMAGE = [
     ("document-twice", "document_index", repeat_first, "every sequence once per epoch"),
     ("document-outside", "document_index", point_outside, "expected sequences from 0 to 99 in the document index"),
     ("documents-swapped", "document_index", swap_ends, "of the sample index"),
@@ -67,9 +58,7 @@ CACHE_DAMAGE: list[tuple[str, str, Callable[[NDArray[np.int64]], None], str]] = 
 @pytest.mark.parametrize(
     ("name", "damage", "message"), [case[1:] for case in CACHE_DAMAGE], ids=[case[0] for case in CACHE_DAMAGE]
 )
-def test_damaged_cache_is_found(
-    name: str, damage: Callable[[NDArray[np.int64]], None], message: str, tmp_path: Path
-) -> None:
+def test_damaged_cache_is_found(name, damage, message, tmp_path):
     case = CASES["own-one_epoch"]
     shutil.copytree(case.cache, tmp_path / "cache")
     [path] = (tmp_path / "cache").glob(f"*{name}.npy")
@@ -84,7 +73,7 @@ def test_damaged_cache_is_found(
 
 @pytest.mark.parametrize("num_bytes", [1, 13, 100])
 @pytest.mark.parametrize("name", ["document_index", "sample_index", "shuffle_index"])
-def test_bytes_after_an_array_are_found(name: str, num_bytes: int, tmp_path: Path) -> None:
+def test_bytes_after_an_array_are_found(name, num_bytes, tmp_path):
     case = CASES["own-one_epoch"]
     shutil.copytree(case.cache, tmp_path / "cache")
     [path] = (tmp_path / "cache").glob(f"*{name}.npy")
@@ -96,14 +85,14 @@ def test_bytes_after_an_array_are_found(name: str, num_bytes: int, tmp_path: Pat
     assert f"of {size_bytes} bytes, as its header says, got {size_bytes + num_bytes}" in finding
 
 
-def test_cache_of_other_lengths_is_found() -> None:
+def test_cache_of_other_lengths_is_found():
     case = CASES["own-one_epoch"]
     [task] = find_caches(str(case.cache), str(case.folder / case.prefixes[0]))
     other = CacheTask(description=task.description, prefix=str(case.folder / "noeod_text_document"))
     assert "of the sample index" in verify_cache(other)[0]
 
 
-def test_cache_without_a_hash_is_whole(tmp_path: Path) -> None:
+def test_cache_without_a_hash_is_whole(tmp_path):
     case = CASES["own-one_epoch"]
     for path in case.cache.iterdir():
         shutil.copy(path, tmp_path / f"my-data{path.name[32:]}")
@@ -114,7 +103,7 @@ def test_cache_without_a_hash_is_whole(tmp_path: Path) -> None:
     assert verify_cache(task) == []
 
 
-def test_cache_under_another_name_is_found(tmp_path: Path) -> None:
+def test_cache_under_another_name_is_found(tmp_path):
     case = CASES["own-one_epoch"]
     for path in case.cache.iterdir():
         shutil.copy(path, tmp_path / f"{'0' * 32}{path.name[32:]}")
@@ -122,7 +111,7 @@ def test_cache_under_another_name_is_found(tmp_path: Path) -> None:
     assert "its name is not the hash of its content" in verify_cache(task)[0]
 
 
-def test_blend_that_draws_too_much_is_found(tmp_path: Path) -> None:
+def test_blend_that_draws_too_much_is_found(tmp_path):
     case = CASES["own-blend"]
     shutil.copytree(case.cache, tmp_path / "cache")
     [path] = (tmp_path / "cache").glob("*BlendedDataset*dataset_sample_index.npy")
@@ -138,7 +127,7 @@ def test_blend_that_draws_too_much_is_found(tmp_path: Path) -> None:
     assert "at position 7" in findings[0]
 
 
-def test_verify_index_counts_documents_and_names_damage(tmp_path: Path) -> None:
+def test_verify_index_counts_documents_and_names_damage(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 2]], [], [[3], [4, 5]]])
     counts, findings = verify_index(prefix)
     assert findings == []
@@ -151,7 +140,7 @@ def test_verify_index_counts_documents_and_names_damage(tmp_path: Path) -> None:
     assert f"dsindex repair {prefix}" in findings[0]
 
 
-def test_verify_ends_names_documents_without_eod(tmp_path: Path) -> None:
+def test_verify_ends_names_documents_without_eod(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 0]], [], [[3], [4, 5]], [[0], []]])
     findings = verify_ends(DocumentPiece(prefix=prefix, begin=0, end=4, eod_id=0))
     assert len(findings) == 2
@@ -159,13 +148,13 @@ def test_verify_ends_names_documents_without_eod(tmp_path: Path) -> None:
     assert "document 3 to end with EOD (0), got no token" in findings[1]
 
 
-def test_verify_ends_of_dataset_without_tokens(tmp_path: Path) -> None:
+def test_verify_ends_of_dataset_without_tokens(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[]], []])
     [finding] = verify_ends(DocumentPiece(prefix=prefix, begin=0, end=2, eod_id=0))
     assert "document 0" in finding
 
 
-def test_verify_tokens_names_first_id_outside_vocabulary(tmp_path: Path) -> None:
+def test_verify_tokens_names_first_id_outside_vocabulary(tmp_path):
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([5, 0, 9, 7, 0, 8], "<i4").tobytes() + b"x")
     piece = TokenPiece(
@@ -176,7 +165,7 @@ def test_verify_tokens_names_first_id_outside_vocabulary(tmp_path: Path) -> None
     assert "expected token ids from 0 to 8, got 9 at byte 8" in result.findings[0]
 
 
-def test_verify_rows_compares_neighbours_of_pieces(tmp_path: Path) -> None:
+def test_verify_rows_compares_neighbours_of_pieces(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -198,7 +187,7 @@ def test_verify_rows_compares_neighbours_of_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
-def test_sample_is_the_same_every_time_and_of_the_size_wanted(share: float) -> None:
+def test_sample_is_the_same_every_time_and_of_the_size_wanted(share):
     for piece in plan_slices(200_000, share):
         runs = choose_runs(piece)
         assert runs == choose_runs(piece)
@@ -207,5 +196,5 @@ def test_sample_is_the_same_every_time_and_of_the_size_wanted(share: float) -> N
         assert taken == pytest.approx(share * (piece.end - piece.begin), rel=0.05, abs=16)
 
 
-def test_sample_is_never_empty() -> None:
+def test_sample_is_never_empty():
     assert choose_runs(DocumentSlice(begin=0, end=3, share=0.001)) == [(0, 3)]

@@ -1,12 +1,9 @@
 """Verification of `.pbin` files: every kind of damage has a sentence of its own, and none is found in whole ones."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import tracemalloc
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,16 +15,12 @@ from dsindex.tools.verify_report import plan_token_pieces, verify_tokens
 from tests.support.golden import MODALITIES
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
 INDEX = [(0, 12), (12, 0), (12, 8), (20, 4), (24, 0), (24, 0)]
 """Of DOCUMENTS in tokens of 4 bytes."""
 WHOLE = pbin_bytes(DOCUMENTS, version="current")
 
 
-def findings_of(path: Path, data: bytes, *, version_name: str | None = None) -> list[str]:
+def findings_of(path, data, *, version_name=None):
     """Write a file and give what is found in its structure."""
     path.write_bytes(data)
     header, findings = verify_pbin_header(str(path), version_name=version_name)
@@ -38,22 +31,22 @@ def findings_of(path: Path, data: bytes, *, version_name: str | None = None) -> 
     return findings
 
 
-def with_index(entries: object) -> bytes:
+def with_index(entries):
     return WHOLE[: 12 + 24] + pickle.dumps(entries, protocol=4)
 
 
-def changed(number: int, entry: tuple[int, int]) -> bytes:
+def changed(number, entry):
     return with_index([entry if at == number else kept for at, kept in enumerate(INDEX)])
 
 
 class Calls:
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+    def __reduce__(self):
         return os.mkdir, ("made-by-a-pickle",)
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize("token_bytes", [1, 2, 4])
-def test_whole_file_of_every_era(version: str, token_bytes: int, tmp_path: Path) -> None:
+def test_whole_file_of_every_era(version, token_bytes, tmp_path):
     size = 4 if version == "spec" else token_bytes
     path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version=version, token_bytes=size)
     header, findings = verify_pbin_header(path, version_name=version)
@@ -66,11 +59,11 @@ def test_whole_file_of_every_era(version: str, token_bytes: int, tmp_path: Path)
     assert counts.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
 
 
-def test_file_of_modalities_is_whole(tmp_path: Path) -> None:
+def test_file_of_modalities_is_whole(tmp_path):
     assert findings_of(tmp_path / "a.pbin", (MODALITIES / "nonempty.pbin").read_bytes()) == []
 
 
-DAMAGE: list[tuple[str, bytes, str]] = [
+DAMAGE = [
     ("empty", b"", "expected the header of a .pbin, 8 bytes with the size of all tokens and 4 with that of one"),
     ("header-cut", WHOLE[:11], "expected the header of a .pbin"),
     ("token-size", WHOLE[:8] + b"\3" + WHOLE[9:], "got 180000000000000003000000"),
@@ -108,7 +101,7 @@ DAMAGE: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("data", "sentence"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
-def test_damage_is_named(data: bytes, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_named(data, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     findings = findings_of(tmp_path / "a.pbin", data)
     assert sentence in findings[0]
@@ -119,7 +112,7 @@ def test_damage_is_named(data: bytes, sentence: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_file_that_was_cut_anywhere_is_found(version: str, tmp_path: Path) -> None:
+def test_file_that_was_cut_anywhere_is_found(version, tmp_path):
     whole = pbin_bytes([[1, 2], [3], [4, 5, 6]], version=version)
     for size in range(len(whole)):
         assert findings_of(tmp_path / "a.pbin", whole[:size]), size
@@ -130,7 +123,7 @@ def test_file_that_was_cut_anywhere_is_found(version: str, tmp_path: Path) -> No
     ("data", "sentence"),
     [(WHOLE[:-3], "got one that is cut off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
 )
-def test_header_is_whole_where_only_the_index_is_damaged(data: bytes, sentence: str, tmp_path: Path) -> None:
+def test_header_is_whole_where_only_the_index_is_damaged(data, sentence, tmp_path):
     """The manifest says the version, so that tokens can be looked at."""
     path = tmp_path / "a.pbin"
     path.write_bytes(data)
@@ -142,13 +135,13 @@ def test_header_is_whole_where_only_the_index_is_damaged(data: bytes, sentence: 
     assert sentence in findings[0]
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path):
     header, [finding] = verify_pbin_header(str(tmp_path / "a.pbin"), version_name=None)
     assert header is None
     assert "a.pbin: cannot be read (No such file or directory)" in finding
 
 
-def test_other_era_than_the_manifest_says(tmp_path: Path) -> None:
+def test_other_era_than_the_manifest_says(tmp_path):
     [finding] = findings_of(tmp_path / "a.pbin", WHOLE, version_name="spec")
     assert "expected a .pbin of version spec as in the manifest, got version current" in finding
     nothing = pbin_bytes([], version="2024-04")  # the same bytes in two versions
@@ -159,7 +152,7 @@ def test_other_era_than_the_manifest_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_files", [2, 4])
-def test_low_offsets_of_a_join_are_recognised(num_files: int, tmp_path: Path) -> None:
+def test_low_offsets_of_a_join_are_recognised(num_files, tmp_path):
     files = [pbin_bytes([[1, 2, 3, 4], [5, 6]], version="current") for _ in range(num_files)]
     joined = joined_by_modalities(files)
     [finding] = findings_of(tmp_path / "a.pbin", joined)
@@ -167,7 +160,7 @@ def test_low_offsets_of_a_join_are_recognised(num_files: int, tmp_path: Path) ->
     assert f"dsindex repair {tmp_path}/a.pbin --output NEW.pbin" in finding
 
 
-def test_index_is_read_in_bounded_memory(tmp_path: Path) -> None:
+def test_index_is_read_in_bounded_memory(tmp_path):
     peaks = []
     for num_documents in (300_000, 1_200_000):
         header = PbinHeader(version=CURRENT_VERSION, token_bytes=2, data_bytes=2 * num_documents)
@@ -199,7 +192,7 @@ def test_index_is_read_in_bounded_memory(tmp_path: Path) -> None:
         [(8, 9)],
     ],
 )
-def test_runs_are_the_documents_of_the_index(bounds: Sequence[tuple[int, int]], tmp_path: Path) -> None:
+def test_runs_are_the_documents_of_the_index(bounds, tmp_path):
     path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version="2024-01-30")
     header = read_pbin_header(path)
     runs = list(read_runs(path, header, bounds))
@@ -214,7 +207,7 @@ def test_runs_are_the_documents_of_the_index(bounds: Sequence[tuple[int, int]], 
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_documents_without_eod_are_named(version: str, tmp_path: Path) -> None:
+def test_documents_without_eod_are_named(version, tmp_path):
     path = write_pbin(tmp_path / "a.pbin", [[1, 9], [], [9], [9, 1], [2]], version=version)
     run = PbinRun(first_document=2, first_token=2, lengths=np.array([1, 2, 1]))
     piece = PbinEndsPiece(path=path, header=read_pbin_header(path), run=run, eod_id=9)
@@ -225,7 +218,7 @@ def test_documents_without_eod_are_named(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_only_tokens_are_taken_for_tokens(version: str, tmp_path: Path) -> None:
+def test_only_tokens_are_taken_for_tokens(version, tmp_path):
     """Header and index hold larger numbers, and their bytes, than the tokens do."""
     path = write_pbin(tmp_path / "a.pbin", [[1, 0], [2, 0], [300, 0]], version=version)
     header = read_pbin_header(path)

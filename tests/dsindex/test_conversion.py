@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,16 +17,14 @@ from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write
 SEQUENCES = [[[1, 2, 3]], [], [[250, 9]], [[4]], [], []]
 
 
-def pair(prefix: str | Path) -> tuple[bytes, bytes]:
+def pair(prefix):
     return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
 @pytest.mark.parametrize("documents", [SEQUENCES, [], [[]], [[[7]]]], ids=str)
-def test_round_trip_gives_identical_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, dtype: str, documents: Any
-) -> None:
+def test_round_trip_gives_identical_bytes(tmp_path, monkeypatch, version, dtype, documents):
     monkeypatch.setattr(token_copy, "RANGE_TOKENS", 2)
     source = write_dataset(tmp_path / "source", documents, dtype=dtype)
     packed = str(tmp_path / "x.pbin")
@@ -44,7 +39,7 @@ def test_round_trip_gives_identical_bytes(
 
 
 @pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
-def test_datasets_of_megatron_come_back(tmp_path: Path, prefix: Path) -> None:
+def test_datasets_of_megatron_come_back(tmp_path, prefix):
     packed = str(tmp_path / "x.pbin")
     try:
         convert_to_pbin(str(prefix), packed)
@@ -58,14 +53,14 @@ def test_datasets_of_megatron_come_back(tmp_path: Path, prefix: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize("other", VERSION_NAMES)
-def test_every_era_turns_into_every_other(tmp_path: Path, version: str, other: str) -> None:
+def test_every_era_turns_into_every_other(tmp_path, version, other):
     source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
     conversion = convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS[other])
     assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes(DOCUMENTS, version=other)
     assert (conversion.num_documents, conversion.num_tokens) == (6, 6)
 
 
-def test_an_era_that_cannot_hold_the_tokens_is_refused(tmp_path: Path) -> None:
+def test_an_era_that_cannot_hold_the_tokens_is_refused(tmp_path):
     source = write_pbin(tmp_path / "x.pbin", DOCUMENTS, token_bytes=2)
     with pytest.raises(LimitError, match="tokens of 4 bytes"):
         convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS["spec"])
@@ -82,31 +77,29 @@ def test_an_era_that_cannot_hold_the_tokens_is_refused(tmp_path: Path) -> None:
         ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
     ],
 )
-def test_what_a_pbin_cannot_say_is_refused(
-    tmp_path: Path, documents: Any, options: dict[str, Any], message: str
-) -> None:
+def test_what_a_pbin_cannot_say_is_refused(tmp_path, documents, options, message):
     source = write_dataset(tmp_path / "x", documents, **options)
     with pytest.raises(FormatError, match=message):
         convert_to_pbin(source, str(tmp_path / "x.pbin"))
     assert {file.name for file in tmp_path.iterdir()} == {"x.bin", "x.idx"}
 
 
-def test_flatten_joins_the_sequences_of_a_document(tmp_path: Path) -> None:
+def test_flatten_joins_the_sequences_of_a_document(tmp_path):
     source = write_dataset(tmp_path / "x", [[[1], [2, 3]], [[], [4]], [[]], []])
     convert_to_pbin(source, str(tmp_path / "x.pbin"), flatten=True)
     expected = pbin_bytes([[1, 2, 3], [4], [], []], version="current", token_bytes=2)
     assert (tmp_path / "x.pbin").read_bytes() == expected
 
 
-def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_ids_that_do_not_fit_are_refused(tmp_path):
     packed = write_pbin(tmp_path / "x.pbin", [[2**31]])
     with pytest.raises(FormatError, match="token id 2147483648 does not fit int32"):
         convert_to_indexed(packed, str(tmp_path / "y"))
     assert {file.name for file in tmp_path.iterdir()} == {"x.pbin"}
 
 
-def test_a_document_too_long_for_megatron_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_long(*_: object, **__: object) -> None:
+def test_a_document_too_long_for_megatron_is_refused(tmp_path, monkeypatch):
+    def too_long(*_, **__):
         msg = "a sequence of 2147483648 tokens"
         raise OverflowError(msg)
 
@@ -116,7 +109,7 @@ def test_a_document_too_long_for_megatron_is_refused(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["y.bin", "y.idx"])
-def test_existing_outputs_stay(tmp_path: Path, name: str) -> None:
+def test_existing_outputs_stay(tmp_path, name):
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(OutputError, match="expected a file that does not exist yet"):
         convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "y"))
@@ -124,7 +117,7 @@ def test_existing_outputs_stay(tmp_path: Path, name: str) -> None:
     assert (tmp_path / name).read_bytes() == b"mine"
 
 
-def test_missing_sources_and_folders_are_named(tmp_path: Path) -> None:
+def test_missing_sources_and_folders_are_named(tmp_path):
     with pytest.raises(FormatError, match=r"none\.idx: cannot be read"):
         convert_to_pbin(str(tmp_path / "none"), str(tmp_path / "x.pbin"))
     source = write_dataset(tmp_path / "x", SEQUENCES)
@@ -143,9 +136,7 @@ def test_missing_sources_and_folders_are_named(tmp_path: Path) -> None:
     st.sampled_from(VERSION_NAMES),
     st.integers(1, 7),
 )
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], version: str, range_tokens: int
-) -> None:
+def test_any_documents_come_back(tmp_path_factory, documents, version, range_tokens):
     folder = tmp_path_factory.mktemp("convert")
     source = write_dataset(folder / "x", [[document] if document else [] for document in documents])
     with pytest.MonkeyPatch.context() as patch:

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from dsindex.dtypes import TOKEN_DTYPES, cast_tokens, dtype_code, dtype_for_vocabulary
 
 
-def test_codes_are_those_of_mmididx() -> None:
+def test_codes_are_those_of_mmididx():
     """Pinned: every file ever written depends on them."""
     assert {code: dtype.str for code, dtype in TOKEN_DTYPES.items()} == {
         1: "|u1",
@@ -22,7 +20,7 @@ def test_codes_are_those_of_mmididx() -> None:
 
 
 @pytest.mark.parametrize("name", ["uint32", "uint64", "float16", "bool", "complex64"])
-def test_dtype_without_code_is_refused(name: str) -> None:
+def test_dtype_without_code_is_refused(name):
     with pytest.raises(ValueError, match=f"expected a token type that MMIDIDX has a code for .*got {name}"):
         dtype_code(np.dtype(name))
 
@@ -31,17 +29,17 @@ def test_dtype_without_code_is_refused(name: str) -> None:
     ("vocabulary_size", "expected"),
     [(1, "uint16"), (65_499, "uint16"), (65_500, "int32"), (65_536, "int32"), (1 << 20, "int32")],
 )
-def test_dtype_for_vocabulary_follows_megatron(vocabulary_size: int, expected: str) -> None:
+def test_dtype_for_vocabulary_follows_megatron(vocabulary_size, expected):
     assert dtype_for_vocabulary(vocabulary_size) == np.dtype(expected)
 
 
-def test_dtype_for_vocabulary_refuses_none() -> None:
+def test_dtype_for_vocabulary_refuses_none():
     with pytest.raises(ValueError, match="at least one token, got 0"):
         dtype_for_vocabulary(0)
 
 
 @pytest.mark.parametrize("name", ["uint8", "int8", "int16", "uint16", "int32", "int64"])
-def test_cast_keeps_every_id_that_fits_and_refuses_the_next(name: str) -> None:
+def test_cast_keeps_every_id_that_fits_and_refuses_the_next(name):
     dtype = np.dtype(name)
     limits = np.iinfo(dtype)
     fits = np.array([limits.min, 0, limits.max], np.int64)
@@ -53,12 +51,12 @@ def test_cast_keeps_every_id_that_fits_and_refuses_the_next(name: str) -> None:
                 cast_tokens(np.array([0, outside], np.int64), dtype)
 
 
-def test_cast_never_wraps_unsigned_ids() -> None:
+def test_cast_never_wraps_unsigned_ids():
     with pytest.raises(OverflowError, match="token id 4294967295 does not fit int32"):
         cast_tokens(np.array([(1 << 32) - 1], np.uint32), np.dtype("<i4"))
     assert cast_tokens(np.empty(0, np.uint32), np.dtype("<u2")).dtype == np.dtype("<u2")
 
 
-def test_cast_copies_nothing_that_has_its_type_already() -> None:
+def test_cast_copies_nothing_that_has_its_type_already():
     tokens = np.arange(4, dtype=np.uint16)
     assert cast_tokens(tokens, np.dtype("<u2")) is tokens

@@ -1,7 +1,5 @@
 """Trust no file: damaged files of every kind give our own errors only, at once, and cost no memory that they claim."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,7 +8,6 @@ import tracemalloc
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import xxhash
@@ -41,10 +38,6 @@ from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
 CASES = int(os.environ.get("DSINDEX_FUZZ_CASES", "25"))
 """Damaged files of each kind; the long form has 10,000."""
 ALLOWANCE_BYTES = 12 << 20
@@ -56,7 +49,7 @@ TEXTS = ["one text", "", "and another, a little longer", "three", "four <|endoft
 class Sample:
     """A small dataset with all that belongs to it, and a place for one damaged copy."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         source = folder / "docs.jsonl"
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 2))
@@ -78,7 +71,7 @@ class Sample:
         self.copy = folder / "copy"
         self.again()
 
-    def config(self, place: str) -> BuildConfig:
+    def config(self, place):
         return BuildConfig(
             input=(str(self.folder / "docs.jsonl"),),
             tokenizer_model=str(OWN.plain_tokenizer),
@@ -90,19 +83,19 @@ class Sample:
             keep_shards=True,
         )
 
-    def _plan(self) -> list[Any]:
+    def _plan(self):
         return json.loads((self.folder / "whole" / "docs.build" / "plan.json").read_text())["inputs"]
 
-    def again(self) -> None:
+    def again(self):
         """Make the copy whole again."""
         shutil.rmtree(self.copy, ignore_errors=True)
         shutil.copytree(self.folder / "whole", self.copy)
 
     @property
-    def damaged(self) -> str:
+    def damaged(self):
         return str(self.copy / "docs_text_document")
 
-    def files(self, kind: str) -> list[Path]:
+    def files(self, kind):
         return sorted(path for path in self.copy.glob(PATTERNS[kind]) if path.is_file())
 
 
@@ -119,7 +112,7 @@ PATTERNS = {
 }
 
 
-def read_dataset(sample: Sample, _path: Path) -> None:
+def read_dataset(sample, _path):
     for check in (True, False):
         with suppress(DsindexError), IndexedDataset(sample.damaged, check=check) as dataset:
             for number in range(min(len(dataset), 50)):
@@ -142,12 +135,12 @@ def read_dataset(sample: Sample, _path: Path) -> None:
     repair(sample)
 
 
-def verify(sample: Sample, _path: Path) -> None:
+def verify(sample, _path):
     config = VerifyConfig(executor="local", workers=1, cache=str(sample.copy / "cache"))
     run_verify(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
 
 
-def repair(sample: Sample, *, work_dir: str | None = None) -> None:
+def repair(sample, *, work_dir=None):
     output = sample.folder / "repaired"
     way = "shards" if work_dir else "auto"
     config = RepairConfig(output=str(output), executor="local", workers=1, way=way, work_dir=work_dir)
@@ -157,7 +150,7 @@ def repair(sample: Sample, *, work_dir: str | None = None) -> None:
         path.unlink()
 
 
-def read_manifests(sample: Sample, path: Path) -> None:
+def read_manifests(sample, path):
     with suppress(DsindexError):
         manifest = read_manifest(sample.damaged)
         if manifest is not None:
@@ -167,13 +160,13 @@ def read_manifests(sample: Sample, path: Path) -> None:
     repair(sample)
 
 
-def read_provenance(sample: Sample, path: Path) -> None:
+def read_provenance(sample, path):
     with suppress(DsindexError):
         read_rows(str(path), 0, min(count_rows(str(path)), 100))
     verify(sample, path)
 
 
-def read_work_folder(sample: Sample, path: Path) -> None:
+def read_work_folder(sample, path):
     folder = sample.copy / "docs.build"
     with suppress(DsindexError):
         Ledger(str(folder / "ledger.jsonl")).close()
@@ -192,12 +185,12 @@ def read_work_folder(sample: Sample, path: Path) -> None:
             pass
 
 
-def check_caches(sample: Sample, _path: Path) -> None:
+def check_caches(sample, _path):
     for task in find_caches(str(sample.copy / "cache"), sample.prefix):
         verify_cache(CacheTask(description=task.description, prefix=sample.prefix))
 
 
-READERS: dict[str, list[Callable[[Sample, Path], None]]] = {
+READERS = {
     "idx": [read_dataset, verify],
     "bin": [read_dataset, verify],
     "manifest": [read_manifests],
@@ -210,11 +203,11 @@ READERS: dict[str, list[Callable[[Sample, Path], None]]] = {
 }
 
 
-def with_checksum(body: bytes) -> bytes:
+def with_checksum(body):
     return xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
 
 
-def damage(data: bytes, kind: str, rng: random.Random) -> bytes:
+def damage(data, kind, rng):
     """Damage a file as bytes, or as the JSON that it holds, with a checksum that is right."""
     if rng.random() < 0.6:
         if kind in {"manifest", "plan", "owner"}:
@@ -232,7 +225,7 @@ def damage(data: bytes, kind: str, rng: random.Random) -> bytes:
     return damage_bytes(data, rng)
 
 
-def run_case(sample: Sample, kind: str, seed: int) -> None:
+def run_case(sample, kind, seed):
     """Damage one file, let every reader of it loose on the copy, and look at memory."""
     rng = random.Random(f"{kind} {seed}")
     path = rng.choice(sample.files(kind)) if kind != "owner" else sample.copy / "docs.build" / "owner.json"
@@ -257,7 +250,7 @@ OWNER = b'{"host": "here", "boot": "b", "pid": 1, "started": "5", "token": "t"}'
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_waiting_for_the_disk() -> Iterator[None]:
+def no_waiting_for_the_disk():
     """What is written is not kept: thousands of syncs would be most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _descriptor: None)
@@ -265,18 +258,18 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+def sample(tmp_path_factory):
     return Sample(tmp_path_factory.mktemp("fuzz"))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", PATTERNS)
-def test_damaged_file_gives_own_errors_only(kind: str, sample: Sample) -> None:
+def test_damaged_file_gives_own_errors_only(kind, sample):
     @settings(
         max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
     )
     @given(seed=st.integers(0, 2**32))
-    def check(seed: int) -> None:
+    def check(seed):
         run_case(sample, kind, seed)
 
     for reader in READERS[kind]:  # once undamaged: imports and caches do not count
@@ -284,7 +277,7 @@ def test_damaged_file_gives_own_errors_only(kind: str, sample: Sample) -> None:
     check()
 
 
-def test_damage_is_noticed(sample: Sample) -> None:
+def test_damage_is_noticed(sample):
     """The cases above mean nothing if the damage never reaches a reader."""
     path = Path(f"{sample.damaged}.idx")
     original = path.read_bytes()
@@ -302,7 +295,7 @@ def test_damage_is_noticed(sample: Sample) -> None:
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["ledger", "shard", "plan", "manifest"])
 @pytest.mark.parametrize("seed", range(3))
-def test_build_resumes_from_damaged_files_to_the_same_bytes(kind: str, seed: int, sample: Sample) -> None:
+def test_build_resumes_from_damaged_files_to_the_same_bytes(kind, seed, sample):
     """A driver that finds its own work folder damaged makes again what is damaged, or says why it cannot."""
     folder = sample.folder / "resumed"
     shutil.rmtree(folder, ignore_errors=True)
@@ -321,7 +314,7 @@ def test_build_resumes_from_damaged_files_to_the_same_bytes(kind: str, seed: int
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../../secret", "shards/../../secret", "shards/a/../../../b", ""])
-def test_ledger_leads_to_no_file_outside_the_work_folder(name: str, sample: Sample, tmp_path: Path) -> None:
+def test_ledger_leads_to_no_file_outside_the_work_folder(name, sample, tmp_path):
     lines = (sample.copy / "docs.build" / "ledger.jsonl").read_bytes().splitlines()
     entries = [json.loads(line.partition(b" ")[2]) for line in lines]
     shards = [entry for entry in entries if entry["kind"] == "shard"]

@@ -1,9 +1,5 @@
 """Conditions, metadata and versions in Google's words."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -23,23 +19,19 @@ from dsindex.store.writing import (
     read_object,
     remove_objects,
 )
-from tests.support.google_server import GoogleServer, generation_of, serving_google
+from tests.support.google_server import generation_of, serving_google
 from tests.support.object_server import Fault
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 URL = parse_url("gs://b/k")
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleServer]:
+def store(monkeypatch, tmp_path):
     with serving_google(monkeypatch, tmp_path, buckets={"b"}) as server:
         yield server
 
 
-def test_conditions_compare_generations(store: GoogleServer) -> None:
+def test_conditions_compare_generations(store):
     first = put_if_absent(URL, b"one")
     assert first == f'"{generation_of(store.find("b/k"))}"'
     assert put_if_absent(URL, b"two") is None
@@ -57,12 +49,12 @@ def test_conditions_compare_generations(store: GoogleServer) -> None:
     assert list_objects(parse_url("gs://b/k")) == []
 
 
-def test_condition_that_was_met_before_its_answer_was_lost_is_met(store: GoogleServer) -> None:
+def test_condition_that_was_met_before_its_answer_was_lost_is_met(store):
     store.faults.append(Fault(kind="lost", operation="PutObject"))
     assert put_if_absent(URL, b"one") == f'"{generation_of(store.find("b/k"))}"'
 
 
-def test_tag_tells_whose_object_it_is(store: GoogleServer) -> None:
+def test_tag_tells_whose_object_it_is(store):
     upload = begin_upload(URL)
     put_object(URL, b"mine", tag="another")
     for number, content in ((2, b"b"), (1, b"aaa")):
@@ -77,16 +69,16 @@ def test_tag_tells_whose_object_it_is(store: GoogleServer) -> None:
     assert bytes(get_range(URL, 0, 4)[0]) == b"aaab"
 
 
-def test_condition_of_an_upload_in_parts_would_be_noticed(store: GoogleServer) -> None:
+def test_condition_of_an_upload_in_parts_would_be_noticed(store):
     """Google knows none, and the writers make none."""
 
-    def begin_on_condition() -> None:
+    def begin_on_condition():
         client = client_of(URL)
         client.meta.events.register_first("before-send.s3", add_condition)
         client.create_multipart_upload(Bucket="b", Key="k")
         client.meta.events.unregister("before-send.s3", add_condition)
 
-    def add_condition(request: Any, **_: object) -> None:
+    def add_condition(request, **_):
         request.headers["If-Match"] = '"1"'
 
     with pytest.raises(StoreWriteError, match="400 NotImplemented"):

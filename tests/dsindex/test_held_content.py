@@ -1,10 +1,7 @@
 """Content of shards that is held in memory: cut into blocks, kept for the merge, or in a file once it is large."""
 
-from __future__ import annotations
-
 import os
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,15 +13,11 @@ from dsindex.store.clients import Blocks
 from dsindex.store.urls import ObjectUrl
 from dsindex.store.writing import find_recent, hold_recent, keep_recent, let_go_read
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 FOLDER = ObjectUrl("s3://bucket/work")
 
 
 @pytest.fixture
-def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def holding(monkeypatch):
     """Room for 100 bytes of objects of 20 or more, and 14 of smaller ones."""
     monkeypatch.setattr(recent, "SMALL_BYTES", 20)
     hold_recent(114)
@@ -33,15 +26,15 @@ def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+def sent(monkeypatch):
     """What is written to the store, by address."""
-    objects: dict[str, bytes] = {}
+    objects = {}
     monkeypatch.setattr(held_file, "put_object", lambda url, blocks: objects.update({str(url): b"".join(blocks)}))
     return objects
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_part_of_blocks_is_that_of_the_whole(seed: int) -> None:
+def test_any_part_of_blocks_is_that_of_the_whole(seed):
     chosen = random.Random(seed)
     pieces = [chosen.randbytes(chosen.choice([0, 1, 7, 64])) for _ in range(chosen.randrange(1, 9))]
     whole, blocks = b"".join(pieces), Blocks(pieces)
@@ -56,7 +49,7 @@ def test_any_part_of_blocks_is_that_of_the_whole(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("holding")
-def test_objects_written_first_are_let_go_first() -> None:
+def test_objects_written_first_are_let_go_first():
     for number in range(4):
         keep_recent(FOLDER.with_suffix(f"/{number}"), Blocks([bytes([number]) * 30]))
     assert [find_recent(f"{FOLDER}/{number}") is not None for number in range(4)] == [False, True, True, True]
@@ -72,7 +65,7 @@ def test_objects_written_first_are_let_go_first() -> None:
 
 
 @pytest.mark.usefixtures("holding")
-def test_object_is_let_go_once_all_of_it_was_read() -> None:
+def test_object_is_let_go_once_all_of_it_was_read():
     """Two ranges of the output may share it, and are merged in any order."""
     url = FOLDER.with_suffix("/0.bin")
     keep_recent(url, Blocks([bytes(30)]))
@@ -85,16 +78,14 @@ def test_object_is_let_go_once_all_of_it_was_read() -> None:
     assert find_recent(url.with_suffix("2")) is not None
 
 
-def test_nothing_is_held_unless_somebody_says_so() -> None:
+def test_nothing_is_held_unless_somebody_says_so():
     keep_recent(FOLDER.with_suffix("/a"), Blocks([b"content"]))
     assert find_recent(f"{FOLDER}/a") is None
 
 
 @pytest.mark.usefixtures("holding")
 @pytest.mark.parametrize("most", [0, 10, 64, 1000])
-def test_file_of_any_size_is_sent_whole(
-    most: int, sent: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_any_size_is_sent_whole(most, sent, tmp_path, monkeypatch):
     monkeypatch.setattr(held_file, "HELD_BYTES", most)
     file = HeldFile(str(tmp_path), "0.bin")
     content = random.Random(0).randbytes(90)
@@ -110,15 +101,13 @@ def test_file_of_any_size_is_sent_whole(
     assert (None if held is None else held.read()) == (None if most < 90 else content)  # files are not held
 
 
-def test_empty_file_is_an_object(sent: dict[str, bytes], tmp_path: Path) -> None:
+def test_empty_file_is_an_object(sent, tmp_path):
     HeldFile(str(tmp_path), "0.bin").send(FOLDER)
     assert sent == {f"{FOLDER}/0.bin": b""}
     assert os.listdir(tmp_path) == []
 
 
-def test_shard_too_large_for_one_request_is_refused(
-    sent: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shard_too_large_for_one_request_is_refused(sent, tmp_path, monkeypatch):
     monkeypatch.setattr(held_file, "MOST_OBJECT_BYTES", 10)
     file = HeldFile(str(tmp_path), "0.bin")
     file.write(bytes(11))
@@ -127,7 +116,7 @@ def test_shard_too_large_for_one_request_is_refused(
     assert not sent
 
 
-def test_what_a_task_has_in_hand_is_held_for_its_time() -> None:
+def test_what_a_task_has_in_hand_is_held_for_its_time():
     """Whatever the room is, and whether a second attempt at the task ends first."""
     content = Blocks([b"abc"])
     with recent.holding({"s3://bucket/a": content}):

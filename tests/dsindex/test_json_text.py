@@ -22,9 +22,7 @@ NAMES = st.binary(max_size=8).map(lambda name: name.decode("utf-8", "surrogatees
 
 @pytest.mark.exhaustive
 @given(VALUES, st.booleans(), st.booleans(), st.booleans())
-def test_values_without_such_names_are_written_as_orjson_writes_them(
-    value: object, indent: bool, newline: bool, sort_keys: bool
-) -> None:
+def test_values_without_such_names_are_written_as_orjson_writes_them(value, indent, newline, sort_keys):
     options = indent * orjson.OPT_INDENT_2 | newline * orjson.OPT_APPEND_NEWLINE | sort_keys * orjson.OPT_SORT_KEYS
     assert encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys) == orjson.dumps(
         value, option=options
@@ -33,7 +31,7 @@ def test_values_without_such_names_are_written_as_orjson_writes_them(
 
 
 @given(NAMES, VALUES, st.booleans(), st.booleans())
-def test_names_of_any_bytes_come_back(name: str, value: object, indent: bool, newline: bool) -> None:
+def test_names_of_any_bytes_come_back(name, value, indent, newline):
     whole = {name: [name, value], "file": name}
     written = encode_json(whole, indent=indent, newline=newline)
     assert decode_json(written) == whole
@@ -44,7 +42,7 @@ def test_names_of_any_bytes_come_back(name: str, value: object, indent: bool, ne
 
 @pytest.mark.exhaustive
 @given(st.dictionaries(st.text(), VALUES))
-def test_ascii_only_is_the_same_value(value: object) -> None:
+def test_ascii_only_is_the_same_value(value):
     written = encode_json(value, newline=True, ascii_only=True)
     assert written.isascii()
     assert json.loads(written) == value
@@ -56,13 +54,13 @@ class Named:
     size: int
 
 
-def test_dataclass_is_written_the_same_whatever_its_names() -> None:
+def test_dataclass_is_written_the_same_whatever_its_names():
     assert encode_json(Named("a", 1)) == b'{"name":"a","size":1}'
     assert encode_json([Named("\udcff", 1)]) == b'[{"name":"\\udcff","size":1}]'
 
 
 @pytest.mark.parametrize("value", [{1: 2}, 2**70, {"a": {1, 2}}, {"\udcff": {1, 2}}])
-def test_what_orjson_refuses_stays_refused(value: object) -> None:
+def test_what_orjson_refuses_stays_refused(value):
     with pytest.raises(TypeError):
         encode_json(value)
 
@@ -72,17 +70,17 @@ def test_what_orjson_refuses_stays_refused(value: object) -> None:
     [b"", b"{", b'{"a": "\\udcff"', b'"\xff"', b'"\\udcff\xff"', b'["\\udcff",' + b"[" * 200_000, b"[" * 200_000],
     ids=["empty", "cut", "cut-after-name", "no-utf8", "no-utf8-with-name", "deep-with-name", "deep"],
 )
-def test_what_is_no_json_is_refused(text: bytes) -> None:
+def test_what_is_no_json_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         decode_json(text)
 
 
 @given(NAMES, NAMES)
-def test_name_bytes_tell_names_apart(one: str, other: str) -> None:
+def test_name_bytes_tell_names_apart(one, other):
     assert (name_bytes(one) == name_bytes(other)) == (one == other)
 
 
-def test_name_bytes_of_plain_text_are_its_utf8() -> None:
+def test_name_bytes_of_plain_text_are_its_utf8():
     assert name_bytes("grüße\n😀") == "grüße\n😀".encode()
 
 
@@ -96,6 +94,6 @@ def test_name_bytes_of_plain_text_are_its_utf8() -> None:
         ("\u202etxt.exe\u2028", r"\u202etxt.exe\u2028"),
     ],
 )
-def test_names_are_shown_on_one_line(name: str, shown: str) -> None:
+def test_names_are_shown_on_one_line(name, shown):
     assert show_name(name) == shown
     shown.encode()

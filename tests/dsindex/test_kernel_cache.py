@@ -1,21 +1,15 @@
 """Where compiled kernels are kept."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import dsindex
 from dsindex.kernels.cache import KernelLocator, kernel_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COMPILE = """
 import sys
@@ -27,7 +21,7 @@ print(sum(insert_token.stats.cache_hits.values()))
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def cache(monkeypatch, tmp_path):
     monkeypatch.setattr("dsindex.kernels.cache.config.CACHE_DIR", str(tmp_path / "cache"))
     kernel_folder.cache_clear()
     yield tmp_path / "cache"
@@ -35,7 +29,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.exhaustive
-def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path: Path) -> None:
+def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path):
     hits = []
     for folder in ("first", "second"):
         package = Path(dsindex.__file__).parent
@@ -49,7 +43,7 @@ def test_code_in_another_folder_finds_the_compiled_kernels(tmp_path: Path) -> No
     assert hits == [0, 1]
 
 
-def test_extensions_of_other_packages_are_left_to_those_who_need_them(tmp_path: Path) -> None:
+def test_extensions_of_other_packages_are_left_to_those_who_need_them(tmp_path):
     """awkward, which gigatoken depends on, registers one with numba: 0.2 s for every command that needs a kernel."""
     program = f"{COMPILE}print('awkward' in sys.modules)\nimport numba\nnumba.njit(lambda: 1)()\n"
     program += "print('awkward' in sys.modules)\n"
@@ -58,7 +52,7 @@ def test_extensions_of_other_packages_are_left_to_those_who_need_them(tmp_path: 
     assert ended.stdout.split()[1:] == ["False", "True"]
 
 
-def test_folder_depends_on_the_source(cache: Path, tmp_path: Path) -> None:
+def test_folder_depends_on_the_source(cache, tmp_path):
     source = tmp_path / "kernel.py"
     source.write_text("a = 1\n")
     before = kernel_folder(str(source))
@@ -69,7 +63,7 @@ def test_folder_depends_on_the_source(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+def test_folder_that_others_can_write_to_is_not_used(tmp_path):
     source = tmp_path / "kernel.py"
     source.write_text("def f():\n    pass\n")
     assert KernelLocator.from_function(test_folder_depends_on_the_source, str(source)) is not None
@@ -78,7 +72,7 @@ def test_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_without_a_home_numba_looks_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_home_numba_looks_elsewhere(monkeypatch, tmp_path):
     source = tmp_path / "kernel.py"
     source.touch()
     blocked = tmp_path / "file"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,23 +17,21 @@ from dsindex.errors import DsindexError
 from dsindex.store import clients, stores
 from dsindex.store.stores import list_folder
 from dsindex.store.uploads import Upload, begin_upload, find_parts, list_uploads
-from dsindex.store.urls import Access, ObjectUrl, parse_url
+from dsindex.store.urls import Access, parse_url
 from dsindex.store.writing import find_object, list_objects
 
-Answers = Iterator[bytes]
-"""The contents of answers, one after the other."""
 NOT_A_STORE = "expected a store that answers as S3 does, got "
 ENDED = b"<IsTruncated>false</IsTruncated>"
 
 
-def entry(key: str, size: object = 5) -> bytes:
+def entry(key, size=5):
     return (
         f"<Contents><Key>{key}</Key><Size>{size}</Size><ETag>&quot;1&quot;</ETag>"
         "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
     ).encode()
 
 
-def page(content: bytes = b"", *, token: object = None) -> bytes:
+def page(content=b"", *, token=None):
     more = ENDED if token is None else b"<IsTruncated>true</IsTruncated>"
     for name in ("NextContinuationToken", "NextKeyMarker", "NextUploadIdMarker", "NextPartNumberMarker"):
         more += b"" if token is None else f"<{name}>{token}</{name}>".encode()
@@ -44,13 +41,13 @@ def page(content: bytes = b"", *, token: object = None) -> bytes:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: Answers = iter(())
-        self.asked: list[str] = []
+        self.answers = iter(())
+        self.asked = []
         self.sent = 0
 
-    def handle_error(self, *_: object) -> None:
+    def handle_error(self, *_):
         """A client that goes away is none."""
 
 
@@ -58,10 +55,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Stay silent."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.server.asked.append(self.path)
         content = next(self.server.answers)
         self.send_response(200)
@@ -74,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.send_response(200)
         self.send_header("ETag", '"1"')
         self.send_header("Last-Modified", next(self.server.answers).decode())
@@ -83,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def _serving() -> Iterator[_Server]:
+def _serving():
     with _Server() as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
@@ -91,14 +88,14 @@ def _serving() -> Iterator[_Server]:
 
 
 @pytest.fixture(scope="module")
-def one_server() -> Iterator[_Server]:
+def one_server():
     """One for all tests, so that boto3 makes one client."""
     with _serving() as server:
         yield server
 
 
 @pytest.fixture
-def server(one_server: _Server, monkeypatch: pytest.MonkeyPatch) -> _Server:
+def server(one_server, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setattr(clients, "MOST_EMPTY_PAGES", 5)
@@ -108,18 +105,18 @@ def server(one_server: _Server, monkeypatch: pytest.MonkeyPatch) -> _Server:
     return one_server
 
 
-def folder_of(server: _Server) -> ObjectUrl:
+def folder_of(server):
     return parse_url("s3://b/p/", Access(endpoint_url=f"http://127.0.0.1:{server.server_port}", region="us-east-1"))
 
 
-WAYS: dict[str, Callable[[ObjectUrl], object]] = {
+WAYS = {
     "inputs": list_folder,
     "outputs": lambda url: list_objects(url.with_key("p")),
     "uploads": lambda url: list_uploads(url.with_key("p")),
     "parts": lambda url: find_parts(Upload(url=url.with_key("p"), upload_id="u", tag="t")),
 }
 OBJECTS = ("inputs", "outputs")
-HOSTILE: dict[str, tuple[Callable[[], Answers], str, tuple[str, ...], int]] = {
+HOSTILE = {
     "page": (lambda: iter([b"<!doctype html><html><body>hello</body></html>"]), "another server", (*WAYS,), 1),
     "page that is XML": (lambda: iter([b"<html><body>hello</body></html>"]), "another server", (*WAYS,), 1),
     "JSON": (lambda: iter([b'{"a": 1}']), "another server", (*WAYS,), 1),
@@ -156,7 +153,7 @@ HOSTILE: dict[str, tuple[Callable[[], Answers], str, tuple[str, ...], int]] = {
 
 @pytest.mark.quick(5)
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, case in HOSTILE.items() for way in case[2]])
-def test_hostile_listing_is_refused_at_once(server: _Server, name: str, way: str) -> None:
+def test_hostile_listing_is_refused_at_once(server, name, way):
     answers, got, _, num_requests = HOSTILE[name]
     server.answers = answers()
     with pytest.raises(DsindexError) as refused:
@@ -167,7 +164,7 @@ def test_hostile_listing_is_refused_at_once(server: _Server, name: str, way: str
 
 
 @pytest.mark.parametrize("recursive", [True, False])
-def test_listing_of_google_without_an_entry_is_refused(monkeypatch: pytest.MonkeyPatch, recursive: bool) -> None:
+def test_listing_of_google_without_an_entry_is_refused(monkeypatch, recursive):
     """By a server of its own, since obstore goes on asking."""
     is_over = threading.Event()
     with _serving() as server:
@@ -184,13 +181,11 @@ def test_listing_of_google_without_an_entry_is_refused(monkeypatch: pytest.Monke
         is_over.set()
 
 
-def test_listing_has_pages_some_of_them_empty_and_says_how_far_it_is(
-    server: _Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_has_pages_some_of_them_empty_and_says_how_far_it_is(server, monkeypatch):
     monkeypatch.setattr(stores, "_LISTING_SECONDS", 0.0)
     contents = [entry("p/b") + entry("p/a b"), b"", b"", entry("p/d/c"), b""]
     server.answers = iter([*(page(each, token=number) for number, each in enumerate(contents)), page(entry("p/z"))])
-    said: list[str] = []
+    said = []
     found = list_folder(folder_of(server), say=said.append)
     assert [(url.key, url.identity.size_bytes) for url in found if url.identity is not None] == [
         *(("p/a b", 5), ("p/b", 5), ("p/d/c", 5), ("p/z", 5))
@@ -200,7 +195,7 @@ def test_listing_has_pages_some_of_them_empty_and_says_how_far_it_is(
     assert tokens == [None, *([str(number)] for number in range(5))]
 
 
-def test_listing_of_keys_that_nobody_can_name_is_refused(server: _Server) -> None:
+def test_listing_of_keys_that_nobody_can_name_is_refused(server):
     server.answers = iter([page(entry("p/a//b"))])
     with pytest.raises(DsindexError, match="expected keys without empty parts"):
         list_folder(folder_of(server))
@@ -209,14 +204,14 @@ def test_listing_of_keys_that_nobody_can_name_is_refused(server: _Server) -> Non
 
 
 @pytest.mark.parametrize("content", [b"<Result><UploadId></UploadId></Result>", b"<Result><Bucket>b</Bucket></Result>"])
-def test_upload_that_has_no_id_is_refused(server: _Server, content: bytes) -> None:
+def test_upload_that_has_no_id_is_refused(server, content):
     server.answers = iter([content])
     with pytest.raises(DsindexError, match=NOT_A_STORE):
         begin_upload(folder_of(server).with_key("p"))
 
 
 @pytest.mark.parametrize("time", [b"yesterday", b"Mon, 01 Jan 2024 00:00:00 -0000", b""])
-def test_object_that_was_never_written_is_refused(server: _Server, time: bytes) -> None:
+def test_object_that_was_never_written_is_refused(server, time):
     server.answers = iter([time])
     with pytest.raises(DsindexError, match=NOT_A_STORE):
         find_object(folder_of(server).with_key("p"))

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -27,13 +24,8 @@ from dsindex.formats.mmididx import IndexBuilder, IndexHeader, check_index, read
 from dsindex.store.reading import digest_file
 from dsindex.store.storage import atomic_writer, combine_digests
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def write_part(
-    prefix: Path, documents: list[list[int]], *, dtype: str = "<u2", modes: bool = False, seed: int = 0
-) -> Part:
+def write_part(prefix, documents, *, dtype="<u2", modes=False, seed=0):
     """Write a dataset of random tokens: each document is a list of sequence lengths."""
     lengths = np.array([length for document in documents for length in document], np.int64)
     tokens = np.random.default_rng(seed).integers(0, 1000, int(lengths.sum())).astype(dtype)
@@ -50,18 +42,18 @@ def write_part(
     return open_part(str(prefix))
 
 
-def part_of_size(size: int) -> Part:
+def part_of_size(size):
     header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=0, num_boundaries=1, has_modes=False)
     return Part(bin_path=f"{size}.bin", idx_path=f"{size}.idx", identity=f"{size}", bin_bytes=size, header=header)
 
 
 @given(sizes=st.lists(st.integers(0, 500), min_size=1, max_size=20), step=st.integers(1, 700))
-def test_plan_merge_covers_every_byte_once_in_order(sizes: list[int], step: int) -> None:
+def test_plan_merge_covers_every_byte_once_in_order(sizes, step):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges, "range_bytes", lambda _total: step)
         planned = plan_merge([part_of_size(size).piece for size in sizes], "out")
     position = 0
-    sources: dict[str, int] = {}
+    sources = {}
     for number, task in enumerate(planned):
         assert (task.number, task.begin) == (number, position)
         assert sum(piece.size_bytes for piece in task.pieces) == task.end - task.begin
@@ -78,7 +70,7 @@ def test_plan_merge_covers_every_byte_once_in_order(sizes: list[int], step: int)
     step=st.integers(20, 700),
     bound=st.integers(0, 20_000),
 )
-def test_ranges_of_the_first_pieces_are_those_of_the_whole(sizes: list[int], step: int, bound: int) -> None:
+def test_ranges_of_the_first_pieces_are_those_of_the_whole(sizes, step, bound):
     """As far as they are full: what is merged before all pieces are there has the place that the plan gives it."""
     pieces = [part_of_size(size).piece for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
@@ -94,7 +86,7 @@ def test_ranges_of_the_first_pieces_are_those_of_the_whole(sizes: list[int], ste
         assert planner.rest() == []
 
 
-def test_range_is_known_by_its_place_and_its_pieces() -> None:
+def test_range_is_known_by_its_place_and_its_pieces():
     piece = Piece(path="a/x", identity="x", offset=5, size_bytes=10)
     task = MergeRange(number=1, begin=100, end=110, output="out", pieces=(piece,))
     others = [
@@ -111,14 +103,14 @@ def test_range_is_known_by_its_place_and_its_pieces() -> None:
 
 
 @pytest.mark.parametrize(("total", "ranges"), [(0, 0), (1, 1), (64 << 20, 1), ((64 << 20) + 1, 2), (10 << 40, 8624)])
-def test_range_bytes_makes_at_most_9000_ranges(total: int, ranges: int) -> None:
+def test_range_bytes_makes_at_most_9000_ranges(total, ranges):
     step = range_bytes(total)
     assert step % (64 << 20) == 0
     assert -(-total // step) == ranges
 
 
 @pytest.mark.parametrize("modes", [False, True], ids=["text", "modes"])
-def test_merge_equals_concatenation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modes: bool) -> None:
+def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
     monkeypatch.setattr(ranges, "COPY_BYTES", 64)
     monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", 128)
     monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", 128)
@@ -126,7 +118,7 @@ def test_merge_equals_concatenation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     parts = [write_part(tmp_path / f"p{n}", shape, modes=modes, seed=n) for n, shape in enumerate(shapes)]
     output = tmp_path / "out.bin"
     output.write_bytes(bytes(sum(part.bin_bytes for part in parts)))
-    digests: list[bytes] = []
+    digests = []
     for task in plan_merge([part.piece for part in parts], str(output)):
         digests += [bytes.fromhex(block) for block in merge_range(task).block_digests]
     with atomic_writer(str(tmp_path / "out.idx")) as file:
@@ -143,7 +135,7 @@ def test_merge_equals_concatenation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert index.sequence_modes.tolist() == expected
 
 
-def test_merge_range_twice_writes_the_same(tmp_path: Path) -> None:
+def test_merge_range_twice_writes_the_same(tmp_path):
     part = write_part(tmp_path / "p", [[5], [6]])
     output = tmp_path / "out"
     output.write_bytes(b"\xff" * part.bin_bytes)
@@ -152,19 +144,19 @@ def test_merge_range_twice_writes_the_same(tmp_path: Path) -> None:
     assert output.read_bytes() == (tmp_path / "p.bin").read_bytes()
 
 
-def test_merge_refuses_other_token_types_by_name(tmp_path: Path) -> None:
+def test_merge_refuses_other_token_types_by_name(tmp_path):
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
     with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 as in .*a\.idx, got int32"):
         merged_header(parts)
 
 
-def test_merge_refuses_parts_with_and_without_modes_by_name(tmp_path: Path) -> None:
+def test_merge_refuses_parts_with_and_without_modes_by_name(tmp_path):
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], modes=True)]
     with pytest.raises(FormatError, match=r"a\.idx: expected sequence modes as in .*b\.idx, got none"):
         merged_header(parts)
 
 
-def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path: Path) -> None:
+def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path):
     part = write_part(tmp_path / "p", [[5], [6]])
     [task] = plan_merge([part.piece], str(tmp_path / "out"))
     (tmp_path / "out").write_bytes(b"")
@@ -178,7 +170,7 @@ def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path: Path) -> No
     [(34, b"\xff\xff\xff\xff", "expected no length below 0"), (34, b"\x01\x00\x00\x00", "do not belong together")],
     ids=["negative length", "other length"],
 )
-def test_write_merged_index_refuses_a_damaged_part(tmp_path: Path, offset: int, value: bytes, message: str) -> None:
+def test_write_merged_index_refuses_a_damaged_part(tmp_path, offset, value, message):
     write_part(tmp_path / "p", [[5], [6]])
     data = bytearray((tmp_path / "p.idx").read_bytes())
     data[offset : offset + len(value)] = value

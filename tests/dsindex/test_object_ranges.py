@@ -1,12 +1,9 @@
 """How datasets in object stores are read: ranges, read-ahead, requests in flight, and the files that are kept."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -24,17 +21,14 @@ from dsindex.store.requests import Gate, gate_of
 from dsindex.store.storage import local_copy
 from dsindex.store.stores import head_object
 from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
 
 CONTENT = np.random.default_rng(5).bytes(3000)
 URL = ObjectUrl("s3://b/a", identity=ObjectIdentity(size_bytes=len(CONTENT), version='"1"'))
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectServer]:
+def store(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -42,16 +36,16 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ObjectSer
         yield server
 
 
-def address(store: ObjectServer, key: str) -> ObjectUrl:
+def address(store, key):
     return parse_url(f"s3://b/{key}", Access(endpoint_url=store.url))
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def asked(monkeypatch):
     """The requests for CONTENT, which is read without a server, in pieces so small that all limits are met."""
-    made: list[tuple[int, int]] = []
+    made = []
 
-    def read_range(url: ObjectUrl, begin: int, end: int, **__: Any) -> bytes:
+    def read_range(url, begin, end, **__):
         if url == URL:  # and not a request that an earlier test no longer waits for
             made.append((begin, end))
         return CONTENT[begin:end]
@@ -74,7 +68,7 @@ part = st.tuples(st.integers(0, 2999), st.integers(0, 400)).map(lambda pair: (pa
 
 @pytest.mark.usefixtures("asked")
 @given(batches=st.lists(st.lists(part, max_size=6), max_size=12), small=st.booleans())
-def test_any_ranges_are_read_as_they_are(batches: list[list[tuple[int, int]]], small: bool) -> None:
+def test_any_ranges_are_read_as_they_are(batches, small):
     ranges.SMALL_BYTES = 5000 if small else 0
     reader = ObjectRanges(URL.with_key("any", identity=URL.identity))
     for wanted in batches:
@@ -86,16 +80,14 @@ def test_any_ranges_are_read_as_they_are(batches: list[list[tuple[int, int]]], s
     reader.close()
 
 
-def test_neighbours_are_asked_for_together_and_once(asked: list[tuple[int, int]]) -> None:
+def test_neighbours_are_asked_for_together_and_once(asked):
     reader = ObjectRanges(URL)
     reader.read_many([(100, 120), (122, 140), (300, 310)])
     reader.read_many([(105, 139)])
     assert sorted(asked) == [(100, 140), (300, 310)]
 
 
-def test_small_objects_are_read_by_blocks_while_all_of_them_can_be_kept(
-    asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_objects_are_read_by_blocks_while_all_of_them_can_be_kept(asked, monkeypatch):
     for name, value in {"SMALL_BYTES": 4000, "RANGE_BYTES": 256}.items():
         monkeypatch.setattr(ranges, name, value)
     first, second = ObjectRanges(URL), ObjectRanges(URL)
@@ -106,7 +98,7 @@ def test_small_objects_are_read_by_blocks_while_all_of_them_can_be_kept(
     assert asked == [(256, 512), (300, 301), (256, 512)]
 
 
-def test_reader_that_goes_forwards_asks_for_more_each_time(asked: list[tuple[int, int]]) -> None:
+def test_reader_that_goes_forwards_asks_for_more_each_time(asked):
     reader = ObjectRanges(URL)
     for begin in range(0, 3000, 10):
         reader.read(begin, begin + 10)
@@ -114,7 +106,7 @@ def test_reader_that_goes_forwards_asks_for_more_each_time(asked: list[tuple[int
     assert max(end - begin for begin, end in asked) > 64
 
 
-def test_array_is_sliced_and_indexed_as_numpy_does(asked: list[tuple[int, int]]) -> None:
+def test_array_is_sliced_and_indexed_as_numpy_does(asked):
     array, plain = ObjectArray(URL, np.dtype("<u2"), offset=4), np.frombuffer(CONTENT, "<u2", offset=4)
     numbers = np.array([5, 900, -1, 5, 6, 7])
     assert len(array) == array.size == len(plain)
@@ -141,12 +133,12 @@ def test_array_is_sliced_and_indexed_as_numpy_does(asked: list[tuple[int, int]])
     ],
     ids=["samples", "batches of a worker", "the same again", "a jump", "nothing"],
 )
-def test_next_batches_are_told_from_the_steps_before(batches: list[list[int]], expected: list[list[int]]) -> None:
+def test_next_batches_are_told_from_the_steps_before(batches, expected):
     order = ReadingOrder()
     assert [order.expected_after(batch, most=64) for batch in batches] == expected
 
 
-def test_nothing_is_expected_twice_and_no_more_than_allowed() -> None:
+def test_nothing_is_expected_twice_and_no_more_than_allowed():
     order, seen = ReadingOrder(), []
     for number in range(300):
         found = order.expected_after([number], most=20)
@@ -155,7 +147,7 @@ def test_nothing_is_expected_twice_and_no_more_than_allowed() -> None:
     assert seen == sorted(set(seen))
 
 
-def test_store_that_asks_to_slow_down_has_fewer_requests_in_flight() -> None:
+def test_store_that_asks_to_slow_down_has_fewer_requests_in_flight():
     gate = Gate(most=16)
     with gate.passing() as one, gate.passing() as other:
         gate.slow_down(one)
@@ -172,11 +164,11 @@ def test_store_that_asks_to_slow_down_has_fewer_requests_in_flight() -> None:
     assert gate.limit == 16
 
 
-def test_no_more_requests_pass_than_a_gate_allows() -> None:
+def test_no_more_requests_pass_than_a_gate_allows():
     gate, running, most = Gate(most=3), [], []
     lock = threading.Lock()
 
-    def request() -> None:
+    def request():
         with gate.passing():
             with lock:
                 running.append(1)
@@ -193,7 +185,7 @@ def test_no_more_requests_pass_than_a_gate_allows() -> None:
     assert max(most) <= 3
 
 
-def test_refusals_of_a_store_lower_its_limit_only(store: ObjectServer) -> None:
+def test_refusals_of_a_store_lower_its_limit_only(store):
     store.objects |= {"slow/a": b"1", "quick/a": b"2"}
     store.faults.append(Fault(kind="503", match="/slow/", times=2))
     slow, quick = (parse_url(f"s3://{bucket}/a", Access(endpoint_url=store.url)) for bucket in ("slow", "quick"))
@@ -203,7 +195,7 @@ def test_refusals_of_a_store_lower_its_limit_only(store: ObjectServer) -> None:
     assert (gate_of(slow).limit, gate_of(quick).limit) == (16, 64)
 
 
-def test_objects_are_kept_and_fetched_again_when_they_change(store: ObjectServer) -> None:
+def test_objects_are_kept_and_fetched_again_when_they_change(store):
     first = local_copy(address(store, "a.idx"))
     assert local_copy(address(store, "a.idx")) == first
     assert store.count("bytes=0-4999") == 1
@@ -213,8 +205,8 @@ def test_objects_are_kept_and_fetched_again_when_they_change(store: ObjectServer
     assert Path(changed).read_bytes() == b"A" * 5000
 
 
-def test_processes_that_ask_together_fetch_once(store: ObjectServer) -> None:
-    paths: list[str] = []
+def test_processes_that_ask_together_fetch_once(store):
+    paths = []
     threads = [threading.Thread(target=lambda: paths.append(local_copy(address(store, "a.idx")))) for _ in range(6)]
     for thread in threads:
         thread.start()
@@ -225,9 +217,7 @@ def test_processes_that_ask_together_fetch_once(store: ObjectServer) -> None:
     assert store.count("bytes=0-4999") == 1
 
 
-def test_only_own_files_are_removed_when_there_are_too_many(
-    store: ObjectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_own_files_are_removed_when_there_are_too_many(store, monkeypatch):
     monkeypatch.setenv(kept.CAP_VARIABLE, "0.00001")  # two of them
     first, second = (local_copy(address(store, key)) for key in ("a.idx", "b.idx"))
     folder = os.path.dirname(first)
@@ -240,9 +230,7 @@ def test_only_own_files_are_removed_when_there_are_too_many(
     assert [os.path.exists(path) for path in (first, second, third, foreign)] == [False, True, True, True]
 
 
-def test_folder_that_cannot_keep_is_one_sentence(
-    store: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_folder_that_cannot_keep_is_one_sentence(store, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(InputError, match="set XDG_CACHE_HOME"):

@@ -1,9 +1,5 @@
 """Requests that are made again: one loop and one gate for those that read and those that write."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -18,19 +14,16 @@ from dsindex.store.urls import Access, parse_url
 from dsindex.store.writing import put_object
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 QUICK = Backoff(attempts=6, first_pause=0.0, unreachable_attempts=2)
 UNREACHABLE = EndpointConnectionError(endpoint_url="http://a")
 BROKEN = ConnectionClosedError(endpoint_url="http://a")
 
 
-def failing(*errors: Exception) -> Callable[[], str]:
+def failing(*errors):
     """Return a request that fails so, and then is answered."""
     left = list(errors)
 
-    def request() -> str:
+    def request():
         if left:
             raise left.pop(0)
         return "answered"
@@ -38,7 +31,7 @@ def failing(*errors: Exception) -> Callable[[], str]:
     return request
 
 
-def test_only_a_server_that_stays_unreachable_is_given_up_early() -> None:
+def test_only_a_server_that_stays_unreachable_is_given_up_early():
     url = parse_url("s3://b/k")
     errors = (UNREACHABLE, BROKEN, UNREACHABLE, BROKEN, UNREACHABLE)
     assert persist(url, failing(*errors), backoff=QUICK) == "answered"
@@ -47,7 +40,7 @@ def test_only_a_server_that_stays_unreachable_is_given_up_early() -> None:
     assert failed.value.transient
 
 
-def test_throttled_reads_and_writes_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_reads_and_writes_count_together(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     with serving_objects(buckets={"b"}) as store:

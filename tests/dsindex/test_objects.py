@@ -1,10 +1,7 @@
 """Addresses, ranged reads and failures of object stores, against a small server that fails when it is told to."""
 
-from __future__ import annotations
-
 import copy
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,17 +13,14 @@ from dsindex.store import reading
 from dsindex.store.reading import ObjectReader
 from dsindex.store.requests import Backoff, StoreError, request_counts, retry
 from dsindex.store.stores import head_object
-from dsindex.store.urls import Access, ObjectUrl, parse_url
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from dsindex.store.urls import Access, parse_url
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
 
 CONTENT = random.Random(3).randbytes(1_000_000)
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def store(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     with serving_objects(objects={"b/a.bin": CONTENT, "b/d/x y#%.bin": b"other", "web/a.bin": CONTENT}) as server:
@@ -34,7 +28,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
         yield server
 
 
-def address(store: ObjectServer, key: str = "a.bin") -> ObjectUrl:
+def address(store, key="a.bin"):
     return parse_url(f"s3://b/{key}", Access(endpoint_url=store.url))
 
 
@@ -53,13 +47,13 @@ def address(store: ObjectServer, key: str = "a.bin") -> ObjectUrl:
         ("s3://b/a/../k", "expected a key without empty parts"),
     ],
 )
-def test_addresses_that_cannot_be_read_are_refused(url: str, message: str) -> None:
+def test_addresses_that_cannot_be_read_are_refused(url, message):
     with pytest.raises(InputError, match=message.replace("?", r"\?")) as refused:
         parse_url(url)
     assert "h1dden" not in str(refused.value)
 
 
-def test_query_of_an_address_is_never_part_of_its_text() -> None:
+def test_query_of_an_address_is_never_part_of_its_text():
     url = parse_url("https://host/a.jsonl?X-Amz-Signature=9f86d0")
     texts = [str(url), f"{url}", repr(url), url + "", encode_json([url]).decode(), encode_json({"k": url}).decode()]
     assert not [text for text in texts if "9f86d0" in text]
@@ -68,7 +62,7 @@ def test_query_of_an_address_is_never_part_of_its_text() -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(8))
-def test_any_ranges_are_read_as_they_are(store: ObjectServer, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_any_ranges_are_read_as_they_are(store, monkeypatch, seed):
     monkeypatch.setattr(reading, "RANGE_BYTES", 50_000)
     monkeypatch.setattr(reading, "FIRST_BYTES", 5_000)
     reader, chosen = ObjectReader(address(store)), random.Random(seed)
@@ -85,7 +79,7 @@ def test_any_ranges_are_read_as_they_are(store: ObjectServer, monkeypatch: pytes
     reader.close()
 
 
-def test_forward_reads_request_each_byte_once_and_ahead(store: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward_reads_request_each_byte_once_and_ahead(store, monkeypatch):
     monkeypatch.setattr(reading, "RANGE_BYTES", 100_000)
     url, _ = head_object(address(store))
     reader, before = ObjectReader(url), request_counts()
@@ -95,7 +89,7 @@ def test_forward_reads_request_each_byte_once_and_ahead(store: ObjectServer, mon
     assert (asked.gets, asked.received_bytes) == (10, len(CONTENT))
 
 
-def test_small_object_is_read_by_one_request(store: ObjectServer) -> None:
+def test_small_object_is_read_by_one_request(store):
     before = request_counts()
     url, head = head_object(address(store, "d/x y#%.bin"))
     assert (head, ObjectReader(url).read_at(100, 0), head_object(url)[1]) == (b"other",) * 3
@@ -103,7 +97,7 @@ def test_small_object_is_read_by_one_request(store: ObjectServer) -> None:
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "429", "reset", "truncate"])
-def test_failures_that_pass_are_tried_again(store: ObjectServer, fault: str) -> None:
+def test_failures_that_pass_are_tried_again(store, fault):
     url, _ = head_object(address(store))
     before = request_counts()
     store.faults.append(Fault(kind=fault, times=2))
@@ -114,12 +108,12 @@ def test_failures_that_pass_are_tried_again(store: ObjectServer, fault: str) -> 
 @pytest.mark.parametrize(
     ("fault", "words"), [("503", "503 SlowDown, again and again"), ("hang", "does not answer in time")]
 )
-def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServer, fault: str, words: str) -> None:
+def test_patience_ends_with_a_sentence_that_may_be_tried_again(store, fault, words):
     store.faults.append(Fault(kind=fault, times=99))
     backoff = Backoff(attempts=3, first_pause=0.001)
     url = address(store)
 
-    def request() -> object:
+    def request():
         import obstore
         from obstore.store import S3Store
 
@@ -146,7 +140,7 @@ def test_patience_ends_with_a_sentence_that_may_be_tried_again(store: ObjectServ
         ("400", "InvalidRequest", "400 InvalidRequest"),
     ],
 )
-def test_refusals_are_sentences_at_once(store: ObjectServer, status: str, code: str, words: str) -> None:
+def test_refusals_are_sentences_at_once(store, status, code, words):
     store.faults.append(Fault(kind=status, code=code, times=99))
     with pytest.raises(InputError, match=words) as refused:
         head_object(address(store))
@@ -155,14 +149,14 @@ def test_refusals_are_sentences_at_once(store: ObjectServer, status: str, code: 
     assert len(store.requests) == 1
 
 
-def test_replaced_object_is_noticed_by_every_request(store: ObjectServer) -> None:
+def test_replaced_object_is_noticed_by_every_request(store):
     url, _ = head_object(address(store))
     store.objects["b/a.bin"] = CONTENT[::-1]
     with pytest.raises(InputError, match="the object was replaced"):
         ObjectReader(url).read_at(10, 500_000)
 
 
-def test_server_without_etags_is_watched_by_its_times_and_size(store: ObjectServer) -> None:
+def test_server_without_etags_is_watched_by_its_times_and_size(store):
     store.without_etag = True
     url, _ = head_object(parse_url(f"{store.url}/web/a.bin"))
     assert url.identity is not None
@@ -172,18 +166,18 @@ def test_server_without_etags_is_watched_by_its_times_and_size(store: ObjectServ
         ObjectReader(url).read_at(10, 500_000)
 
 
-def test_server_without_ranges_is_refused(store: ObjectServer) -> None:
+def test_server_without_ranges_is_refused(store):
     store.without_ranges = True
     with pytest.raises(InputError, match="expected a server that sends parts of files"):
         head_object(parse_url(f"{store.url}/web/a.bin"))
 
 
-def test_unreachable_server_is_a_sentence() -> None:
+def test_unreachable_server_is_a_sentence():
     with pytest.raises(StoreError, match="the server cannot be reached"):
         head_object(parse_url("http://127.0.0.1:9/a.bin"))
 
 
-def test_signature_is_in_no_message(store: ObjectServer) -> None:
+def test_signature_is_in_no_message(store):
     store.signatures["web/a.bin"] = "sig=9f86d0"
     _, head = head_object(parse_url(f"{store.url}/web/a.bin?sig=9f86d0"))
     assert head == CONTENT[: len(head)]

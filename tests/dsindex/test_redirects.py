@@ -10,18 +10,13 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.store.redirects import redirects
 from dsindex.store.stores import head_object, list_folder, read_range
 from dsindex.store.urls import Access, parse_url
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 CONTENT = b'{"text": "a"}\n' * 100
-Headers = dict[str, str]
 
 
 class _Server(ThreadingHTTPServer):
@@ -29,19 +24,19 @@ class _Server(ThreadingHTTPServer):
     target = ""
     """Where it redirects to; empty if it has the content."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[tuple[str, Headers]] = []
+        self.asked = []
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Stay silent."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         body = b"" if self.server.target else CONTENT
         if self.server.target:
@@ -60,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[_Server]:
+def serving():
     with _Server() as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
@@ -68,7 +63,7 @@ def serving() -> Iterator[_Server]:
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Server, _Server]]:
+def servers(monkeypatch):
     """One that redirects to another, which has the content; the other is another host by its name."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, f"planted-{name}")
@@ -79,7 +74,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_Server, _Server]
 
 
 @pytest.mark.parametrize("way", ["read", "list"])
-def test_store_may_not_redirect_to_another_host(servers: tuple[_Server, _Server], way: str) -> None:
+def test_store_may_not_redirect_to_another_host(servers, way):
     first, other = servers
     url = parse_url("s3://b/k", Access(endpoint_url=f"http://127.0.0.1:{first.server_port}", region="us-east-1"))
     with pytest.raises(InputError, match=r"s3://b/k: expected .* got a redirect to another one"):
@@ -88,7 +83,7 @@ def test_store_may_not_redirect_to_another_host(servers: tuple[_Server, _Server]
     assert not other.asked
 
 
-def test_web_server_may_redirect_but_says_nothing_of_the_request(servers: tuple[_Server, _Server]) -> None:
+def test_web_server_may_redirect_but_says_nothing_of_the_request(servers):
     first, other = servers
     url, head = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here?sig=planted-signature"))
     assert head == CONTENT
@@ -100,7 +95,7 @@ def test_web_server_may_redirect_but_says_nothing_of_the_request(servers: tuple[
     assert len(first.asked) == 2  # and not again for each range
 
 
-def test_where_a_web_server_redirected_to_is_asked_again_once_it_ends(servers: tuple[_Server, _Server]) -> None:
+def test_where_a_web_server_redirected_to_is_asked_again_once_it_ends(servers):
     first, other = servers
     url, _ = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here"))
     with serving() as later:

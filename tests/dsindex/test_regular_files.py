@@ -1,10 +1,7 @@
 """Pipes, sockets, devices and standard input are refused by their right name, and nothing waits for them."""
 
-from __future__ import annotations
-
 import os
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,13 +19,9 @@ from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.verify_files import verify_quarantine
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder to stand in, with one of each kind."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("text")
@@ -56,13 +49,13 @@ KINDS = {
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=KINDS)
 @pytest.mark.parametrize("opener", [open_file, open_unbuffered, open_descriptor])
-def test_what_is_no_file_is_named_and_not_opened(opener: Callable[[str], object], name: str, kind: str) -> None:
+def test_what_is_no_file_is_named_and_not_opened(opener, name, kind):
     assert what_is_no_file(name) == kind
     with pytest.raises(OSError, match=f"{kind} in place of a file"):
         opener(name)
 
 
-def test_files_are_opened(folder: Path) -> None:
+def test_files_are_opened(folder):
     for name in ("file", "link", str(folder / "file")):
         assert what_is_no_file(name) is None
         with open_file(name) as buffered, open_unbuffered(name) as unbuffered:
@@ -78,7 +71,7 @@ def test_files_are_opened(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_stay_what_they_are():
     with pytest.raises(FileNotFoundError):
         open_file("nowhere")
     with pytest.raises(IsADirectoryError):
@@ -87,7 +80,7 @@ def test_other_errors_stay_what_they_are() -> None:
         open_file("\0")
 
 
-READERS: dict[str, Callable[[], object]] = {
+READERS = {
     "index": lambda: read_index("pipe.idx"),
     "packed": lambda: read_pbin_header("pipe.pbin"),
     "dataset": lambda: IndexedDataset("pipe"),
@@ -104,7 +97,7 @@ READERS: dict[str, Callable[[], object]] = {
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_no_reader_waits_for_a_pipe(read: Callable[[], object]) -> None:
+def test_no_reader_waits_for_a_pipe(read):
     with pytest.raises(DsindexError, match="a pipe in place of a file"):
         read()
     assert "a pipe in place of a file" in verify_quarantine("pipe", 1)[0]
@@ -123,9 +116,7 @@ def test_no_reader_waits_for_a_pipe(read: Callable[[], object]) -> None:
     ids=lambda command: command.split()[0],
 )
 @pytest.mark.parametrize(("name", "kind"), [*list(KINDS.items())[:-1], ("pip*.jsonl", "a pipe")])
-def test_inputs_that_are_no_files_are_refused_by_name(
-    command: str, name: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inputs_that_are_no_files_are_refused_by_name(command, name, kind, folder, capsys):
     (folder / "chat.yaml").write_text("message_construction: [text]\n")
     words = [word.format(name) for word in command.split(" ")]
     assert main([*words, "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]) == 1
@@ -153,7 +144,7 @@ def test_inputs_that_are_no_files_are_refused_by_name(
         "index --data-path file --tokenizer-identifiers pipe --epochs 1 --seq-length 8",
     ],
 )
-def test_no_command_waits_for_a_pipe(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_waits_for_a_pipe(command, capsys):
     assert main(command.split()) == 1
     shown = "".join(capsys.readouterr())
     assert "a pipe in place of a file" in shown or "standard input" in shown

@@ -1,9 +1,6 @@
 """A repair gives back what was there, as far as it is there, and says what is not."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,35 +21,29 @@ from dsindex.jobs.rescue_files import (
 )
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dsindex.jobs.rescue_files import RepairReport
-    from dsindex.store.storage import DigestingWriter
-
 DOCUMENTS = [[[1, 2, 0]], [], [[3], [4, 5, 0]], [[6, 0]], [], [[7, 8, 9, 0]]]
 HEADER, SEQUENCES = 34, 5
 
 
-def target_of(folder: Path, *, index_only: bool = False, **digests: str) -> RepairOutputs:
+def target_of(folder, *, index_only=False, **digests):
     return RepairOutputs(prefix=str(folder / "new"), index_only=index_only, digests=digests)
 
 
-def repaired(prefix: str, folder: Path, *, one_each: bool = False) -> RepairReport:
+def repaired(prefix, folder, *, one_each=False):
     found = examine_index(prefix)
     return repair_by_index(found, target_of(folder), one_sequence_per_document=one_each)
 
 
-def documents_of(folder: Path) -> list[list[int]]:
+def documents_of(folder):
     with IndexedDataset(folder / "new") as dataset:
         return [dataset.document(number).tolist() for number in range(len(dataset.document_indices) - 1)]
 
 
-def flat(documents: list[list[list[int]]]) -> list[list[int]]:
+def flat(documents):
     return [[token for sequence in document for token in sequence] for document in documents]
 
 
-def test_wrong_pointers_cost_nothing(tmp_path: Path) -> None:
+def test_wrong_pointers_cost_nothing(tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     whole = (tmp_path / "d.idx").read_bytes()
     damaged = bytearray(whole)
@@ -64,7 +55,7 @@ def test_wrong_pointers_cost_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "new.bin").read_bytes() == (tmp_path / "d.bin").read_bytes()
 
 
-def test_shorter_bin_keeps_whole_documents(tmp_path: Path) -> None:
+def test_shorter_bin_keeps_whole_documents(tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     tokens = (tmp_path / "d.bin").read_bytes()
     (tmp_path / "d.bin").write_bytes(tokens[: 2 * 8 + 1])  # in the middle of a token of document 3
@@ -73,7 +64,7 @@ def test_shorter_bin_keeps_whole_documents(tmp_path: Path) -> None:
     assert "3 of 6 documents, from document 3 on" in report.lost[0]
 
 
-def test_longer_bin_is_cut_to_what_the_index_says(tmp_path: Path) -> None:
+def test_longer_bin_is_cut_to_what_the_index_says(tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     with (tmp_path / "d.bin").open("ab") as file:
         file.write(bytes(10))
@@ -90,7 +81,7 @@ def test_longer_bin_is_cut_to_what_the_index_says(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(idx_cut=st.integers(0, 200), bin_cut=st.integers(0, 30))
-def test_whatever_is_cut_off_leading_documents_come_back(idx_cut: int, bin_cut: int, tmp_path: Path) -> None:
+def test_whatever_is_cut_off_leading_documents_come_back(idx_cut, bin_cut, tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     for suffix, cut in (("idx", idx_cut), ("bin", bin_cut)):
         path = tmp_path / f"d.{suffix}"
@@ -108,7 +99,7 @@ def test_whatever_is_cut_off_leading_documents_come_back(idx_cut: int, bin_cut: 
     assert bool(report.lost) == (idx_cut > 0 or bin_cut > 0)
 
 
-def test_lost_boundaries_do_not_matter_if_each_document_is_one_sequence(tmp_path: Path) -> None:
+def test_lost_boundaries_do_not_matter_if_each_document_is_one_sequence(tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     path = tmp_path / "d.idx"
     path.write_bytes(path.read_bytes()[: HEADER + 4 * SEQUENCES])
@@ -119,7 +110,7 @@ def test_lost_boundaries_do_not_matter_if_each_document_is_one_sequence(tmp_path
     assert "every sequence was treated as a document" in report.notes
 
 
-def test_modes_are_kept(tmp_path: Path) -> None:
+def test_modes_are_kept(tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 1, 1])
     (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-2])
     repaired(prefix, tmp_path)
@@ -128,7 +119,7 @@ def test_modes_are_kept(tmp_path: Path) -> None:
         assert dataset.sequence_modes.tolist() == [0, 1, 0, 1]
 
 
-def test_eod_cuts_documents_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eod_cuts_documents_across_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(by_tokens, "CHUNK_BYTES", 4)
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([1, 2, 3, 0, 0, 4, 0, 5], "<u2").tobytes() + b"x")
@@ -136,7 +127,7 @@ def test_eod_cuts_documents_across_chunks(tmp_path: Path, monkeypatch: pytest.Mo
     assert lengths.tolist() == [4, 1, 2]
 
 
-def test_repair_by_eod_wants_the_number_that_is_certain(tmp_path: Path) -> None:
+def test_repair_by_eod_wants_the_number_that_is_certain(tmp_path):
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([1, 2, 0, 4, 0], "<u2").tobytes())
     with pytest.raises(FormatError, match="expected 3 documents that end with EOD"):
@@ -144,7 +135,7 @@ def test_repair_by_eod_wants_the_number_that_is_certain(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("new*"))
 
 
-def test_nothing_is_left_when_the_digest_is_another(tmp_path: Path) -> None:
+def test_nothing_is_left_when_the_digest_is_another(tmp_path):
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([1, 0], "<u2").tobytes())
     target = target_of(tmp_path, idx="0" * 32)
@@ -153,7 +144,7 @@ def test_nothing_is_left_when_the_digest_is_another(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("new*"))
 
 
-def test_lengths_must_add_up(tmp_path: Path) -> None:
+def test_lengths_must_add_up(tmp_path):
     path = tmp_path / "d.bin"
     path.write_bytes(bytes(10))
     batch = (np.array([2, 2], np.int32), np.array([1, 0, 1], np.int32))
@@ -161,10 +152,10 @@ def test_lengths_must_add_up(tmp_path: Path) -> None:
         repair_by_lengths(str(path), target_of(tmp_path), dtype=np.dtype("<u2"), batches=[batch])
 
 
-def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
+def test_existing_files_are_never_overwritten(tmp_path):
     (tmp_path / "new.idx").write_bytes(b"precious")
 
-    def index(file: DigestingWriter) -> None:
+    def index(file):
         file.write(b"index")
 
     with pytest.raises(OutputError, match=r"new\.idx: expected a file that does not exist yet"):

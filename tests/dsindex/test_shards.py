@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -20,20 +17,15 @@ from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 EOD = 7
 documents_strategy = st.lists(st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=4), max_size=12)
 
 
-def reference(
-    documents: list[list[list[int]]], eod: int | None, *, fast: bool = False
-) -> tuple[list[int], list[int], list[int]]:
+def reference(documents, eod, *, fast=False):
     """Megatron's rule, one document at a time; the fast program appends EOD to a document without tokens as well."""
-    tokens: list[int] = []
-    lengths: list[int] = []
-    per_document: list[int] = []
+    tokens = []
+    lengths = []
+    per_document = []
     for texts in documents:
         sequences = [list(text) for text in texts if text] or ([[]] if fast else [])
         if sequences and eod is not None:
@@ -45,7 +37,7 @@ def reference(
     return tokens, lengths, per_document
 
 
-def batch_of(texts: list[list[int]]) -> TokenBatch:
+def batch_of(texts):
     flat = [token for text in texts for token in text]
     return TokenBatch(tokens=np.array(flat, np.uint32), lengths=np.array([len(text) for text in texts], np.int64))
 
@@ -53,13 +45,11 @@ def batch_of(texts: list[list[int]]) -> TokenBatch:
 @pytest.mark.usefixtures("either_way")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans())
-def test_lay_out_documents_equals_reference_for_lists_of_texts(
-    documents: list[list[list[int]]], eod: int | None, fast: bool
-) -> None:
+def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, fast):
     fast = fast and eod is not None
     batch = batch_of([text for texts in documents for text in texts])
     per_record = np.array([len(texts) for texts in documents], np.int64)
-    rule: Literal["keep", "eod"] = "eod" if fast else "keep"
+    rule = "eod" if fast else "keep"
     got = lay_out_documents(batch, per_record, dtype=np.dtype("<u2"), eod_id=eod, empty_documents=rule)
     tokens, lengths, per_document = reference(documents, eod, fast=fast)
     assert got.num_empty == sum(not any(texts) for texts in documents)
@@ -73,7 +63,7 @@ def test_lay_out_documents_equals_reference_for_lists_of_texts(
 @pytest.mark.usefixtures("either_way")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
-def test_lay_out_documents_equals_reference_for_one_text_each(texts: list[list[int]], eod: int | None) -> None:
+def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
     got = lay_out_documents(batch_of(texts), None, dtype=np.dtype("<i4"), eod_id=eod)
     tokens, lengths, per_document = reference([[text] for text in texts], eod)
     assert (got.tokens.tolist(), got.sequence_lengths.tolist()) == (tokens, lengths)
@@ -83,21 +73,19 @@ def test_lay_out_documents_equals_reference_for_one_text_each(texts: list[list[i
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("eod", [None, EOD])
-def test_lay_out_documents_never_wraps_a_token(eod: int | None) -> None:
+def test_lay_out_documents_never_wraps_a_token(eod):
     with pytest.raises(OverflowError, match="70000 does not fit uint16"):
         lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=eod)
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("last", ['{"text": "good"}', "{bad"], ids=["whole", "bad at the end"])
-def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
-) -> None:
+def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(tmp_path, monkeypatch, last):
     path = tmp_path / "text.jsonl"
     path.write_text("\n".join([*['{"text": "a text of many, with é"}'] * 400_000, last]), encoding="utf-8")
-    audited: list[str] = []
+    audited = []
 
-    def differ(_tokenizer: object, _engine: object, texts: object) -> None:
+    def differ(_tokenizer, _engine, texts):
         audited.extend(texts.to_pylist())  # type: ignore[attr-defined]
         msg = "they differ"
         raise TokenizerError(msg)
@@ -116,14 +104,14 @@ def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(
 
 
 @pytest.mark.parametrize("num_ranges", [1, 2, 5])
-def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path: Path, num_ranges: int) -> None:
+def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path, num_ranges):
     new_letters = ["\u088f", "\u0c5c", "\ua7ce", "\U000323b0"]
     texts = [f"{number}{new_letters[number % 4] if number % 3 == 0 else 'x'}'s wheel\n\nturns" for number in range(90)]
     path = tmp_path / "text.jsonl"
     path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts), encoding="utf-8")
     whole, shared = task_of(path), settings_in(tmp_path)
     cuts = [whole.end * cut // num_ranges for cut in range(num_ranges + 1)]
-    tokens: list[int] = []
+    tokens = []
     count = 0
     for begin, end in itertools.pairwise(cuts):
         [key] = tokenize_shard(replace(whole, begin=begin, end=end), shared).keys
@@ -134,12 +122,12 @@ def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path: Pa
     assert count == 30
 
 
-def task_of(path: Path) -> ShardTask:
+def task_of(path):
     size, version = path.stat().st_size, str(path.stat().st_mtime_ns)
     return ShardTask(shard=0, input=0, path=str(path), begin=0, end=size, input_size_bytes=size, input_version=version)
 
 
-def settings_in(folder: Path) -> ShardSettings:
+def settings_in(folder):
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
     work_dir = folder / "work"
     work_dir.mkdir(exist_ok=True)

@@ -1,22 +1,18 @@
 """Shuffled documents: the same order for any cut into shards, runs and buckets, as a slow reference has it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from dsindex.datasets.provenance import PLACED_PROVENANCE, ShardProvenance, provenance_rows
-from dsindex.engine.merge import Part, open_part
+from dsindex.engine.merge import open_part
 from dsindex.engine.shards import shuffle
 from dsindex.engine.shards.attempt import Attempt
 from dsindex.engine.shards.shuffle import (
     DocumentSource,
     GatherSettings,
     GatherTask,
-    SortedDocuments,
     SortSettings,
     choose_run_bytes,
     count_buckets,
@@ -32,17 +28,11 @@ from dsindex.errors import InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.store.ownership import is_owned_name, mark_folder, remove_owned_files
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DTYPE = np.dtype("<u2")
 SEED = 17
 
-Document = list[list[int]]
-"""The tokens of each sequence."""
 
-
-def make_documents(count: int, rng: np.random.Generator) -> list[Document]:
+def make_documents(count, rng):
     """Documents of 0 to 4 sequences, one of them very long."""
     documents = [
         [rng.integers(0, 60_000, rng.integers(1, 9)).tolist() for _ in range(rng.integers(0, 5))] for _ in range(count)
@@ -52,7 +42,7 @@ def make_documents(count: int, rng: np.random.Generator) -> list[Document]:
     return documents
 
 
-def write_shard(work_dir: Path, documents: list[list[Document]], *, number: int, first: int) -> DocumentSource:
+def write_shard(work_dir, documents, *, number, first):
     """Write documents of several keys, each record on a line of its own."""
     with Attempt(str(work_dir), folder="shards/0000", name=f"{number:08d}") as attempt:
         stored = []
@@ -75,7 +65,7 @@ def write_shard(work_dir: Path, documents: list[list[Document]], *, number: int,
     )
 
 
-def open_sorted(work_dir: Path, documents: SortedDocuments) -> DocumentSource:
+def open_sorted(work_dir, documents):
     return DocumentSource(
         parts=tuple(open_part(str(work_dir / part.bin.name.removesuffix(".bin"))) for part in documents.parts),
         provenance=None
@@ -85,7 +75,7 @@ def open_sorted(work_dir: Path, documents: SortedDocuments) -> DocumentSource:
     )
 
 
-def read_documents(part: Part) -> list[Document]:
+def read_documents(part):
     index = read_index(part.idx_path)
     tokens = np.fromfile(part.bin_path, DTYPE)
     begins = (index.sequence_pointers // DTYPE.itemsize).tolist()
@@ -97,7 +87,7 @@ def read_documents(part: Part) -> list[Document]:
     return [sequences[begin:end] for begin, end in pairwise(bounds)]
 
 
-def run_shuffle(work_dir: Path, sources: list[DocumentSource], *, run_bytes: int, buckets: int) -> list[DocumentSource]:
+def run_shuffle(work_dir, sources, *, run_bytes, buckets):
     sort = SortSettings(seed=SEED, run_bytes=run_bytes, dtype=DTYPE.str, work_dir=str(work_dir))
     runs = [run for task in plan_groups(sources, run_bytes) for run in sort_documents(task, sort).groups]
     opened = tuple(open_sorted(work_dir, run) for run in runs)
@@ -112,9 +102,7 @@ def run_shuffle(work_dir: Path, sources: list[DocumentSource], *, run_bytes: int
 @pytest.mark.parametrize("run_bytes", [1, 60, 1000, 1 << 20])
 @pytest.mark.parametrize("buckets", [1, 2, 7])
 @pytest.mark.parametrize("cuts", [(), (0, 5, 5, 60), tuple(range(1, 100))], ids=["one shard", "few", "many"])
-def test_buckets_are_the_documents_sorted_by_key(
-    tmp_path: Path, run_bytes: int, buckets: int, cuts: tuple[int, ...]
-) -> None:
+def test_buckets_are_the_documents_sorted_by_key(tmp_path, run_bytes, buckets, cuts):
     mark_folder(str(tmp_path))
     rng = np.random.default_rng(5)
     keys = [make_documents(100, rng), make_documents(100, rng)]
@@ -132,7 +120,7 @@ def test_buckets_are_the_documents_sorted_by_key(
     assert np.concatenate(stored).tolist() == [rows[number] for number in order]
 
 
-def test_runs_are_as_small_as_asked_for(tmp_path: Path) -> None:
+def test_runs_are_as_small_as_asked_for(tmp_path):
     mark_folder(str(tmp_path))
     documents = make_documents(100, np.random.default_rng(5))
     source = write_shard(tmp_path, [documents], number=0, first=0)
@@ -145,7 +133,7 @@ def test_runs_are_as_small_as_asked_for(tmp_path: Path) -> None:
     assert sorted(sizes)[-2] <= 200
 
 
-def test_few_documents_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_documents_are_held_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(shuffle, "RUN_DOCUMENTS", 8)
     mark_folder(str(tmp_path))
     source = write_shard(tmp_path, [[[] for _ in range(100)]], number=0, first=0)
@@ -155,7 +143,7 @@ def test_few_documents_are_held_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert count_buckets(total_bytes=0, num_documents=100, run_bytes=1 << 20) == 13
 
 
-def test_small_shards_are_sorted_together(tmp_path: Path) -> None:
+def test_small_shards_are_sorted_together(tmp_path):
     mark_folder(str(tmp_path))
     documents = [[[1, 2, 3]] for _ in range(12)]
     sources = [write_shard(tmp_path, [documents[n : n + 1]], number=n, first=n) for n in range(12)]
@@ -163,13 +151,13 @@ def test_small_shards_are_sorted_together(tmp_path: Path) -> None:
     assert [(task.first_document, len(task.sources)) for task in tasks] == [(0, 5), (5, 5), (10, 2)]
 
 
-def test_no_documents_are_an_empty_bucket(tmp_path: Path) -> None:
+def test_no_documents_are_an_empty_bucket(tmp_path):
     mark_folder(str(tmp_path))
     got = run_shuffle(tmp_path, [write_shard(tmp_path, [[]], number=0, first=0)], run_bytes=10, buckets=2)
     assert [bucket.num_documents for bucket in got] == [0, 0]
 
 
-def test_a_lost_file_is_named(tmp_path: Path) -> None:
+def test_a_lost_file_is_named(tmp_path):
     mark_folder(str(tmp_path))
     source = write_shard(tmp_path, [[[[1, 2]], [[3]]]], number=0, first=0)
     settings = SortSettings(seed=SEED, run_bytes=100, dtype=DTYPE.str, work_dir=str(tmp_path))
@@ -184,7 +172,7 @@ def test_a_lost_file_is_named(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "shards/0000").iterdir() if path.name.startswith("run-")]
 
 
-def test_keys_are_all_different_and_fill_their_range() -> None:
+def test_keys_are_all_different_and_fill_their_range():
     keys = document_keys(3, 0, 200_000)
     assert len(np.unique(keys)) == 200_000
     counts = [len(range(*find_keys(np.sort(keys), low, high))) for low, high in cut_key_range(10)]
@@ -192,29 +180,29 @@ def test_keys_are_all_different_and_fill_their_range() -> None:
     assert 19_000 < min(counts) <= max(counts) < 21_000
 
 
-def test_keys_do_not_depend_on_where_they_begin() -> None:
+def test_keys_do_not_depend_on_where_they_begin():
     assert document_keys(3, 1000, 50).tolist() == document_keys(3, 0, 1050)[1000:].tolist()
 
 
 @pytest.mark.parametrize(
     ("seed", "order"), [(0, [6, 0, 1, 3, 4, 5, 7, 2]), (1, [5, 7, 4, 6, 3, 1, 2, 0]), (2**62, [7, 3, 5, 1, 0, 4, 6, 2])]
 )
-def test_the_order_of_a_seed_never_changes(seed: int, order: list[int]) -> None:
+def test_the_order_of_a_seed_never_changes(seed, order):
     """A build that is continued or repeated with another version must have the same order."""
     assert shuffled_order(seed, 8).tolist() == order
 
 
-def test_the_largest_key_is_in_the_last_range() -> None:
+def test_the_largest_key_is_in_the_last_range():
     keys = np.array([0, 2**64 - 1], np.uint64)
     assert find_keys(keys, *cut_key_range(3)[-1]) == (1, 2)
 
 
-def test_runs_grow_only_when_there_are_too_many() -> None:
-    sizes: list[Any] = [choose_run_bytes(total) for total in (0, 500 << 30, 1 << 40)]
+def test_runs_grow_only_when_there_are_too_many():
+    sizes = [choose_run_bytes(total) for total in (0, 500 << 30, 1 << 40)]
     assert sizes == [64 << 20, 64 << 20, 128 << 20]
 
 
-def test_only_own_files_are_removed(tmp_path: Path) -> None:
+def test_only_own_files_are_removed(tmp_path):
     folder_id = mark_folder(str(tmp_path))
     shards = tmp_path / "shards/0000"
     shards.mkdir(parents=True)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import errno
 import itertools
 import os
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 import xxhash
@@ -14,17 +11,14 @@ from hypothesis import strategies as st
 from dsindex.errors import InputError, OutputError
 from dsindex.store import reading, storage
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def digest_by_definition(data: bytes, block_bytes: int) -> str:
+def digest_by_definition(data, block_bytes):
     blocks = [data[begin : begin + block_bytes] for begin in range(0, len(data), block_bytes)]
     return xxhash.xxh3_128_hexdigest(b"".join(xxhash.xxh3_128_digest(block) for block in blocks))
 
 
 @given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60)))
-def test_digest_depends_on_bytes_not_on_writes(data: bytes, cuts: list[int]) -> None:
+def test_digest_depends_on_bytes_not_on_writes(data, cuts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "DIGEST_BLOCK_BYTES", 16)
         digester = storage.BlockDigester()
@@ -35,7 +29,7 @@ def test_digest_depends_on_bytes_not_on_writes(data: bytes, cuts: list[int]) -> 
         assert len(digester.blocks()) == -(-len(data) // 16)
 
 
-def test_digest_of_known_bytes_is_pinned() -> None:
+def test_digest_of_known_bytes_is_pinned():
     """Changing it would make every manifest ever written a lie."""
     digester = storage.BlockDigester()
     digester.update(b"abc")
@@ -44,7 +38,7 @@ def test_digest_of_known_bytes_is_pinned() -> None:
     assert storage.combine_digests([]) == "99aa06d3014798d86001c324468d497f"
 
 
-def test_digest_file_equals_the_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_file_equals_the_writers(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "DIGEST_BLOCK_BYTES", 1000)
     path, data = str(tmp_path / "f"), os.urandom(2500)
     with storage.atomic_writer(path) as file:
@@ -54,12 +48,12 @@ def test_digest_file_equals_the_writers(tmp_path: Path, monkeypatch: pytest.Monk
     assert file.hexdigest() == reading.digest_file(path, chunk_bytes=7) == digest_by_definition(data, 1000)
 
 
-def test_digest_file_names_a_missing_file(tmp_path: Path) -> None:
+def test_digest_file_names_a_missing_file(tmp_path):
     with pytest.raises(InputError, match=r"gone: cannot be read \(No such file or directory\)"):
         reading.digest_file(str(tmp_path / "gone"))
 
 
-def test_atomic_writer_replaces_whole(tmp_path: Path) -> None:
+def test_atomic_writer_replaces_whole(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"old")
     with storage.atomic_writer(str(path)) as file:
@@ -69,8 +63,8 @@ def test_atomic_writer_replaces_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_atomic_writer_leaves_nothing_after_a_crash(tmp_path: Path) -> None:
-    def interrupted() -> None:
+def test_atomic_writer_leaves_nothing_after_a_crash(tmp_path):
+    def interrupted():
         with storage.atomic_writer(str(tmp_path / "f")) as file:
             file.write(b"half")
             raise KeyboardInterrupt
@@ -80,10 +74,8 @@ def test_atomic_writer_leaves_nothing_after_a_crash(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
+def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monkeypatch):
+    def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     path = tmp_path / "f"
@@ -95,16 +87,16 @@ def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_writing_into_no_folder_names_the_path(tmp_path: Path) -> None:
+def test_writing_into_no_folder_names_the_path(tmp_path):
     with pytest.raises(OutputError, match=r"no/f: cannot be written \(No such file or directory\)"):
         storage.write_whole(str(tmp_path / "no" / "f"), b"")
 
 
-def test_put_if_absent_has_one_winner(tmp_path: Path) -> None:
+def test_put_if_absent_has_one_winner(tmp_path):
     path, won = str(tmp_path / "f"), []
     start = threading.Barrier(8)
 
-    def put(number: int) -> None:
+    def put(number):
         start.wait()
         if storage.put_if_absent(path, b"%d" % number):
             won.append(number)
@@ -119,7 +111,7 @@ def test_put_if_absent_has_one_winner(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_short_writes_and_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch):
     pwrite, preadv = os.pwrite, os.preadv
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: preadv(fd, [buffers[0][:2]], offset))
@@ -147,14 +139,14 @@ REMEDIES = [
 @pytest.mark.parametrize(
     ("number", "remedy", "transient"), REMEDIES, ids=[errno.errorcode[case[0]] for case in REMEDIES]
 )
-def test_output_error_says_what_to_do(number: int, remedy: str, transient: bool) -> None:
+def test_output_error_says_what_to_do(number, remedy, transient):
     error = storage.output_error("out.bin", OSError(number, os.strerror(number)))
     assert str(error).startswith(f"out.bin: cannot be written ({os.strerror(number)}); ")
     assert remedy in str(error)
     assert error.transient is transient
 
 
-def test_folders_and_removal(tmp_path: Path) -> None:
+def test_folders_and_removal(tmp_path):
     folder = tmp_path / "a" / "b"
     assert storage.free_bytes(str(folder / "not yet")) > 0
     storage.make_folder(str(folder))
@@ -169,10 +161,8 @@ def test_folders_and_removal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO], ids=["EINVAL", "ENOTSUP", "EIO"])
-def test_sync_folder_forgives_only_what_the_file_system_cannot_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refuse(_: int) -> None:
+def test_sync_folder_forgives_only_what_the_file_system_cannot_do(tmp_path, monkeypatch, number):
+    def refuse(_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", refuse)

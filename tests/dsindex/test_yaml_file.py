@@ -1,17 +1,11 @@
 """Configuration files: what is read, and what is refused by file and line instead of hanging or guessing."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.errors import InputError
 from dsindex.store.config_files import MAX_BYTES, MAX_NODES, option_names, parse_yaml, read_yaml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
 MERGING = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 30))
@@ -29,7 +23,7 @@ MERGING = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n -
     ],
     ids=["plain", "bom", "alias", "merge", "same-key-elsewhere", "name-not-utf8"],
 )
-def test_plain_configurations_are_read(text: str, loaded: object) -> None:
+def test_plain_configurations_are_read(text, loaded):
     assert parse_yaml(text, source="c.yaml") == loaded
 
 
@@ -63,22 +57,22 @@ def test_plain_configurations_are_read(text: str, loaded: object) -> None:
         "control", "key-no-text", "two-documents", "empty", "large",
     ],
 )  # fmt: skip
-def test_what_is_no_configuration_is_refused_by_line(text: str, message: str) -> None:
+def test_what_is_no_configuration_is_refused_by_line(text, message):
     with pytest.raises(InputError, match=message):
         parse_yaml(text, source="c.yaml")
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
+def test_bytes_that_are_no_text_are_refused():
     with pytest.raises(InputError, match=r"c\.yaml: expected YAML, got a value that cannot be read \('utf-8' codec"):
         parse_yaml(b"a: \xff\n", source="c.yaml")
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.yaml: cannot be read \(No such file"):
         read_yaml(str(tmp_path / "none.yaml"))
 
 
-def test_configuration_may_come_through_a_pipe() -> None:
+def test_configuration_may_come_through_a_pipe():
     """As `--config <(make-config)` in a shell gives it."""
     reader, writer = os.pipe()
     os.write(writer, b"a: 1\n")
@@ -87,14 +81,14 @@ def test_configuration_may_come_through_a_pipe() -> None:
     os.close(reader)
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path / "pipe", "a pipe"), ("/dev/zero", "a device")):
         with pytest.raises(InputError, match=f"{path}: cannot be read .{kind} in place of a file"):
             read_yaml(str(path))
 
 
-def test_option_may_have_dashes_but_not_both_spellings() -> None:
+def test_option_may_have_dashes_but_not_both_spellings():
     assert option_names({"append-eod": True, "input": 1}, source="c.yaml") == {"append_eod": True, "input": 1}
     with pytest.raises(InputError, match=r"c\.yaml: expected each option once, got append_eod in two spellings"):
         option_names({"append-eod": True, "append_eod": False}, source="c.yaml")

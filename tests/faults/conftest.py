@@ -1,36 +1,29 @@
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.zygote import Zygote
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--long-faults", action="store_true", help="run the long form of the fault tests")
 
 
 @pytest.fixture(scope="session")
-def is_long(request: pytest.FixtureRequest) -> bool:
+def is_long(request):
     return bool(request.config.getoption("--long-faults", default=False))
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
+def zygote():
     """A warm process that forks a `dsindex` command per call, so that a hundred of them cost a hundred builds only."""
     with Zygote() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def signed_zygote() -> Iterator[Zygote]:
+def signed_zygote():
     """A warm process that has the credentials of the tests' store."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -40,7 +33,7 @@ def signed_zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A tmpfs of 2 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()

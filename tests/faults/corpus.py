@@ -1,16 +1,10 @@
 """Small inputs for builds that are disturbed, and what a folder of outputs holds."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
 
 from dsindex.engine.ledger import read_committed_shards
 from tests.support.golden import OWN
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 
@@ -33,7 +27,7 @@ BROKEN = {
 """Every way in which a line is no record with a text and a title."""
 
 
-def write_corpus(path: Path, *, num_lines: int, broken: dict[int, bytes], seed: int = 7) -> None:
+def write_corpus(path, *, num_lines, broken, seed=7):
     """Write records with a text and a title; `broken` gives the lines (0-based) that are none, some lines are blank."""
     rng = random.Random(seed)
     words = (OWN.docs).read_text(encoding="utf-8").split()
@@ -49,7 +43,7 @@ def write_corpus(path: Path, *, num_lines: int, broken: dict[int, bytes], seed: 
                 file.write(json.dumps(record, ensure_ascii=number % 2 == 0).encode() + b"\n")
 
 
-def committed_shards(work_dir: Path) -> set[str]:
+def committed_shards(work_dir):
     """Return the shards that a ledger has: path and first byte."""
     if not (work_dir / "ledger.jsonl").exists() or not (work_dir / "plan.json").exists():
         return set()

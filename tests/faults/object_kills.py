@@ -1,22 +1,13 @@
 """Drivers that work in a bucket, killed when the store has been asked so often; and what the bucket then holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
 from tests.support.conversations import CONVERSATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.object_server import ObjectServer
 
 CHAT = """
 special_tokens: {bos_token: "<|endoftext|>", eos_token: "<|endoftext|>"}
@@ -28,7 +19,7 @@ KINDS = ("piped", "shuffle", "pack", "instruct")
 """Jobs that are not a plain build."""
 
 
-def write_texts(folder: Path) -> Path:
+def write_texts(folder):
     """Write what the jobs read: `a.jsonl`, some of it broken, and `c/chat.jsonl`."""
     broken = dict(zip(range(9, 200, 41), BROKEN.values(), strict=False))
     write_corpus(folder / "a.jsonl", num_lines=200, broken=broken)
@@ -37,7 +28,7 @@ def write_texts(folder: Path) -> Path:
     return folder
 
 
-def name_job(kind: str, prefix: str, *, source: str, chat: Path) -> list[str]:
+def name_job(kind, prefix, *, source, chat):
     """Return the words of a command.
 
     Args:
@@ -61,7 +52,7 @@ def name_job(kind: str, prefix: str, *, source: str, chat: Path) -> list[str]:
     return ["instruct", str(chat), *TOKENIZER[:2], "--input", f"{source}/c/*", *shared, *parts, *output]
 
 
-def objects(store: ObjectServer, folder: str) -> dict[str, bytes]:
+def objects(store, folder):
     """What a bucket has below a folder, as `published` tells it of a disk."""
     found = {}
     start = f"{folder}/" if folder else ""
@@ -72,19 +63,19 @@ def objects(store: ObjectServer, folder: str) -> dict[str, bytes]:
     return found
 
 
-def count_moments(store: ObjectServer, run: Callable[[], object]) -> Counter[str]:
-    told: Counter[str] = Counter()
+def count_moments(store, run):
+    told = Counter()
     store.watch = lambda moment, *_: told.update([moment])
     run()
     store.watch = None
     return told
 
 
-def kill_at(store: ObjectServer, pid_file: Path, number: int, moment: str) -> None:
+def kill_at(store, pid_file, number, moment):
     """Kill the process whose id is in a file when so many requests have come to this moment."""
     left = number
 
-    def watch(now: str, *_: str) -> None:
+    def watch(now, *_):
         nonlocal left
         if now == moment:
             left -= 1

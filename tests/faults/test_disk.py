@@ -1,10 +1,7 @@
 """Disks that are full, broken, read-only or gone, and inputs that change under way: a clean stop, then success."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,20 +10,15 @@ from tests.faults.zygote import Strike
 from tests.support.golden import OWN
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.faults.zygote import Ended, Zygote
-
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
     write_corpus(path, num_lines=300, broken={})
     return path
 
 
-def command(corpus: Path, out: Path, *more: str) -> list[str]:
+def command(corpus, out, *more):
     return [
         "build",
         "--input",
@@ -41,13 +33,13 @@ def command(corpus: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Path, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(corpus, zygote, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     assert zygote.run(out / "run", command(corpus, out)).code == 0
     return published(out)
 
 
-def assert_clean_stop(ended: Ended, *parts: str) -> None:
+def assert_clean_stop(ended, *parts):
     assert ended.code == 1, ended.errors
     assert "Traceback" not in ended.errors
     assert "internal error" not in ended.errors
@@ -55,9 +47,7 @@ def assert_clean_stop(ended: Ended, *parts: str) -> None:
     assert [part for part in parts if part not in last] == [], last
 
 
-def assert_continues(
-    zygote: Zygote, arguments: list[str], out: Path, scratch: Path, expected: dict[str, bytes]
-) -> None:
+def assert_continues(zygote, arguments, out, scratch, expected):
     committed = committed_shards(out / "x.build")
     assert committed
     again = zygote.run(scratch / "run", arguments)
@@ -72,9 +62,7 @@ PLACES = {"a shard": (".build/shards", 30), "the ledger": ("ledger.jsonl", 6), "
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("what", ["ENOSPC", "EDQUOT", "EROFS", "EACCES"])
-def test_disk_that_refuses_stops_the_build(
-    what: str, place: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_disk_that_refuses_stops_the_build(what, place, corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     where, at = PLACES[place]
@@ -86,9 +74,7 @@ def test_disk_that_refuses_stops_the_build(
 
 
 @pytest.mark.parametrize("what", ["EIO", "ESTALE"])
-def test_one_io_error_is_tried_again(
-    what: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_one_io_error_is_tried_again(what, corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     strike = Strike(at=30, what=what, place=".build/shards")
@@ -99,9 +85,7 @@ def test_one_io_error_is_tried_again(
 
 
 @pytest.mark.exhaustive
-def test_network_folder_that_stays_away_stops_the_build(
-    corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_network_folder_that_stays_away_stops_the_build(corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     strike = Strike(at=30, what="EIO", place=".build/shards", lasts=True)
@@ -114,9 +98,7 @@ def test_network_folder_that_stays_away_stops_the_build(
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("room", "when"), [(150, "before"), (300, "tokenizing"), (486, "merging")], ids=str)
-def test_full_disk_stops_and_continues_after_it_is_enlarged(
-    room: int, when: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path, small_disk: Path
-) -> None:
+def test_full_disk_stops_and_continues_after_it_is_enlarged(room, when, corpus, expected, zygote, tmp_path, small_disk):
     """Of `room` KiB: 21 shards take about 360 KiB in pages of 4 KiB, which an estimate cannot know, the ranges of the
     output that are merged meanwhile some 100, and what is made at the end 20 more."""
     (small_disk / "ballast").write_bytes(bytes((2048 - room) << 10))
@@ -135,9 +117,7 @@ def test_full_disk_stops_and_continues_after_it_is_enlarged(
     assert published(small_disk) == expected
 
 
-def test_vanished_work_folder_stops_the_build(
-    corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_vanished_work_folder_stops_the_build(corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     (out / "x.build").mkdir(parents=True)
     strike = Strike(at=40, what="vanish", target=str(out / "x.build"))
@@ -155,9 +135,7 @@ def test_vanished_work_folder_stops_the_build(
     ("what", "said"),
     [("vanish", " read"), ("grow", " bytes"), ("cut", " bytes")],
 )
-def test_input_that_changes_under_way_stops_the_build(
-    what: str, said: str, corpus: Path, zygote: Zygote, tmp_path: Path
-) -> None:
+def test_input_that_changes_under_way_stops_the_build(what, said, corpus, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     copy = tmp_path / "copy.jsonl"
@@ -181,9 +159,7 @@ def test_input_that_changes_under_way_stops_the_build(
     ],
     ids=["tokenizer", "shard size", "keys"],
 )
-def test_unfinished_build_of_another_plan_is_refused_by_name(
-    more: list[str], changed: str, corpus: Path, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_unfinished_build_of_another_plan_is_refused_by_name(more, changed, corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     assert zygote.run(tmp_path / "run", command(corpus, out), Strike(at=90)).code == -9

@@ -1,9 +1,6 @@
 """Commands without a work folder on a disk that fills up at any point: nothing is left, and that is what is said."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,15 +9,11 @@ from dsindex.jobs.conversion import convert_to_pbin
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 PAGE = 4096
 DOCUMENTS = [[list(range(number % 60, 60))] for number in range(1500)]
 
 
-def make_sources(folder: Path) -> None:
+def make_sources(folder):
     folder.mkdir()
     write_dataset(folder / "set", DOCUMENTS)
     write_dataset(folder / "broken", DOCUMENTS)
@@ -31,7 +24,7 @@ def make_sources(folder: Path) -> None:
     (folder / "lines.jsonl").write_bytes(b'{"text": "a"}\n' * 9000)
 
 
-COMMANDS: dict[str, Callable[[Path, Path], list[str]]] = {
+COMMANDS = {
     "convert to .pbin": lambda source, disk: ["convert", f"{source}/set", f"{disk}/out.pbin"],
     "convert to MMIDIDX": lambda source, disk: ["convert", f"{source}/set.pbin", f"{disk}/out"],
     "convert version": lambda source, disk: [
@@ -53,7 +46,7 @@ COMMANDS: dict[str, Callable[[Path, Path], list[str]]] = {
 }
 
 
-def leave_free(disk: Path, pages: int) -> None:
+def leave_free(disk, pages):
     """Fill the disk but for so many pages."""
     ballast = disk / "ballast"
     ballast.unlink(missing_ok=True)
@@ -61,7 +54,7 @@ def leave_free(disk: Path, pages: int) -> None:
     ballast.write_bytes(bytes(free - pages * PAGE))
 
 
-def outputs(disk: Path) -> dict[str, bytes]:
+def outputs(disk):
     """All files but those that tell of the run."""
     names = {path.name: path for path in disk.iterdir() if path.name != "ballast"}
     return {name: path.read_bytes() for name, path in names.items() if not name.endswith(".progress.json")}
@@ -69,9 +62,7 @@ def outputs(disk: Path) -> dict[str, bytes]:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_full_disk_leaves_nothing_and_the_same_command_works_later(
-    name: str, tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_nothing_and_the_same_command_works_later(name, tmp_path, small_disk, capsys, monkeypatch):
     source = tmp_path / "source"
     make_sources(source)
     command = [*COMMANDS[name](source, small_disk), "--executor", "local"]

@@ -1,9 +1,5 @@
 """Drivers that work in Google Cloud Storage: killed or disturbed at any request, they end with the same objects."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -14,22 +10,16 @@ from tests.faults.corpus import TOKENIZER, write_corpus
 from tests.faults.object_kills import CHAT, KINDS, count_moments, kill_at, name_job, objects, write_texts
 from tests.faults.zygote import Zygote
 from tests.support.golden import GOLDEN
-from tests.support.google_server import GoogleServer, serving_google
+from tests.support.google_server import serving_google
 from tests.support.object_server import RandomFaults
 from tests.support.published import published
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.faults.zygote import Ended
 
 KILLS = 8
 UPLOADS = ("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "PutObject", "DeleteObjects")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     write_corpus(folder / "a.jsonl", num_lines=120, broken={}, seed=1)
     (folder / "jobs").mkdir()
@@ -43,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
 
 
 @pytest.fixture(scope="module")
-def zygote(store: GoogleServer) -> Iterator[Zygote]:
+def zygote(store):
     """A warm process that has the metadata server of the test's server."""
     assert store.url
     with Zygote() as running:
@@ -51,7 +41,7 @@ def zygote(store: GoogleServer) -> Iterator[Zygote]:
 
 
 @pytest.fixture(scope="module")
-def expected(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(zygote, tmp_path_factory):
     """What the same command writes to a disk."""
     out = tmp_path_factory.mktemp("disk")
     ended = zygote.run(out / "run", build(str(out / "x")))
@@ -59,15 +49,13 @@ def expected(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return published(out)
 
 
-def build(prefix: str) -> list[str]:
+def build(prefix):
     command = ["build", *TOKENIZER, "--workers", "2", "--shard-size", "6KiB", "--input", "gs://in/*.jsonl"]
     return [*command, "--output-prefix", prefix]
 
 
 @pytest.mark.exhaustive
-def test_killed_at_several_requests(
-    store: GoogleServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_killed_at_several_requests(store, zygote, expected, tmp_path):
     total = count_moments(store, lambda: zygote.run(tmp_path / "run", build("gs://out/whole/x")))
     assert objects(store, "whole") == expected
     num_killed = 0
@@ -87,9 +75,7 @@ def test_killed_at_several_requests(
     assert num_killed >= KILLS - 2
 
 
-def test_disturbed_requests_change_nothing(
-    store: GoogleServer, zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_disturbed_requests_change_nothing(store, zygote, expected, tmp_path):
     """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
     store.random_faults = RandomFaults(seed=1, rate=0.2, operations=UPLOADS)
     ended = zygote.run(tmp_path / "run", build("gs://out/disturbed/x"))
@@ -102,14 +88,12 @@ def test_disturbed_requests_change_nothing(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", [*KINDS, "merge"])
-def test_other_jobs_are_killed_and_continued_or_cleaned(
-    kind: str, store: GoogleServer, zygote: Zygote, tmp_path: Path
-) -> None:
+def test_other_jobs_are_killed_and_continued_or_cleaned(kind, store, zygote, tmp_path):
     (tmp_path / "chat.yaml").write_text(CHAT)
     (tmp_path / "disk").mkdir()
     (tmp_path / "text.jsonl").write_bytes(store.content("in/jobs/a.jsonl"))
 
-    def start(place: str, run: str = "run") -> Ended:
+    def start(place, run="run"):
         source = "gs://golden/eod_text_document" if kind == "merge" else "gs://in/jobs"
         words = name_job(kind, f"{place}/x", source=source, chat=tmp_path / "chat.yaml")
         return zygote.run(tmp_path / run, words, piped=tmp_path / "text.jsonl")

@@ -1,19 +1,11 @@
 """`dsindex index` killed at every call that changes its cache: what a training job would take is never a mixture."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.zygote import Strike
 from tests.support.datasets import write_dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.faults.zygote import Zygote
 
 LAYOUTS = {
     "megatron": ("--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
@@ -22,18 +14,18 @@ LAYOUTS = {
 }
 
 
-def dataset(folder: Path, *, other: bool) -> None:
+def dataset(folder, *, other):
     lengths = [70, 9, 30, 100, 5, 44, 81] if other else [20, 50, 60, 30, 100, 5]
     write_dataset(folder / "web", [[[1] * length] for length in lengths])
 
 
-def cache(folder: Path, middle: str) -> dict[str, bytes]:
+def cache(folder, middle):
     return {path.name: path.read_bytes() for path in folder.rglob("*") if middle in path.name}
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_rebuild_killed_anywhere_leaves_no_mixture(layout: str, zygote: Zygote, tmp_path: Path) -> None:
+def test_rebuild_killed_anywhere_leaves_no_mixture(layout, zygote, tmp_path):
     """The dataset is written again with other lengths, so the name of its cache is the same and its arrays are not."""
     *more, middle, last = LAYOUTS[layout]
     data = tmp_path / "data"
@@ -43,12 +35,12 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(layout: str, zygote: Zygote, 
     command = ["index", "--data-path", str(data / "web"), "--seq-length", "30", "--num-samples", "8", "--split", "1"]
     command += [*more, "--executor", "local"]
 
-    def run(strike: Strike | None = None) -> list[str]:
+    def run(strike=None):
         ended = zygote.run(tmp_path / "run", command, strike)
         assert ended.code == (-9 if strike is not None and strike.at is not None else 0), ended.errors
         return ended.calls
 
-    def compared() -> dict[str, bytes]:
+    def compared():
         """The files that a job reads; it takes them when all four (or three) are there."""
         return {name: content for name, content in cache(data, middle).items() if "dsindex" not in name}
 

@@ -16,7 +16,6 @@ from tests.support.published import published
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.faults.zygote import Ended, Zygote
 
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
@@ -41,12 +40,12 @@ class Scenario:
     expected: dict[str, bytes] = field(default_factory=dict)
     num_calls: int = 0
 
-    def command(self, out: Path) -> list[str]:
+    def command(self, out):
         return [argument.format(out=out) for argument in self.arguments]
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     kinds = list(BROKEN.values())
     for number, name in enumerate("abc"):
@@ -56,21 +55,21 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def scenarios(tmp_path_factory: pytest.TempPathFactory, inputs: list[str], zygote: Zygote) -> dict[str, Scenario]:
+def scenarios(tmp_path_factory, inputs, zygote):
     base = tmp_path_factory.mktemp("scenarios")
     build = ["build", *TOKENIZER, "--json-keys", "text", "title", "--on-bad-record", "quarantine", "--workers", "2"]
     build += ["--shard-size", "6KiB", "--output-prefix", "{out}/x"]
     pack = ["pack", *TOKENIZER[:2], "--on-bad-record", "quarantine", "--workers", "2", "--shard-size", "6KiB"]
     pack += ["--output", "{out}/packed.pbin", "--work-dir", "{out}/x.build", "--pbin-era", "2024-01-30"]
 
-    def prepare(name: str, *arguments: str) -> Path:
+    def prepare(name, *arguments):
         folder = base / name
         folder.mkdir()
         if arguments:
             assert zygote.run(base / "run", [argument.format(out=folder) for argument in arguments]).code == 0
         return folder
 
-    def merge_parts() -> Path:
+    def merge_parts():
         folder = prepare("merge")
         for name, path in zip("abc", inputs, strict=True):
             part = [*build[:-1], str(base / "parts" / name), "--input", path]
@@ -100,7 +99,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory, inputs: list[str], zygot
     return {name: undisturbed(scenario, base / f"{name}-whole", zygote) for name, scenario in given.items()}
 
 
-def undisturbed(scenario: Scenario, out: Path, zygote: Zygote) -> Scenario:
+def undisturbed(scenario, out, zygote):
     """Find out how a command ends that nothing disturbs, and how many points there are."""
     copy_prepared(scenario, out)
     ended = zygote.run(out.parent / "run", scenario.command(out))
@@ -115,7 +114,7 @@ def undisturbed(scenario: Scenario, out: Path, zygote: Zygote) -> Scenario:
     )
 
 
-def copy_prepared(scenario: Scenario, out: Path) -> None:
+def copy_prepared(scenario, out):
     """Copy what stands before the command; plans name their output, and those of the copy are to name the copy."""
     shutil.copytree(scenario.prepared, out)
     for path in [*out.glob("*.manifest.json"), *out.glob("*.build/plan.json")]:
@@ -126,16 +125,14 @@ def copy_prepared(scenario: Scenario, out: Path) -> None:
         path.write_bytes(b"".join(xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n" for body in moved))
 
 
-def points(num_calls: int, count: int) -> list[int]:
+def points(num_calls, count):
     """Spread `count` points over all calls, the first and the last among them."""
     return sorted({round(number * (num_calls - 1) / (count - 1)) for number in range(count)})
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", SHORT)
-def test_killed_driver_continues(
-    name: str, scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path, is_long: bool
-) -> None:
+def test_killed_driver_continues(name, scenarios, zygote, tmp_path, is_long):
     scenario = scenarios[name]
     wanted = points(scenario.num_calls, (LONG if is_long else SHORT)[name])
     num_killed = 0
@@ -156,9 +153,7 @@ def test_killed_driver_continues(
 
 
 @pytest.mark.parametrize("name", RENAMES)
-def test_killed_before_every_rename_of_publishing(
-    name: str, scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_killed_before_every_rename_of_publishing(name, scenarios, zygote, tmp_path):
     """An older output stands where the new one goes: no moment mixes the two."""
     scenario = scenarios[name]
     place, num_renames = RENAMES[name]
@@ -177,14 +172,14 @@ def test_killed_before_every_rename_of_publishing(
         shutil.rmtree(out)
 
 
-def assert_continued(again: Ended, scenario: Scenario, out: Path, committed: set[str]) -> None:
+def assert_continued(again, scenario, out, committed):
     assert again.code == 0, again.errors
     assert published(out) == scenario.expected
     assert [path.name for path in out.iterdir() if path.is_dir()] == []
     assert sorted(committed & set(again.tokenized)) == []
 
 
-def what_stands_is_whole(out: Path, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+def what_stands_is_whole(out, before, after):
     """An .idx stands only beside its own whole .bin; a .pbin only whole; a manifest only beside all of its files."""
     stands = published(out)
     datasets = {"x_text_document": ("bin", "idx"), "x_title_document": ("bin", "idx"), "packed": ("pbin",)}
@@ -203,12 +198,12 @@ def what_stands_is_whole(out: Path, before: dict[str, bytes], after: dict[str, b
 
 
 @pytest.mark.exhaustive
-def test_killed_again_and_again(scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path) -> None:
+def test_killed_again_and_again(scenarios, zygote, tmp_path):
     """A run of kills, each a little after the start: no work is lost, so it ends."""
     scenario = scenarios["build"]
     out = tmp_path / "out"
     out.mkdir()
-    committed: set[str] = set()
+    committed = set()
     for number in range(60):
         # On a busy machine more of the calls come by the clock, so every run gets a few more.
         ended = zygote.run(tmp_path / "run", scenario.command(out), Strike(at=72 + 3 * number))
@@ -220,9 +215,7 @@ def test_killed_again_and_again(scenarios: dict[str, Scenario], zygote: Zygote, 
     assert published(out) == scenario.expected
 
 
-def test_partial_file_that_somebody_removed_is_made_anew_as_a_whole(
-    scenarios: dict[str, Scenario], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_partial_file_that_somebody_removed_is_made_anew_as_a_whole(scenarios, zygote, tmp_path):
     """Ranges that the ledger has of the removed file must not count for the new one, which a kill leaves empty."""
     scenario = scenarios["build"]
     counted, out = tmp_path / "counted", tmp_path / "out"
@@ -243,7 +236,7 @@ def test_partial_file_that_somebody_removed_is_made_anew_as_a_whole(
 
 
 @pytest.mark.exhaustive
-def test_killed_while_indices_are_built(inputs: list[str], zygote: Zygote, tmp_path: Path, is_long: bool) -> None:
+def test_killed_while_indices_are_built(inputs, zygote, tmp_path, is_long):
     """The last stage of a build: no index is taken for whole that is not, and nothing is tokenized for it again."""
     command = ["build", *TOKENIZER, "--on-bad-record", "quarantine", "--shard-size", "6KiB", "--input", *inputs]
     command += [
@@ -257,10 +250,10 @@ def test_killed_while_indices_are_built(inputs: list[str], zygote: Zygote, tmp_p
         "{out}/cache",
     ]
 
-    def run(out: Path, strike: Strike | None) -> Ended:
+    def run(out, strike):
         return zygote.run(tmp_path / "run", [word.format(out=out) for word in command], *([strike] if strike else []))
 
-    def indices(out: Path) -> dict[str, bytes]:
+    def indices(out):
         return {path.name: path.read_bytes() for path in sorted((out / "cache").glob("*.npy"))}
 
     whole = run(tmp_path / "whole", Strike(place="/cache/"))

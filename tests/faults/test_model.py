@@ -14,7 +14,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import xxhash
@@ -27,9 +27,7 @@ from tests.faults.zygote import SMALL_RANGE_BYTES, Strike
 from tests.support.golden import OWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.faults.zygote import Ended, Zygote
+    from tests.faults.zygote import Zygote
 
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 INPUTS = st.lists(st.sampled_from(["a.jsonl", "b.jsonl", "c.jsonl"]), min_size=1, max_size=3)
@@ -50,9 +48,9 @@ class Model(RuleBasedStateMachine):
     """Data files of a fresh build or merge, by what was asked for and the inputs' bytes."""
 
     @initialize()
-    def move_in(self) -> None:
+    def move_in(self):
         self.folder = Path(tempfile.mkdtemp(prefix="dsindex-model-"))
-        self.mine: dict[Path, bytes] = {}
+        self.mine = {}
         for number, name in enumerate("abc"):
             self.put(f"data/{name}.jsonl", b"".join(LINES[8 * number : 8 * number + 8]))
         self.put("out/notes.txt", b"mine")
@@ -61,17 +59,17 @@ class Model(RuleBasedStateMachine):
             self.put(f"out/z.{suffix}", OWN.run("eod").prefixes["text"].with_suffix(f".{suffix}").read_bytes())
         (self.folder / "link").symlink_to("out")
 
-    def teardown(self) -> None:
+    def teardown(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name, data):
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         self.mine[path] = data
 
     @rule(names=INPUTS, prefix=PREFIXES, work_dir=WORK_DIRS, options=OPTIONS, kill=KILLS)
-    def build(self, names: list[str], prefix: str, work_dir: str | None, options: set[str], kill: int | None) -> None:
+    def build(self, names, prefix, work_dir, options, kill):
         inputs = [self.folder / "data" / name for name in names]
         command = ["build", "--input", *map(str, inputs), *FLAGS, *sorted(options)]
         where = [] if work_dir is None else ["--work-dir", str(self.folder / work_dir)]
@@ -83,7 +81,7 @@ class Model(RuleBasedStateMachine):
     @rule(names=st.lists(st.sampled_from(["x_text_document", "y_text_document", "z"]), min_size=1, max_size=3),
           output=st.sampled_from(["out/m", "out/x_text_document", "link/y_text_document", "out/z"]),
           options=st.sets(st.sampled_from(["--fresh", "--keep-shards"])), kill=KILLS)  # fmt: skip
-    def merge(self, names: list[str], output: str, options: set[str], kill: int | None) -> None:
+    def merge(self, names, output, options, kill):
         prefixes = [self.folder / "out" / name for name in names]
         is_foreign = output == "out/z"
         command = ["merge", "--input", *map(str, prefixes)]
@@ -94,24 +92,24 @@ class Model(RuleBasedStateMachine):
             assert self.files(output) == self.reference(command, files)
 
     @rule(name=st.sampled_from(["a.jsonl", "b.jsonl"]), line=st.sampled_from(LINES[30:34]))
-    def edit_an_input(self, name: str, line: bytes) -> None:
+    def edit_an_input(self, name, line):
         self.put(f"data/{name}", self.mine[self.folder / "data" / name] + line)
 
     @rule(place=st.sampled_from(["out/m.build", "out/x.build", "out/x.build/shards", "out/y.build/shards/0", "work"]),
           name=st.sampled_from(["notes", "plan.json.bak", "00000000.0.bin", "x.tmp"]))  # fmt: skip
-    def leave_a_file(self, place: str, name: str) -> None:
+    def leave_a_file(self, place, name):
         if (self.folder / place).is_dir():  # a user does not make our folders, but drops things into them
             self.put(f"{place}/{name}", b"mine too")
 
     @rule(prefix=st.sampled_from(["out/x_text_document", "out/y_text_document"]))
-    def put_another_tools_dataset_in_its_place(self, prefix: str) -> None:
+    def put_another_tools_dataset_in_its_place(self, prefix):
         for path in self.folder.glob(f"{prefix}.*"):
             if path not in self.mine and path.suffix != ".partial":
                 path.unlink()
         for suffix in ("bin", "idx"):
             self.put(f"{prefix}.{suffix}", self.mine[self.folder / f"out/z.{suffix}"])
 
-    def run(self, command: Sequence[str], kill: int | None) -> Ended:
+    def run(self, command, kill):
         with tempfile.TemporaryDirectory() as scratch:
             strike = None if kill is None else Strike(at=kill, what="tear" if kill % 2 else "kill")
             ended = self.zygote.run(Path(scratch), command, strike)
@@ -128,7 +126,7 @@ class Model(RuleBasedStateMachine):
             self.check_complete(manifest)
         return ended
 
-    def give_up(self, command: Sequence[str]) -> None:
+    def give_up(self, command):
         prefix = Path(command[command.index("--output-prefix") + 1]).name
         stem = prefix if command[0] == "merge" else f"{prefix}_text_document"
         for suffix in SUFFIXES:
@@ -136,7 +134,7 @@ class Model(RuleBasedStateMachine):
             if path in self.mine and (not path.exists() or path.read_bytes() != self.mine[path]):
                 del self.mine[path]
 
-    def check_complete(self, manifest: Path) -> None:
+    def check_complete(self, manifest):
         """Compare a dataset that says it is complete with the digests that its manifest proves it by."""
         content = json.loads(manifest.read_bytes())["content"]
         prefix = str(manifest).removesuffix(".manifest.json")
@@ -144,25 +142,25 @@ class Model(RuleBasedStateMachine):
             if Path(f"{prefix}.{suffix}") not in self.mine:
                 assert digest_of(Path(f"{prefix}.{suffix}")) == entry["xxh3_128"], f"{prefix}.{suffix}"
 
-    def files(self, prefix: str) -> dict[str, bytes]:
+    def files(self, prefix):
         found = {suffix: self.folder / f"{prefix}.{suffix}" for suffix in SUFFIXES}
         return {suffix: path.read_bytes() for suffix, path in found.items() if path.exists()}
 
-    def reference(self, command: list[str], inputs: list[Path]) -> dict[str, bytes]:
+    def reference(self, command, inputs):
         """What a fresh run in an empty folder gives."""
         shape = [word for word in command if not word.startswith(str(self.folder))]
-        key: Key = (*shape, *(f"{path.name} {path.read_bytes()!r}" for path in inputs))
+        key = (*shape, *(f"{path.name} {path.read_bytes()!r}" for path in inputs))
         if key not in self.references:
             with tempfile.TemporaryDirectory() as scratch:
                 prefix = Path(scratch, "fresh")
                 assert self.zygote.run(Path(scratch, "run"), [*command, "--output-prefix", str(prefix)]).code == 0
                 stem = prefix if command[0] == "merge" else Path(f"{prefix}_text_document")
-                found: dict[str, Any] = {suffix: Path(f"{stem}.{suffix}") for suffix in SUFFIXES}
+                found = {suffix: Path(f"{stem}.{suffix}") for suffix in SUFFIXES}
                 self.references[key] = {name: path.read_bytes() for name, path in found.items() if path.exists()}
         return self.references[key]
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path):
     """The digest as the commands compute it here, where every range of a `.bin` is a block."""
     data = path.read_bytes()
     block_bytes = SMALL_RANGE_BYTES if path.suffix == ".bin" else len(data) or 1
@@ -175,7 +173,7 @@ EPHEMERAL = {"--fresh", "--keep-shards"}
 
 
 @pytest.mark.exhaustive
-def test_no_sequence_of_commands_changes_a_users_file(zygote: Zygote, is_long: bool) -> None:
+def test_no_sequence_of_commands_changes_a_users_file(zygote, is_long):
     Model.zygote = zygote
     Model.references = {}
     run_state_machine_as_test(

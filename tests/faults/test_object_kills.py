@@ -1,10 +1,7 @@
 """Drivers that work in a bucket: killed at any request, or disturbed at every tenth, they end with the same objects."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,14 +10,8 @@ pytest.importorskip("obstore")
 
 from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
 from tests.faults.object_kills import count_moments, kill_at, objects
-from tests.support.object_server import ObjectServer, RandomFaults, serving_objects
+from tests.support.object_server import RandomFaults, serving_objects
 from tests.support.published import published
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.faults.zygote import Zygote
 
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
@@ -31,7 +22,7 @@ answer."""
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     kinds = list(BROKEN.values())
     for number, name in enumerate("ab"):
@@ -43,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
 
 
 @pytest.fixture(scope="module")
-def expected(store: ObjectServer, signed_zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(store, signed_zygote, tmp_path_factory):
     """What the same command writes to a disk."""
     out = tmp_path_factory.mktemp("disk")
     ended = signed_zygote.run(out / "run", build(store, str(out / "x")))
@@ -51,13 +42,13 @@ def expected(store: ObjectServer, signed_zygote: Zygote, tmp_path_factory: pytes
     return published(out)
 
 
-def build(store: ObjectServer, prefix: str, *options: str) -> list[str]:
+def build(store, prefix, *options):
     command = ["build", *TOKENIZER, "--json-keys", "text", "title", "--on-bad-record", "quarantine", "--workers", "2"]
     command += ["--shard-size", "6KiB", "--input", "s3://in/*.jsonl", "--endpoint-url", store.url]
     return [*command, "--output-prefix", prefix, *options]
 
 
-def what_stands_is_whole(stands: dict[str, bytes], after: dict[str, bytes]) -> None:
+def what_stands_is_whole(stands, after):
     """An .idx stands only beside its own whole .bin, and a manifest only beside all of its files."""
     for key in ("text", "title"):
         names = [name for name in after if name.startswith(f"x_{key}_")]
@@ -70,9 +61,7 @@ def what_stands_is_whole(stands: dict[str, bytes], after: dict[str, bytes]) -> N
 
 
 @pytest.mark.exhaustive
-def test_killed_at_any_request(
-    store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path, is_long: bool
-) -> None:
+def test_killed_at_any_request(store, signed_zygote, expected, tmp_path, is_long):
     whole = build(store, "s3://out/whole/x")
     total = count_moments(store, lambda: signed_zygote.run(tmp_path / "run", whole))
     assert objects(store, "whole") == expected
@@ -96,9 +85,7 @@ def test_killed_at_any_request(
     assert num_killed >= 0.8 * count
 
 
-def test_killed_again_and_again(
-    store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_killed_again_and_again(store, signed_zygote, expected, tmp_path):
     """A run of kills, each a little after the start: work is kept, so it ends."""
     command = build(store, "s3://out/again/x")
     for number in range(40):
@@ -115,9 +102,7 @@ def test_killed_again_and_again(
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(3))
-def test_disturbed_requests_change_nothing(
-    seed: int, store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_disturbed_requests_change_nothing(seed, store, signed_zygote, expected, tmp_path):
     """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
     store.random_faults = RandomFaults(seed=seed)
     before = store.faults_taken.copy()
@@ -130,9 +115,7 @@ def test_disturbed_requests_change_nothing(
 
 
 @pytest.mark.exhaustive
-def test_killed_while_it_replaces_an_older_output(
-    store: ObjectServer, signed_zygote: Zygote, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_killed_while_it_replaces_an_older_output(store, signed_zygote, expected, tmp_path):
     """No moment mixes two outputs: the index of the older one goes before its tokens are replaced."""
     older = build(store, "s3://out/older/x")
     older[older.index("s3://in/*.jsonl")] = "s3://in/a.jsonl"
@@ -140,11 +123,11 @@ def test_killed_while_it_replaces_an_older_output(
     assert first.code == 0, first.errors
     stood = objects(store, "older")
     command = build(store, "s3://out/older/x", "--fresh")
-    publishing: Sequence[str] = ("CompleteMultipartUpload", "DeleteObjects")
+    publishing = ("CompleteMultipartUpload", "DeleteObjects")
     for number in range(1, 9):
         left = number
 
-        def watch(now: str, operation: str, _: str) -> None:
+        def watch(now, operation, _):
             nonlocal left
             if now == "done" and operation in publishing:
                 left -= 1

@@ -12,14 +12,14 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from tests.faults.object_kills import CHAT, KINDS, count_moments, kill_at, name_job, objects, write_texts
-from tests.support.object_server import ObjectServer, RandomFaults, serving_objects
+from tests.support.object_server import RandomFaults, serving_objects
 from tests.support.published import published
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.faults.zygote import Ended, Zygote
+    from tests.faults.zygote import Ended
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -28,12 +28,12 @@ SHORT, LONG = 4, 60
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts(tmp_path_factory):
     return write_texts(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture(scope="module")
-def store(texts: Path) -> Iterator[ObjectServer]:
+def store(texts):
     with serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}) as server:
         server.put("in", texts)
         yield server
@@ -53,18 +53,12 @@ class Job:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def job(
-    request: pytest.FixtureRequest,
-    texts: Path,
-    store: ObjectServer,
-    signed_zygote: Zygote,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Job:
+def job(request, texts, store, signed_zygote, tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     (folder / "chat.yaml").write_text(CHAT)
     (folder / "disk").mkdir()
 
-    def start(prefix: str, *more: str) -> Ended:
+    def start(prefix, *more):
         words = name_job(request.param, prefix, source="s3://in", chat=folder / "chat.yaml")
         words += ["--endpoint-url", store.url, *more]
         return signed_zygote.run(folder / "run", words, piped=texts / "a.jsonl")
@@ -75,9 +69,7 @@ def job(
 
 
 @pytest.mark.exhaustive
-def test_killed_at_drawn_requests(
-    job: Job, store: ObjectServer, signed_zygote: Zygote, tmp_path: Path, is_long: bool
-) -> None:
+def test_killed_at_drawn_requests(job, store, signed_zygote, tmp_path, is_long):
     """The first point is where standard input is stored, the last where the work folder is removed."""
     total = count_moments(store, lambda: job.start(f"s3://out/{job.name}-whole/x"))
     assert objects(store, f"{job.name}-whole") == job.expected
@@ -109,7 +101,7 @@ def test_killed_at_drawn_requests(
 
 
 @pytest.mark.quick(1)
-def test_disturbed_requests_change_nothing(job: Job, store: ObjectServer) -> None:
+def test_disturbed_requests_change_nothing(job, store):
     """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
     store.random_faults = RandomFaults(seed=len(job.name))
     before = store.faults_taken.copy()

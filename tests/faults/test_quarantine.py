@@ -1,12 +1,9 @@
 """Bad records: exactly those are set aside, every line is accounted for, whatever the cut and the executor."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
 import random
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -20,28 +17,25 @@ from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.golden import OWN
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NUM_LINES = 1400
 
 
 @pytest.fixture(scope="module")
-def broken() -> dict[int, bytes]:
+def broken():
     """One line in a hundred, every kind among them."""
     lines = sorted(random.Random(3).sample(range(NUM_LINES), NUM_LINES // 100))
     return dict(zip(lines, BROKEN.values(), strict=True))
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, broken: dict[int, bytes]) -> Path:
+def corpus(tmp_path_factory, broken):
     path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
     write_corpus(path, num_lines=NUM_LINES, broken=broken)
     return path
 
 
-def build(corpus: Path, out: Path, **options: Any) -> Any:
-    defaults: dict[str, Any] = {
+def build(corpus, out, **options):
+    defaults = {
         "input": (str(corpus),),
         "json_keys": ("text", "title"),
         "tokenizer_model": str(OWN.plain_tokenizer),
@@ -55,7 +49,7 @@ def build(corpus: Path, out: Path, **options: Any) -> Any:
     return run_build(BuildConfig(**{**defaults, **options}), reporter=Reporter())
 
 
-def read_quarantine(path: Path) -> list[dict[str, Any]]:
+def read_quarantine(path):
     with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
         return [json.loads(line) for line in stream.read().decode().splitlines()]
 
@@ -68,14 +62,12 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def built(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("built")
     return build(corpus, out), out
 
 
-def test_quarantine_holds_exactly_the_broken_lines(
-    built: tuple[Any, Path], corpus: Path, broken: dict[int, bytes]
-) -> None:
+def test_quarantine_holds_exactly_the_broken_lines(built, corpus, broken):
     _, out = built
     entries = read_quarantine(out / "x_text_document.quarantine.jsonl.zst")
     raw = [
@@ -92,7 +84,7 @@ def test_quarantine_holds_exactly_the_broken_lines(
         assert entry["offset"] == 0 or data[entry["offset"] - 1 : entry["offset"]] == b"\n"
 
 
-def test_account_and_manifest_know_every_line(built: tuple[Any, Path]) -> None:
+def test_account_and_manifest_know_every_line(built):
     report, out = built
     blank = sum(number % 37 == 5 for number in range(NUM_LINES))
     blank -= sum(read["line"] % 37 == 6 for read in read_quarantine(out / "x_title_document.quarantine.jsonl.zst"))
@@ -110,16 +102,12 @@ def test_account_and_manifest_know_every_line(built: tuple[Any, Path]) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
-def test_quarantine_is_the_same_for_any_cut_and_executor(
-    way: dict[str, Any], built: tuple[Any, Path], corpus: Path, tmp_path: Path
-) -> None:
+def test_quarantine_is_the_same_for_any_cut_and_executor(way, built, corpus, tmp_path):
     build(corpus, tmp_path, **way)
     assert published(tmp_path) == published(built[1])
 
 
-def test_fail_names_the_first_and_quarantine_goes_on_from_there(
-    corpus: Path, broken: dict[int, bytes], built: tuple[Any, Path], tmp_path: Path
-) -> None:
+def test_fail_names_the_first_and_quarantine_goes_on_from_there(corpus, broken, built, tmp_path):
     first = min(broken)
     for size in ("1KiB", "32KiB"):
         with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {first + 1}: "):
@@ -130,14 +118,14 @@ def test_fail_names_the_first_and_quarantine_goes_on_from_there(
     assert published(tmp_path / "32KiB") == published(built[1])
 
 
-def test_quarantine_is_not_taken_back_without_a_word(corpus: Path, tmp_path: Path) -> None:
+def test_quarantine_is_not_taken_back_without_a_word(corpus, tmp_path):
     build(corpus, tmp_path)
     with pytest.raises(InputError.__base__, match='on-bad-record was "quarantine" and is "fail"'):  # type: ignore[arg-type]
         build(corpus, tmp_path, on_bad_record="fail")
 
 
 @pytest.mark.parametrize("limit", ["13", "0.9%", "0"])
-def test_more_bad_records_than_allowed_stop_the_build(limit: str, corpus: Path, tmp_path: Path) -> None:
+def test_more_bad_records_than_allowed_stop_the_build(limit, corpus, tmp_path):
     with pytest.raises(InputError, match=rf"more than the {limit} of --max-bad-records.*raise the limit"):
         build(corpus, tmp_path, max_bad_records=limit)
     assert sorted(os.listdir(tmp_path)) == ["x.build", "x.progress.json"]
@@ -147,11 +135,11 @@ def test_more_bad_records_than_allowed_stop_the_build(limit: str, corpus: Path, 
 
 
 @pytest.mark.parametrize("limit", ["14", "1.1%", None])
-def test_as_many_bad_records_as_allowed_are_fine(limit: str | None, corpus: Path, tmp_path: Path) -> None:
+def test_as_many_bad_records_as_allowed_are_fine(limit, corpus, tmp_path):
     assert build(corpus, tmp_path, max_bad_records=limit, json_keys=("text",)).counts.quarantined == 14
 
 
-def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus: Path, tmp_path: Path) -> None:
+def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     build(corpus, tmp_path, json_keys=("text",))
     name = "x_text_document.quarantine.jsonl.zst"
     assert name in os.listdir(tmp_path)
@@ -159,7 +147,7 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus: Path, tmp_p
     assert name not in os.listdir(tmp_path)
 
 
-def test_longer_lines_than_allowed_are_bad_records(tmp_path: Path) -> None:
+def test_longer_lines_than_allowed_are_bad_records(tmp_path):
     lines = [json.dumps({"text": "a" * size}).encode() for size in (10, 400, 90_000, 20)]
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     for number, size in enumerate(("2KiB", "64MiB")):

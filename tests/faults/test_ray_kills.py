@@ -1,7 +1,5 @@
 """A Ray cluster that loses workers, nodes and drivers: the output is that of a build that nothing disturbed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -11,7 +9,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +16,6 @@ from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 from tests.support.published import published
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.faults.zygote import Ended, Zygote
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
@@ -36,7 +28,7 @@ SYSTEM_CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     """A head with one CPU, in folders of its own; tests add nodes."""
     from ray.cluster_utils import Cluster
 
@@ -53,37 +45,37 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def node(cluster: Any) -> Any:
+def node(cluster):
     """A second node with one CPU; that of the test before, if it is still there."""
     return next(iter(cluster.worker_nodes), None) or cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
     write_corpus(path, num_lines=160, broken={})
     return str(path)
 
 
-def command(corpus: str, out: Path, *more: str) -> list[str]:
+def command(corpus, out, *more):
     build = ["build", "--input", corpus, *TOKENIZER, "--json-keys", "text", "title", "--output-prefix", str(out / "x")]
     return [*build, "--shard-size", "8KiB", *more]
 
 
 @pytest.fixture
-def on_ray(cluster: Any) -> list[str]:
+def on_ray(cluster):
     return ["--executor", "ray", "--address", cluster.address, "--installed"]
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(corpus, zygote, tmp_path_factory):
     """What a local build makes: Ray's must be the same."""
     out = tmp_path_factory.mktemp("whole")
     assert zygote.run(out / "run", command(corpus, out)).code == 0
     return same_ranges(published(out))
 
 
-def same_ranges(files: dict[str, bytes]) -> dict[str, bytes]:
+def same_ranges(files):
     """Leave out the digest of `.bin`: local forks cut outputs into small ranges, Ray's workers do not."""
     for name, data in files.items():
         if name.endswith("manifest.json"):
@@ -93,7 +85,7 @@ def same_ranges(files: dict[str, bytes]) -> dict[str, bytes]:
     return files
 
 
-def children(pid: int) -> list[int]:
+def children(pid):
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -105,7 +97,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def raylet(node: Any) -> int:
+def raylet(node):
     [process] = node.all_processes["raylet"]
     return int(process.process.pid)
 
@@ -113,41 +105,38 @@ def raylet(node: Any) -> int:
 class Running:
     """A build on Ray whose shards wait, all but the first two."""
 
-    def __init__(self, zygote: Zygote, arguments: list[str], folder: Path) -> None:
+    def __init__(self, zygote, arguments, folder):
         self.waiting = folder / "waiting"
         self.waiting.mkdir()
         self._pool = ThreadPoolExecutor(1)
         self._ended = self._pool.submit(zygote.run, folder / "run", arguments, waiting=self.waiting)
 
-    def workers(self) -> dict[int, int]:
+    def workers(self):
         """Shards that wait, by worker."""
         names = [path.name.split(".") for path in self.waiting.iterdir() if path.name != "go"]
         return {int(pid): int(shard) for shard, pid in names}
 
-    def go_on(self) -> None:
+    def go_on(self):
         (self.waiting / "go").touch()
 
-    def end(self) -> Ended:
+    def end(self):
         ended = self._ended.result(2 * PATIENCE_SECONDS)
         self._pool.shutdown()
         return ended
 
 
-def run_of(out: Path) -> dict[str, Any]:
-    run: dict[str, Any] = json.loads((out / "x_text_document.manifest.json").read_bytes())["run"]
-    return run
+def run_of(out):
+    return json.loads((out / "x_text_document.manifest.json").read_bytes())["run"]
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
 
 
 @pytest.mark.usefixtures("node")
-def test_killed_worker_is_replaced(
-    corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path
-) -> None:
+def test_killed_worker_is_replaced(corpus, expected, on_ray, zygote, tmp_path, out):
     running = Running(zygote, command(corpus, out, *on_ray), tmp_path)
     wait_until(lambda: len(running.workers()) >= 2)
     os.kill(next(iter(running.workers())), signal.SIGKILL)
@@ -159,9 +148,7 @@ def test_killed_worker_is_replaced(
 
 
 @pytest.mark.usefixtures("node")
-def test_killed_driver_continues(
-    corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, is_long: bool
-) -> None:
+def test_killed_driver_continues(corpus, expected, on_ray, zygote, tmp_path, is_long):
     """Struck after the third shard and while publishing; the long form strikes at 20 points over all stages."""
     strikes = [Strike(at=3, what="tear", place="ledger.jsonl"), Strike(at=1, place="x_text_document.idx")]
     if is_long:
@@ -187,9 +174,9 @@ def test_killed_driver_continues(
 
 @pytest.mark.exhaustive
 def test_removed_node_takes_nothing_with_it(
-    corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path,
-    cluster: Any, node: Any,
-) -> None:  # fmt: skip
+    corpus, expected, on_ray, zygote, tmp_path, out,
+    cluster, node
+) :  # fmt: skip
     running = Running(zygote, command(corpus, out, *on_ray), tmp_path)
     wait_until(lambda: bool(set(running.workers()) & set(children(raylet(node)))))
     cluster.remove_node(node, allow_graceful=False)
@@ -201,7 +188,7 @@ def test_removed_node_takes_nothing_with_it(
 
 
 @pytest.fixture
-def late_node(cluster: Any, is_long: bool) -> Iterator[Any]:
+def late_node(cluster, is_long):
     """A node that is frozen and then removed."""
     if not is_long:
         pytest.skip("long: --long-faults")
@@ -213,9 +200,9 @@ def late_node(cluster: Any, is_long: bool) -> Iterator[Any]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("thawed", ["while the build runs", "after its end"])
 def test_frozen_node_is_done_without_and_its_late_commits_are_harmless(
-    thawed: str, corpus: str, expected: dict[str, bytes], on_ray: list[str], zygote: Zygote, tmp_path: Path, out: Path,
-    late_node: Any,
-) -> None:  # fmt: skip
+    thawed, corpus, expected, on_ray, zygote, tmp_path, out,
+    late_node
+) :  # fmt: skip
     running = Running(zygote, command(corpus, out, *on_ray, "--shard-deadline", "3"), tmp_path)
     wait_until(lambda: bool(set(running.workers()) & set(children(raylet(late_node)))))
     frozen = [raylet(late_node), *children(raylet(late_node))]
@@ -240,7 +227,7 @@ def test_frozen_node_is_done_without_and_its_late_commits_are_harmless(
     assert "already complete" in again.output
 
 
-def send_to_all(pids: list[int], number: signal.Signals) -> None:
+def send_to_all(pids, number):
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

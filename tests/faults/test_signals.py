@@ -1,14 +1,11 @@
 """Ctrl-C and SIGTERM: a clean stop that says what is kept, no process left over, and the same command continues."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,27 +14,22 @@ from tests.faults.zygote import Strike
 from tests.support.processes import PATIENCE_SECONDS, is_running, wait_until
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.faults.zygote import Zygote
-
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
     write_corpus(path, num_lines=300, broken={})
     return str(path)
 
 
-def command(corpus: str, out: Path, *more: str) -> list[str]:
+def command(corpus, out, *more):
     return ["build", "--input", corpus, *TOKENIZER, "--output-prefix", str(out / "x"), "--shard-size", "6KiB", *more]
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(corpus, zygote, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     assert zygote.run(out / "run", command(corpus, out)).code == 0
     return published(out)
@@ -50,9 +42,7 @@ def expected(corpus: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFacto
     [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")],
     ids=["Ctrl-C", "SIGTERM"],
 )
-def test_signal_stops_cleanly_and_the_same_command_continues(
-    name: str, code: int, said: str, at: int, corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_signal_stops_cleanly_and_the_same_command_continues(name, code, said, at, corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     stopped = zygote.run(tmp_path / "run", command(corpus, out), Strike(at=at, what=name))
@@ -105,7 +95,7 @@ if __name__ == "__main__":
 """Shards after the third hang, so that a signal surely meets work that runs."""
 
 
-def start_slow(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+def start_slow(folder, arguments):
     (folder / "slow_calls.py").write_text(SLOW_CALLS)
     (folder / "slow.py").write_text(SLOW)
     return subprocess.Popen(
@@ -118,16 +108,14 @@ def start_slow(folder: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def hanging(folder: Path) -> list[int]:
+def hanging(folder):
     path = folder / "pids"
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "SIGKILL"])
-def test_no_worker_outlives_its_driver(
-    how: str, corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_no_worker_outlives_its_driver(how, corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     driver = start_slow(tmp_path, command(corpus, out, "--executor", "processes", "--workers", "2"))
@@ -154,9 +142,7 @@ def test_no_worker_outlives_its_driver(
     assert published(out) == expected
 
 
-def test_second_interrupt_stops_at_once(
-    corpus: str, expected: dict[str, bytes], zygote: Zygote, tmp_path: Path
-) -> None:
+def test_second_interrupt_stops_at_once(corpus, expected, zygote, tmp_path):
     """Threads end the shard they are at; whoever does not want to wait says it again."""
     out = tmp_path / "out"
     out.mkdir()

@@ -1,21 +1,15 @@
 """What Ray's workers run where a test wants to meet a shard under way; they import it by name."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FREE_SHARDS = 2
 """So many shards do not wait."""
 
 
-def wait_and_run(folder: str, function: Callable[..., Any], task: Any, *rest: Any) -> Any:
+def wait_and_run(folder, function, task, *rest):
     """Say who works at a shard, and wait in the middle of it until the test lets all go on."""
     if task.shard >= FREE_SHARDS and not (Path(folder) / "go").exists():
         (Path(folder) / f"{task.shard}.{os.getpid()}").touch()
@@ -24,13 +18,13 @@ def wait_and_run(folder: str, function: Callable[..., Any], task: Any, *rest: An
     return function(task, *rest)
 
 
-def install(folder: str) -> None:
+def install(folder):
     """Let the shards of a driver in this process wait."""
     from dsindex.execution.ray_executor import RayExecutor
 
     start = RayExecutor.start
 
-    def started(executor: Any, call: Any, **options: Any) -> int:
+    def started(executor, call, **options):
         if call.name.startswith("tokenize["):
             call = replace(call, function=wait_and_run, arguments=(folder, call.function, *call.arguments))
         return start(executor, call, **options)

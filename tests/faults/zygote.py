@@ -23,12 +23,8 @@ import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tests.faults.waiting import install
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +71,7 @@ class Ended:
 class Zygote:
     """The warm process, from outside."""
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.zygote"],
             stdin=subprocess.PIPE,
@@ -86,20 +82,12 @@ class Zygote:
         )
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._process.stdin.close()  # type: ignore[union-attr]
         self._process.stdout.close()  # type: ignore[union-attr]
         self._process.wait(30)
 
-    def run(
-        self,
-        folder: Path,
-        arguments: Sequence[str],
-        strike: Strike | None = None,
-        *,
-        waiting: Path | None = None,
-        piped: Path | None = None,
-    ) -> Ended:
+    def run(self, folder, arguments, strike=None, *, waiting=None, piped=None):
         """Run one command to its end; `folder` gets its output, `piped` is its input; see tests.faults.waiting."""
         order = {
             "folder": str(folder),
@@ -122,11 +110,11 @@ class Zygote:
         )
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def serve() -> None:
+def serve():
     """Fork a child per order."""
     import_everything()
     while line := sys.stdin.readline():
@@ -140,7 +128,7 @@ def serve() -> None:
         sys.stdout.flush()
 
 
-def import_everything() -> None:
+def import_everything():
     """Load what a build loads, and start nothing: a fork has one thread only."""
     import gigatoken
     import pyarrow.json
@@ -169,7 +157,7 @@ def import_everything() -> None:
         sys.exit("expected one thread after the imports")
 
 
-def warm_up_loops() -> None:
+def warm_up_loops():
     """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
     import numpy as np
 
@@ -181,7 +169,7 @@ def warm_up_loops() -> None:
     build_arrays(lengths, count_epochs(130, 9, rule=rule, place=""), begin=0, rule=rule, seed=1)
 
 
-def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str | None, piped: str) -> None:
+def run_child(folder, arguments, strike, waiting, piped):
     """Be the command; never returns."""
     from dsindex.cli.main import main
 
@@ -215,7 +203,7 @@ def run_child(folder: Path, arguments: list[str], strike: Strike, waiting: str |
         os._exit(code)
 
 
-def use_small_ranges() -> None:
+def use_small_ranges():
     """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own.
 
     A shuffle in a bucket has several runs.
@@ -228,15 +216,15 @@ def use_small_ranges() -> None:
     shuffle.MIN_OBJECT_RUN_BYTES = SMALL_RANGE_BYTES
 
 
-def record_tokenizing(path: Path) -> None:
+def record_tokenizing(path):
     """Note every shard that a thread of this process begins."""
     from dsindex.execution.local import ThreadExecutor
 
     start, write = ThreadExecutor.start, os.write
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
-    def recorded(executor: Any, call: Any, **options: Any) -> int:
-        def run(task: Any, *rest: Any) -> Any:
+    def recorded(executor, call, **options):
+        def run(task, *rest):
             write(descriptor, f"{task.path} {task.begin}\n".encode())
             return call.function(task, *rest)
 
@@ -248,22 +236,22 @@ def record_tokenizing(path: Path) -> None:
 class Counter:
     """Counts the calls and strikes at one of them."""
 
-    def __init__(self, strike: Strike) -> None:
+    def __init__(self, strike):
         self._strike = strike
         self._numbers = itertools.count()
-        self.calls: list[str] = []
+        self.calls = []
 
-    def install(self) -> None:
+    def install(self):
         for name in SEAMS:
             setattr(os, name, self._counted(name, getattr(os, name)))
         really_open, really_os_open = builtins.open, os.open
 
-        def open_file(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        def open_file(file, mode="r", *arguments, **options):
             if isinstance(file, str) and set(mode) & set("wxa+"):
                 self._meet("open", (file,))
             return really_open(file, mode, *arguments, **options)
 
-        def open_descriptor(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        def open_descriptor(path, flags, *arguments, **options):
             if flags & (os.O_WRONLY | os.O_RDWR):
                 self._meet("os.open", (path,))
             return really_os_open(path, flags, *arguments, **options)
@@ -271,14 +259,14 @@ class Counter:
         builtins.open = open_file  # type: ignore[assignment]
         os.open = open_descriptor
 
-    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
+    def _counted(self, name, function):
+        def counted(*arguments, **options):
             self._meet(name, arguments, function)
             return function(*arguments, **options)
 
         return counted
 
-    def _meet(self, name: str, arguments: tuple[Any, ...], function: Callable[..., Any] | None = None) -> None:
+    def _meet(self, name, arguments, function=None):
         strike = self._strike
         if strike.name not in {"", name} or (strike.place and not re.search(strike.place, _path_of(arguments))):
             return
@@ -288,7 +276,7 @@ class Counter:
         elif number == strike.at or (strike.lasts and number > strike.at):
             self._act(name, arguments, function)
 
-    def _act(self, name: str, arguments: tuple[Any, ...], function: Callable[..., Any] | None) -> None:
+    def _act(self, name, arguments, function):
         what = self._strike.what
         if what.startswith("E"):
             code = getattr(errno, what)
@@ -306,7 +294,7 @@ class Counter:
         time.sleep(60)
 
 
-def strike_file(what: str, path: Path) -> None:
+def strike_file(what, path):
     """Do from within what another process may do at any time."""
     if what == "vanish":
         gone = f"{path}.gone"  # moved away first: a folder that others write into cannot be removed at once
@@ -317,7 +305,7 @@ def strike_file(what: str, path: Path) -> None:
         path.write_bytes(data + b'{"text": "more"}\n' if what == "grow" else data[:-100])
 
 
-def _path_of(arguments: tuple[Any, ...]) -> str:
+def _path_of(arguments):
     if isinstance(arguments[0], int):
         try:
             return os.readlink(f"/proc/self/fd/{arguments[0]}")

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 HERE = Path(__file__).parent
 TIMEOUT_SECONDS = 600
@@ -35,7 +35,7 @@ RUNS = [
 ]
 MERGED = ["eod_text_document", "keys_title_document", "sentences_text_document"]
 EOD, NOEOD, TITLES = "eod_text_document", "noeod_text_document", "keys_title_document"
-CASES: list[dict[str, Any]] = [
+CASES = [
     {
         "name": "one_epoch",
         "prefixes": [EOD],
@@ -131,7 +131,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megatron", type=Path, required=True, help="checkout of Megatron-LM")
     megatron = parser.parse_args().megatron.resolve()
@@ -150,7 +150,7 @@ def main() -> None:
     write_cases([build_case(case) for case in CASES], Path("gpt_index_cases.json"))
 
 
-def train_tokenizer(name: str, pattern: str | None, eos: str, special: list[str], *, vocabulary_size: int) -> None:
+def train_tokenizer(name, pattern, eos, special, *, vocabulary_size):
     """Train a byte-level BPE on both text files; one with a `<|bos|>` puts it before every text.
 
     Without a pattern, words are cut as for GPT-2.
@@ -187,14 +187,14 @@ def train_tokenizer(name: str, pattern: str | None, eos: str, special: list[str]
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def run_program(program: Path, *arguments: list[str]) -> None:
+def run_program(program, *arguments):
     """Run one of Megatron-LM's tools with its own checkout ahead of an installed megatron-core."""
     environment = {**os.environ, "PYTHONPATH": str(program.parent.parent), "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, str(program), *(argument for part in arguments for argument in part)]
     subprocess.run(command, env=environment, check=True, timeout=TIMEOUT_SECONDS)
 
 
-def merge(megatron: Path) -> None:
+def merge(megatron):
     """Merge three outputs; merge_datasets.py takes all pairs of a folder by name, so it gets links in a folder."""
     with tempfile.TemporaryDirectory() as folder:
         for prefix in MERGED:
@@ -216,7 +216,7 @@ class ExampleTokenizer:
     eod = -2
 
 
-def build_case(case: dict[str, Any]) -> dict[str, Any]:
+def build_case(case):
     """Build one case's datasets with megatron-core, which writes its caches, and say what came out.
 
     The first tokens and the last labels are of the first five samples of the first split that has any.
@@ -253,7 +253,7 @@ def build_case(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_cases(cases: list[dict[str, Any]], path: Path) -> None:
+def write_cases(cases, path):
     """Write one case per line: a changed case is a changed line."""
     path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 

@@ -4,14 +4,11 @@
 loaded: what the identifiers do not depend on is replaced.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 OUTPUT = Path(__file__).with_name("tokenizer_identifiers.json")
 CASES = """
@@ -40,7 +37,7 @@ class Made(Exception):
     """The identifiers of a legacy tokenizer, raised before it loads its files."""
 
 
-def cases_of(release: str) -> list[list[str]]:
+def cases_of(release):
     """Return the flags of each tokenizer that a release is asked for."""
     cases = [line.split() for line in CASES.strip().splitlines()]
     if release == "0.16":
@@ -52,7 +49,7 @@ def cases_of(release: str) -> list[list[str]]:
     return [*cases, ONLY_MAIN.split()] if release == "main" else cases
 
 
-def identify(release: str) -> list[dict[str, Any]]:
+def identify(release):
     """Return the identifiers of a release, whose checkout comes first in the path of modules."""
     logging.disable(logging.CRITICAL)
     from megatron.core.tokenizers.text.text_tokenizer import MegatronTokenizerText
@@ -76,14 +73,14 @@ def identify(release: str) -> list[dict[str, Any]]:
     return found
 
 
-def identify_legacy(args: Any) -> Any:
+def identify_legacy(args):
     """Return the identifiers of one of 0.16's legacy tokenizers."""
     from megatron.core.datasets.megatron_tokenizer import MegatronLegacyTokenizer
     from megatron.training.tokenizer.tokenizer import build_tokenizer
 
     made = MegatronLegacyTokenizer.__init__
 
-    def stop_when_made(self: Any, *paths: Any, **options: Any) -> None:
+    def stop_when_made(self, *paths, **options):
         made(self, *paths, **options)
         raise Made(self.unique_identifiers)
 
@@ -96,7 +93,7 @@ def identify_legacy(args: Any) -> Any:
         MegatronLegacyTokenizer.__init__ = made
 
 
-def main() -> None:
+def main():
     """Ask each release in a process of its own, and write what they say."""
     if sys.argv[1] == "--identify":
         rows = identify(sys.argv[2])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pytest
 
@@ -12,10 +12,6 @@ from tests.support.golden import OWN
 from tests.support.jobs import config_of
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
 
 class Shown(NamedTuple):
     out: str
@@ -23,11 +19,11 @@ class Shown(NamedTuple):
 
 
 class Cli(Protocol):
-    def __call__(self, words: Sequence[str], code: int = 0) -> Shown: ...
+    def __call__(self, words, code=0): ...
 
 
 @pytest.fixture(scope="session")
-def ray_instance() -> Iterator[None]:
+def ray_instance():
     """One private Ray instance for all tests that want the Ray executor; it finds the connection and uses it.
 
     Its workers have the credentials of the tests' object stores, and do not know where these are.
@@ -44,29 +40,29 @@ def ray_instance() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def executor(request: pytest.FixtureRequest) -> str:
+def executor(request):
     """The executor that a test is parametrized with, indirectly, so that Ray is started before the test begins."""
-    name: str = request.param
+    name = request.param
     if name == "ray":
         request.getfixturevalue("ray_instance")
     return name
 
 
 @pytest.fixture(autouse=True)
-def _unconnected(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _unconnected(monkeypatch, request):
     """Tests that are not about Ray do not use the connection that others have left open for the session."""
     if request.node.get_closest_marker("ray") is None and "ray" in sys.modules:
         monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(capsys):
     """Run a command that must end with the code, and return what it alone has printed."""
 
-    def run(words: Sequence[str], code: int = 0) -> Shown:
+    def run(words, code=0):
         capsys.readouterr()
         try:
-            ended: object = main([*words])
+            ended = main([*words])
         except SystemExit as stop:  # as argparse does
             ended = stop.code
         shown = Shown(*capsys.readouterr())
@@ -77,10 +73,10 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
+def pipe(monkeypatch):
     """Pipe bytes to the next command; where it stopped reading is `tell()` of what is returned."""
 
-    def to_stdin(data: bytes) -> io.BytesIO:
+    def to_stdin(data):
         piped = io.BytesIO(data)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(piped))
         return piped
@@ -89,10 +85,10 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], io.BytesIO]:
 
 
 @pytest.fixture
-def make_config(tmp_path: Path) -> Callable[..., BuildConfig]:
+def make_config(tmp_path):
     """A build of the project's own golden text into a folder of the test."""
 
-    def make(**options: object) -> BuildConfig:
+    def make(**options):
         own = {"append_eod": True, "output_prefix": str(tmp_path / "out" / "docs"), "shard_size": "8KiB"}
         return config_of(BuildConfig, OWN.docs, **{**own, **options})
 

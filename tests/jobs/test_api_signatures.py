@@ -1,14 +1,11 @@
 """The functions of `import dsindex`: cheap to import, never hidden by submodules, and with the options of the jobs."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,12 +22,7 @@ from dsindex.options.mix import MixConfig
 from dsindex.options.pack import PackConfig
 from dsindex.tools.verify import VerifyConfig
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.options.config import Options
-
-MODELS: dict[str, type[Options]] = {
+MODELS = {
     "build": BuildConfig, "estimate": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig,
     "pack": PackConfig, "instruct": InstructConfig, "verify": VerifyConfig, "repair": RepairConfig,
     "convert": ConvertConfig,
@@ -41,22 +33,22 @@ NOT_OFFERED = {"log_json", "output_prefix", "check", "tokenizer_model"}
 
 
 @pytest.fixture(autouse=True)
-def _unconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unconnected(monkeypatch):
     """No test here uses the connection to Ray that others have left open for the session."""
     if "ray" in sys.modules:
         monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
 
 
-def parameters(name: str) -> dict[str, inspect.Parameter]:
+def parameters(name):
     return dict(inspect.signature(getattr(dsindex, name)).parameters)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_function_has_the_options_of_its_job(name: str) -> None:
+def test_function_has_the_options_of_its_job(name):
     assert MODELS[name].model_fields.keys() - parameters(name).keys() <= NOT_OFFERED
 
 
-def test_stub_is_what_the_functions_are() -> None:
+def test_stub_is_what_the_functions_are():
     stub = Path(dsindex.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
     assert stub == write_stub(), "write it again: python -m dsindex.api.stub"
 
@@ -75,7 +67,7 @@ dsindex.merge(built, output_prefix="o", executor="dask")
 
 
 @pytest.mark.exhaustive
-def test_type_checker_refuses_wrong_calls(tmp_path: Path) -> None:
+def test_type_checker_refuses_wrong_calls(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "calls.py").write_text(CALLS)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
@@ -85,7 +77,7 @@ def test_type_checker_refuses_wrong_calls(tmp_path: Path) -> None:
     )
 
 
-def test_open_takes_what_the_library_takes() -> None:
+def test_open_takes_what_the_library_takes():
     library = inspect.signature(open_dataset).parameters
     assert parameters("open").keys() == library.keys()
     for name, parameter in parameters("open").items():
@@ -93,7 +85,7 @@ def test_open_takes_what_the_library_takes() -> None:
 
 
 @pytest.mark.parametrize("name", [*MODELS, "open", "report"])
-def test_only_the_subject_is_positional(name: str) -> None:
+def test_only_the_subject_is_positional(name):
     kinds = [parameter.kind for parameter in parameters(name).values()]
     positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
     assert positional == (2 if name == "convert" else 1)
@@ -101,13 +93,13 @@ def test_only_the_subject_is_positional(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*MODELS, "open", "report"])
-def test_docstring_names_every_parameter(name: str) -> None:
+def test_docstring_names_every_parameter(name):
     documented = inspect.getdoc(getattr(dsindex, name)) or ""
     for option in parameters(name):
         assert f"\n    {option}: " in documented, option
 
 
-def test_import_loads_this_file_alone() -> None:
+def test_import_loads_this_file_alone():
     code = (
         "import sys, dsindex;"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in {'dsindex', 'numpy', 'pydantic'}))"
@@ -116,7 +108,7 @@ def test_import_loads_this_file_alone() -> None:
     assert shown.stdout.strip() == "['dsindex']"
 
 
-def test_functions_load_neither_ray_nor_torch() -> None:
+def test_functions_load_neither_ray_nor_torch():
     code = (
         "import sys, dsindex;"
         "[getattr(dsindex, name) for name in dsindex.__all__];"
@@ -126,7 +118,7 @@ def test_functions_load_neither_ray_nor_torch() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_no_submodule_shares_its_name_with_a_public_name() -> None:
+def test_no_submodule_shares_its_name_with_a_public_name():
     """Python binds an imported submodule to its name in the package, which would hide the function."""
     submodules = {module.name for module in pkgutil.iter_modules(dsindex.__path__)}
     assert {"formats", "store"} <= submodules
@@ -134,20 +126,20 @@ def test_no_submodule_shares_its_name_with_a_public_name() -> None:
 
 
 @pytest.mark.parametrize("name", dsindex.__all__)
-def test_public_name_is_what_its_module_defines(name: str) -> None:
+def test_public_name_is_what_its_module_defines(name):
     found = getattr(dsindex, name)
     assert found.__name__ == name
     assert getattr(importlib.import_module(found.__module__), name) is found
     assert name in dir(dsindex)
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'tokenise'"):
         _ = dsindex.tokenise
 
 
-def call(name: str, *arguments: Any, **options: Any) -> None:
-    function: Callable[..., object] = getattr(dsindex, name)
+def call(name, *arguments, **options):
+    function = getattr(dsindex, name)
     function(*arguments, **options)
 
 
@@ -196,9 +188,7 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("report", ["a"], {"output": "o", "cache": 3}, "cache: expected a path, or several, got an int"),
     ("open", [3], {}, "path: expected a path, or the result of a function that made a dataset, got 3"),
 ])  # fmt: skip
-def test_misuse_is_said_in_the_words_of_python(
-    name: str, arguments: list[Any], options: dict[str, Any], message: str
-) -> None:
+def test_misuse_is_said_in_the_words_of_python(name, arguments, options, message):
     with pytest.raises(dsindex.OptionsError, match=message) as raised:
         call(name, *arguments, **options)
     assert isinstance(raised.value, dsindex.DsindexError)

@@ -1,14 +1,11 @@
 """Clusters that have no nodes until they are asked for some, and nodes that join or leave while a job runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from ray.autoscaler.v2.schema import ClusterStatus, LaunchRequest, NodeInfo, Stats
@@ -27,15 +24,6 @@ from tests.support.golden import OWN, ROOT
 from tests.support.jobs import run_config
 from tests.support.processes import PATIENCE_SECONDS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dsindex.execution.calls import Outcome
-    from dsindex.execution.ray_executor import RayExecutor
-    from dsindex.options.build import BuildConfig
-    from tests.jobs.conftest import Cli
-
 SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yaml")
 
 
@@ -46,9 +34,7 @@ SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yam
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])
-def test_build_starts_the_first_nodes(
-    name: str, second_version: bool, tmp_path: Path, make_config: Callable[..., BuildConfig]
-) -> None:
+def test_build_starts_the_first_nodes(name, second_version, tmp_path, make_config):
     half = OWN.docs.stat().st_size // 2 + 1
     with autoscaling_cluster(read_shape(name), second_version=second_version) as cluster:
         words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
@@ -76,25 +62,25 @@ class Starved(ThreadExecutor):
 
     is_cluster = True
 
-    def __init__(self, num_waits: int) -> None:
+    def __init__(self, num_waits):
         super().__init__(2)
-        self.missing: Shortage | None = Shortage(num_wanted=2, since=0.0, reason="2 × worker starting")
+        self.missing = Shortage(num_wanted=2, since=0.0, reason="2 × worker starting")
         self.num_waits = num_waits
         self.requested = 0
 
     @property
-    def shortage(self) -> Shortage | None:
+    def shortage(self):
         return self.missing
 
     @property
-    def waiting(self) -> str | None:
+    def waiting(self):
         return None if self.missing is None else self.missing.describe()
 
-    def request_cpus(self, number: int) -> int:
+    def request_cpus(self, number):
         self.requested = number
         return number
 
-    def wait(self, timeout: float) -> list[Outcome]:
+    def wait(self, timeout):
         if self.shortage is None:
             return super().wait(timeout)
         self.num_waits -= 1
@@ -103,7 +89,7 @@ class Starved(ThreadExecutor):
         return []
 
 
-def test_waiting_is_shown_without_a_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_is_shown_without_a_percentage(capsys):
     executor = Starved(4)
     with Reporter(PlainDisplay(seconds=0.0)) as reporter:
         reporter.follow(executor)
@@ -118,9 +104,7 @@ def test_waiting_is_shown_without_a_percentage(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("command", ["verify", "repair", "index", "raw-index", "convert"])
-def test_jobs_without_a_work_folder_say_what_they_wait_for(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_jobs_without_a_work_folder_say_what_they_wait_for(command, tmp_path, monkeypatch, cli):
     monkeypatch.setattr(start, "make_executor", lambda *_, **__: Starved(2))
     prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]])
     (tmp_path / "x.jsonl").write_text("{}\n")
@@ -134,14 +118,14 @@ def test_jobs_without_a_work_folder_say_what_they_wait_for(
     assert "nodes: done in" in cli([command, *words]).err
 
 
-def test_nothing_is_said_where_nodes_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_said_where_nodes_are_there(capsys):
     with Reporter(PlainDisplay(seconds=0.0)) as reporter:
         wait_for_nodes(ThreadExecutor(2), reporter, lambda: 7)
     assert capsys.readouterr().err == ""
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
+def cluster(monkeypatch):
     """The module that looks at clusters, without one: no nodes, a clock of its own, and no autoscaler."""
     from dsindex.execution import ray_cluster
 
@@ -169,9 +153,7 @@ NODE = {"Resources": {"CPU": 4.0, "memory": 100.0}}
     ],
     ids=["static", "silent", "silent for long", "autoscaled", "lost", "lost for long", "autoscaled and lost"],
 )
-def test_wait_ends_where_nobody_adds_nodes(
-    cluster: Any, nodes: list[dict[str, Any]], adds_nodes: bool | None, seconds: float, fault: str | None
-) -> None:
+def test_wait_ends_where_nobody_adds_nodes(cluster, nodes, adds_nodes, seconds, fault):
     cluster.state["nodes"] = nodes
     size = cluster.ClusterSize("h:1")
     assert (size.shortage is None) == bool(nodes)
@@ -204,9 +186,7 @@ NO_SPOT = {"node_availabilities": {"worker": NONE_LEFT, "other": {"unavailable_n
     ({}, None, None, "no autoscaler has reported yet"),
     ({"node_availability_summary": NO_SPOT}, None, True, r"^worker not available \(NoSpot: none left\)$"),
 ], ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"])  # fmt: skip
-def test_status_of_the_first_version(
-    report: dict[str, Any], error: bytes | None, adds_nodes: bool | None, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_of_the_first_version(report, error, adds_nodes, reason, monkeypatch):
     from dsindex.execution import ray_cluster
 
     stored = {"__autoscaling_status": json.dumps({"autoscaler_report": report}), "__autoscaling_error": error}
@@ -216,7 +196,7 @@ def test_status_of_the_first_version(
     assert re.search(reason, ray_cluster.ask_autoscaler()[1])
 
 
-def test_status_of_the_second_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_the_second_version(monkeypatch):
     from dsindex.execution import ray_cluster
 
     status = ClusterStatus(stats=Stats(autoscaler_version="2"))
@@ -238,7 +218,7 @@ def test_status_of_the_second_version(monkeypatch: pytest.MonkeyPatch) -> None:
 # Nodes that join later
 
 
-def test_node_that_joins_later_is_checked_for_folders_and_versions(tmp_path: Path) -> None:
+def test_node_that_joins_later_is_checked_for_folders_and_versions(tmp_path):
     marker = tmp_path / "marker"
     check = partial(require_sound_here, (), (str(marker),))
     with pytest.raises(InputError, match=f"^{tmp_path}: expected the folder that the driver writes to, got another"):
@@ -249,12 +229,12 @@ def test_node_that_joins_later_is_checked_for_folders_and_versions(tmp_path: Pat
         check({"python": "2.7"})
 
 
-def _refuse() -> None:
+def _refuse():
     raise InputError("/mnt/x: no folder")
 
 
 @pytest.fixture
-def ray_executor(ray_instance: None) -> RayExecutor:  # noqa: ARG001
+def ray_executor(ray_instance):  # noqa: ARG001
     from dsindex.execution.ray_executor import RayExecutor
 
     return RayExecutor(address=None, workers=2)
@@ -262,11 +242,11 @@ def ray_executor(ray_instance: None) -> RayExecutor:  # noqa: ARG001
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
-def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> None:
+def test_first_call_on_an_unchecked_node_names_it(ray_executor):
     call = Call(name="pid", place="", function=os.getpid, arguments=())
     ray_executor.check_new_nodes(_refuse)
     attempt = ray_executor.start(call)
-    outcomes: list[Outcome] = []
+    outcomes = []
     while not outcomes:
         outcomes = ray_executor.wait(1.0)
     assert outcomes[0].attempt_id == attempt
@@ -283,7 +263,7 @@ def test_first_call_on_an_unchecked_node_names_it(ray_executor: RayExecutor) -> 
     assert outcomes[0].error is None
 
 
-def test_progress_file_says_what_is_waited_for(tmp_path: Path) -> None:
+def test_progress_file_says_what_is_waited_for(tmp_path):
     from dsindex.execution.progress.progress_file import ProgressFile, open_progress_file
 
     executor = Starved(3)

@@ -1,12 +1,9 @@
 """The benchmark harness at a tiny size: that it measures what it says, compares outputs, and names absent peers."""
 
-from __future__ import annotations
-
 import collections
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,18 +17,14 @@ from tests.benchmarks.setting import check_same
 from tests.benchmarks.texts import write_text
 from tests.support.golden import GOLDEN, OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 MIB = 1 << 20
 
 
-def run_of(seconds: float, *, cpu_seconds: float = 1.0, digest: str | None = None) -> Run:
+def run_of(seconds, *, cpu_seconds=1.0, digest=None):
     return Run(seconds=seconds, cpu_seconds=cpu_seconds, peak_bytes=0, digest=digest)
 
 
-def test_text_is_natural_and_a_function_of_its_arguments(tmp_path: Path) -> None:
+def test_text_is_natural_and_a_function_of_its_arguments(tmp_path):
     first, again, other = (write_text(tmp_path / name, MIB, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
     assert MIB <= first.stat().st_size < 1.1 * MIB
@@ -44,7 +37,7 @@ def test_text_is_natural_and_a_function_of_its_arguments(tmp_path: Path) -> None
     assert sum(count == 1 for count in counts.values()) > 3_000  # new words go on turning up
 
 
-def test_text_takes_records_of_a_corpus(tmp_path: Path) -> None:
+def test_text_takes_records_of_a_corpus(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(f'{{"text": "record {number}"}}\n' for number in range(100)), encoding="utf-8")
     written = write_text(tmp_path / "text.jsonl", 5_000, corpus=corpus).read_text(encoding="utf-8").splitlines()
@@ -52,7 +45,7 @@ def test_text_takes_records_of_a_corpus(tmp_path: Path) -> None:
     assert written[:100] != written[100:200]
 
 
-def test_measure_counts_children_and_orphans() -> None:
+def test_measure_counts_children_and_orphans():
     burn = "sum(range(30_000_000))"
     orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{burn}'])"
     alone, with_orphan = (measure([sys.executable, "-c", code]) for code in ("pass", orphan))
@@ -60,7 +53,7 @@ def test_measure_counts_children_and_orphans() -> None:
 
 
 @pytest.mark.exhaustive
-def test_measure_counts_children_that_nobody_waits_for() -> None:
+def test_measure_counts_children_that_nobody_waits_for():
     burn = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(2)"
     forget = "import signal, subprocess, sys, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     wait = f"subprocess.Popen([sys.executable, '-c', {burn!r}], stdout=subprocess.PIPE).stdout.read()"
@@ -68,7 +61,7 @@ def test_measure_counts_children_that_nobody_waits_for() -> None:
 
 
 @pytest.mark.exhaustive
-def test_measure_gives_the_peak_over_all_processes() -> None:
+def test_measure_gives_the_peak_over_all_processes():
     hold = f"held = bytearray({40 * MIB}); held[::4096] = b'x' * len(held[::4096])"
     child = f"import sys; {hold}; print(flush=True); sys.stdin.read()"
     both = (
@@ -79,12 +72,12 @@ def test_measure_gives_the_peak_over_all_processes() -> None:
     assert 80 * MIB < measure([sys.executable, "-c", both]).peak_bytes < 130 * MIB
 
 
-def test_measure_says_why_a_program_failed() -> None:
+def test_measure_says_why_a_program_failed():
     with pytest.raises(RunError, match=r"failed with 3:\nwhat it said"):
         measure([sys.executable, "-c", "import sys; print('what it said'); sys.exit(3)"])
 
 
-def test_rows_pair_rounds_and_judge_the_median() -> None:
+def test_rows_pair_rounds_and_judge_the_median():
     row = compare_runs(
         "group", "name", "peer", ours=[run_of(1), run_of(2), run_of(4)], peer=[run_of(8), run_of(6)], target=3.0
     )
@@ -95,20 +88,20 @@ def test_rows_pair_rounds_and_judge_the_median() -> None:
     assert Row.from_json(json.loads(json.dumps(row.to_json()))) == row
 
 
-def test_different_outputs_are_an_error() -> None:
+def test_different_outputs_are_an_error():
     check_same("builds", [run_of(1, digest="a"), run_of(2, digest="a")])
     with pytest.raises(RunError, match="builds: outputs differ"):
         check_same("builds", [run_of(1, digest="a"), run_of(2, digest="b")])
 
 
 @pytest.mark.parametrize(("minor", "release"), [("18", "0.18"), ("20", "main")])
-def test_release_of_a_checkout(tmp_path: Path, minor: str, release: str) -> None:
+def test_release_of_a_checkout(tmp_path, minor, release):
     (tmp_path / "megatron" / "core").mkdir(parents=True)
     (tmp_path / "megatron" / "core" / "package_info.py").write_text(f"MAJOR = 0\nMINOR = {minor}\nPATCH = 2\n")
     assert release_of(tmp_path) == release
 
 
-def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path: Path) -> None:
+def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path):
     found = build(
         str(OWN.docs), shards=40, slots=7, tokenizer=str(OWN.plain_tokenizer), output_prefix=str(tmp_path / "out")
     )
@@ -118,7 +111,7 @@ def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path: Path) -> N
 
 
 @pytest.mark.exhaustive
-def test_harness_measures_and_reports(tmp_path: Path) -> None:
+def test_harness_measures_and_reports(tmp_path):
     arguments = ["--only", "build", "merge", "caches", "--rounds", "1", "--megabytes", "0.2", "--scale", "0.005"]
     arguments += ["--tokenizer", str(OWN.plain_tokenizer), "--peers-python", str(tmp_path / "none")]
     arguments += ["--datatrove-python", str(tmp_path / "none")]
@@ -134,7 +127,7 @@ def test_harness_measures_and_reports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--temporary", "--corpus", "--tokenizer", "--megatron"])
-def test_harness_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+def test_harness_names_what_is_not_there(tmp_path, capsys, flag):
     with pytest.raises(SystemExit, match="2"):
         main([flag, str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")])
     assert f"argument {flag}: expected a fol" in (shown := capsys.readouterr().err) or "expected a file" in shown
@@ -143,7 +136,7 @@ def test_harness_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.exhaustive
-def test_loader_reads_the_same_with_any_workers(tmp_path: Path) -> None:
+def test_loader_reads_the_same_with_any_workers(tmp_path):
     words = ["index", "--data-path", str(GOLDEN / "eod_text_document"), "--seq-length", "16", "--epochs", "1"]
     assert dsindex([*words, "--data-cache-path", str(tmp_path)]) == 0
     command = [sys.executable, "-m", "tests.benchmarks.loader", str(tmp_path), "--batches", "20", "--batch-size", "3"]
@@ -157,7 +150,7 @@ def test_loader_reads_the_same_with_any_workers(tmp_path: Path) -> None:
         measure([*command, "--workers", "4"], cwd=ROOT)
 
 
-def test_bare_engines_agree(tmp_path: Path) -> None:
+def test_bare_engines_agree(tmp_path):
     source = write_text(tmp_path / "text.jsonl", 200_000)
     counted = []
     for engine in ("gigatoken", "tokenizers"):
@@ -169,7 +162,7 @@ def test_bare_engines_agree(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
-def test_warm_workers_of_ray_and_threads_make_the_same_shards(tmp_path: Path) -> None:
+def test_warm_workers_of_ray_and_threads_make_the_same_shards(tmp_path):
     command = ["-m", "tests.benchmarks.warm", str(OWN.docs), "--tokenizer", str(OWN.plain_tokenizer)]
     shown = subprocess.check_output([sys.executable, *command, "--folder", str(tmp_path / "w"), "--rounds", "1"])
     found = json.loads(shown.splitlines()[-1])

@@ -1,12 +1,9 @@
 """The one law: the output depends on inputs, tokenizer and options alone, and is Megatron's byte for byte."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -17,16 +14,9 @@ from dsindex.errors import InputError, PlanError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
-from tests.support.golden import FAST, OWN, GoldenRun, golden_runs
+from tests.support.golden import FAST, OWN, golden_runs
 from tests.support.jobs import run_config
 from tests.support.published import published
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.jobs.conftest import Cli
-
-    MakeConfig = Callable[..., BuildConfig]
 
 RUNS = {**golden_runs(), "fast": FAST}
 
@@ -43,7 +33,7 @@ RAY_WAYS = [
 ]
 
 
-def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporter: Reporter) -> None:
+def build_and_compare(run, way, folder, reporter):
     config = BuildConfig(
         input=(str(run.input),), tokenizer_model=str(run.tokenizer), json_keys=run.json_keys, append_eod=run.append_eod,
         empty_documents="eod" if run is FAST else "keep",
@@ -59,7 +49,7 @@ def build_and_compare(run: GoldenRun, way: dict[str, Any], folder: Path, reporte
 @pytest.mark.quick(15)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path) -> None:
+def test_build_equals_megatron(run, way, tmp_path):
     build_and_compare(run, way, tmp_path, Reporter())
 
 
@@ -68,19 +58,17 @@ def test_build_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Pa
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=str)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_build_on_ray_equals_megatron(run: GoldenRun, way: dict[str, Any], tmp_path: Path) -> None:
+def test_build_on_ray_equals_megatron(run, way, tmp_path):
     build_and_compare(run, way, tmp_path, Reporter())
 
 
-def test_build_on_processes_equals_megatron(tmp_path: Path) -> None:
+def test_build_on_processes_equals_megatron(tmp_path):
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
     build_and_compare(OWN.run("keys"), way, tmp_path, Reporter())
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
-def test_documents_of_eod_alone_are_verified_and_repaired(
-    way: dict[str, Any], make_config: MakeConfig, cli: Cli
-) -> None:
+def test_documents_of_eod_alone_are_verified_and_repaired(way, make_config, cli):
     options = {"input": (str(FAST.input),), "empty_documents": "eod"}
     prefix = run_config(make_config(**options, **way)).datasets[0].prefix
     content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
@@ -100,12 +88,12 @@ def test_documents_of_eod_alone_are_verified_and_repaired(
         run_config(make_config(input=options["input"], **way))
 
 
-def test_empty_documents_get_no_eod_without_append_eod(make_config: MakeConfig) -> None:
+def test_empty_documents_get_no_eod_without_append_eod(make_config):
     with pytest.raises(ValidationError, match="expected --empty-documents eod with --append-eod"):
         make_config(empty_documents="eod", append_eod=False)
 
 
-def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path, make_config):
     """Provenance and the manifest's content are under the law too."""
     outputs = []
     for number, (size, workers) in enumerate([("64MiB", 1), ("1KiB", 3), ("7KiB", 2)]):
@@ -128,7 +116,7 @@ def test_several_inputs_are_one_after_the_other_for_any_cut(tmp_path: Path, make
     assert outputs[0]["x_text_document.bin"] == docs + sentences + docs
 
 
-def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_provenance_leads_back_to_the_line(tmp_path, make_config):
     text = b'\xef\xbb\xbf{"text": "zero"}\r\n\n  \n{"text": ""}\n{"text": "two"}'
     (tmp_path / "a.jsonl").write_bytes(text)
     (tmp_path / "b.jsonl").write_bytes(b'{"text": "three"}\n')
@@ -143,7 +131,7 @@ def test_provenance_leads_back_to_the_line(tmp_path: Path, make_config: MakeConf
         read_source(path, 4)
 
 
-def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_account_adds_up(tmp_path, make_config):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n\n{"text": ""}\nbroken\n{"text": "<|endoftext|>"}\n')
     config = make_config(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="8B")
     report = run_config(config)
@@ -162,25 +150,21 @@ def test_account_adds_up(tmp_path: Path, make_config: MakeConfig) -> None:
     ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
     ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),
 ], ids=["options", "tokenizer", "shard size", "input"])  # fmt: skip
-def test_output_of_another_plan_is_refused_by_name(
-    make_config: MakeConfig, options: dict[str, Any], message: str
-) -> None:
+def test_output_of_another_plan_is_refused_by_name(make_config, options, message):
     run_config(make_config())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
         run_config(make_config(**options))
     run_config(make_config(**options, fresh=True))
 
 
-def test_added_inputs_only_are_tokenized(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
     import dsindex.engine.tokenize
     from dsindex.engine.shards.tokenize import tokenize_shard
 
     run_config(make_config(keep_shards=True))
     tokenized = []
 
-    def spy(task: Any, settings: Any) -> Any:
+    def spy(task, settings):
         tokenized.append(task.path)
         return tokenize_shard(task, settings)
 
@@ -193,9 +177,7 @@ def test_added_inputs_only_are_tokenized(
     assert grown == whole
 
 
-def test_input_that_changes_while_it_is_read_is_refused(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_input_that_changes_while_it_is_read_is_refused(make_config, tmp_path, monkeypatch):
     path = tmp_path / "grows.jsonl"
     path.write_text('{"text": "one"}\n' * 2000)
     config = make_config(input=(str(path),), shard_size="1KiB", workers=1)
@@ -203,7 +185,7 @@ def test_input_that_changes_while_it_is_read_is_refused(
 
     real = dsindex.jobs.build.examine_sample
 
-    def grow(*arguments: Any) -> Any:
+    def grow(*arguments):
         estimate = real(*arguments)
         time.sleep(0.01)
         with open(path, "a", encoding="utf-8") as file:

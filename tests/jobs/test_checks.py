@@ -1,9 +1,5 @@
 """Checks as values: run side by side, judged in the order of the plan, and folded into a report."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from dsindex.errors import FormatError
@@ -12,21 +8,18 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.tools.verify_report import Check, Step, Verdict, VerifyReport, make_report, run_checks
 from tests.jobs.test_dispatch import FakeExecutor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
-
-def steps(name: str, function: Callable[..., Any], *arguments: Any) -> list[Step]:
+def steps(name, function, *arguments):
     return [Step(call=Call(name=name, place=name, function=function, arguments=(each,))) for each in arguments]
 
 
-def report_of(checks: list[Check], reporter: Reporter) -> VerifyReport:
+def report_of(checks, reporter):
     executor = FakeExecutor(last_first=True, backlog=10)
     return make_report("p", run_checks(checks, executor=executor, reporter=reporter))
 
 
-def test_report_keeps_the_order_of_the_plan() -> None:
-    def judge(results: Iterable[int]) -> Verdict:
+def test_report_keeps_the_order_of_the_plan():
+    def judge(results):
         return Verdict(checked=("sum",), findings=(f"sum {sum(results)}",), notes=("of the calls",))
 
     checks = [
@@ -45,16 +38,16 @@ def test_report_keeps_the_order_of_the_plan() -> None:
     )
 
 
-def test_check_that_did_not_end_is_not_reported() -> None:
-    def fail(_: int) -> list[str]:
+def test_check_that_did_not_end_is_not_reported():
+    def fail(_):
         raise FormatError("f: expected more")
 
     with pytest.raises(FormatError, match="expected more"):
         report_of([Check(name="whole"), Check(name="fails", steps=steps("fails", fail, 0))], Reporter())
 
 
-def test_results_a_judge_leaves_are_passed_over() -> None:
-    def first_only(results: Iterator[int]) -> Verdict:
+def test_results_a_judge_leaves_are_passed_over():
+    def first_only(results):
         return Verdict(findings=(str(next(results)),))
 
     checks = [
@@ -63,7 +56,7 @@ def test_results_a_judge_leaves_are_passed_over() -> None:
     assert report_of(checks, Reporter()).findings == ("0", "100")
 
 
-def test_shared_value_is_the_last_argument() -> None:
+def test_shared_value_is_the_last_argument():
     check = Check(steps=steps("a", lambda own, shared: [f"{own} {shared}"], 1, 2), shared="of all")
     assert report_of([check], Reporter()).findings == ("1 of all", "2 of all")
 
@@ -72,7 +65,7 @@ def test_shared_value_is_the_last_argument() -> None:
     (Check(name="a"), Verdict(), True), (Check(), Verdict(), False),
     (Check(name="a", findings=("b",)), Verdict(), False), (Check(name="a"), Verdict(findings=("b",)), False),
 ], ids=["sound", "not-checked", "found-by-looking", "found-by-calls"])  # fmt: skip
-def test_only_a_check_that_ran_and_found_nothing_is_sound(check: Check, verdict: Verdict, sound: bool) -> None:
+def test_only_a_check_that_ran_and_found_nothing_is_sound(check, verdict, sound):
     judged = Check(name=check.name, findings=check.findings, judge=lambda _: verdict)
     [ran] = run_checks([judged], executor=FakeExecutor(), reporter=Reporter())
     assert ran.is_sound is sound

@@ -14,7 +14,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,11 +21,6 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.processes import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dsindex.options.build import BuildConfig
 
 ROOT = Path(__file__).parents[2]
 SHARDS = 1500
@@ -42,12 +36,12 @@ class Commands:
     """More of them, which take precedence."""
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """The token is all that is needed: the commands turn authentication on by themselves."""
         given = {**self.cluster.environment, **self.cluster.access, **self.variables}
         return {name: value for name, value in given.items() if name != "RAY_AUTH_MODE"}
 
-    def signal_workers(self, name: str, number: signal.Signals) -> list[str]:
+    def signal_workers(self, name, number):
         """Send a signal to the workers of a node, not to the node itself, whose silence would be taken for its end.
 
         Returns:
@@ -63,9 +57,9 @@ class Commands:
                 os.kill(int(pid), number)
         return list(workers.values())
 
-    def freeze_at_work(self, name: str) -> None:
+    def freeze_at_work(self, name):
         """Freeze a node's worker in the middle of a task, which it will not finish, however fast the machine is."""
-        titles: list[str] = []
+        titles = []
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             self.signal_workers(name, signal.SIGSTOP)
@@ -77,7 +71,7 @@ class Commands:
         raise AssertionError(f"{name} never had a task: {titles}")
 
     @contextlib.contextmanager
-    def start(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def start(self, *words):
         """Begin a dsindex command; it is killed if it has not ended when the block ends."""
         command = [sys.executable, "-m", "dsindex", *words]
         with subprocess.Popen(
@@ -88,13 +82,13 @@ class Commands:
             finally:
                 process.kill()
 
-    def run(self, *words: str) -> tuple[int, str]:
+    def run(self, *words):
         """Run a dsindex command and give its exit code and output."""
         with self.start(*words) as process:
             shown, _ = process.communicate(timeout=PATIENCE_SECONDS)
         return process.returncode, shown
 
-    def ray_job(self, verb: str, *words: str) -> str:
+    def ray_job(self, verb, *words):
         """Run `ray job`, as docs/cluster.md says, and give its output."""
         command = [sys.executable, "-m", "ray.scripts.scripts", "job", verb, *words]
         environment = {**self.environment, "RAY_AUTH_MODE": "token"}
@@ -105,17 +99,17 @@ class Commands:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster():
     with local_cluster(2) as running:
         yield running
 
 
 @pytest.fixture
-def commands(cluster: LocalCluster) -> Commands:
+def commands(cluster):
     return Commands(cluster)
 
 
-def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] | None = None) -> int:
+def wait_for_shards(work_dir, number, process=None):
     """Wait until progress.json says that so many shards are done; return how many are."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -140,9 +134,7 @@ def wait_for_shards(work_dir: Path, number: int, process: subprocess.Popen[str] 
 @pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.timeout(1800)
-def test_build_survives_being_stopped_and_losing_a_node(
-    cluster: LocalCluster, commands: Commands, tmp_path: Path, make_config: Callable[..., BuildConfig]
-) -> None:
+def test_build_survives_being_stopped_and_losing_a_node(cluster, commands, tmp_path, make_config):
     text = tmp_path / "docs.jsonl"
     text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
     config = tmp_path / "build.yaml"
@@ -201,7 +193,7 @@ def test_build_survives_being_stopped_and_losing_a_node(
 
 
 @pytest.mark.ray
-def test_check_asks_every_node(commands: Commands, tmp_path: Path) -> None:
+def test_check_asks_every_node(commands, tmp_path):
     words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     code, shown = commands.run("build", "--check", *words, "--output-prefix", str(tmp_path / "out" / "x"))
     assert code == 0, shown

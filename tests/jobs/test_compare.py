@@ -1,9 +1,6 @@
 """`dsindex compare`: what it prints and its exit code."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,33 +9,26 @@ from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dsindex.options.build import BuildConfig
-    from tests.jobs.conftest import Cli
-
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
 
 @pytest.fixture
-def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> Callable[..., str]:
-    def build(name: str, **options: object) -> str:
+def built(make_config, tmp_path):
+    def build(name, **options):
         run_config(make_config(output_prefix=str(tmp_path / name), **options))
         return str(tmp_path / f"{name}_text_document")
 
     return build
 
 
-def test_same_data_of_two_tools(built: Callable[..., str], cli: Cli) -> None:
+def test_same_data_of_two_tools(built, cli):
     ours = built("ours")
     shown = cli(["compare", ours, f"{GOLDEN_EOD}.bin"]).out.splitlines()
     assert shown[0].startswith(f"A  {ours}: 102 documents, ")
     assert shown[2:] == ["the same"]
 
 
-def test_rule_and_settings_are_told(built: Callable[..., str], cli: Cli) -> None:
+def test_rule_and_settings_are_told(built, cli):
     shown = cli(["compare", built("with"), built("without", append_eod=False)], 1).out.splitlines()
     assert shown[2:] == [
         "DIFFERENT",
@@ -49,9 +39,7 @@ def test_rule_and_settings_are_told(built: Callable[..., str], cli: Cli) -> None
     ]
 
 
-def test_first_difference_is_shown_with_its_source_and_text(
-    built: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_first_difference_is_shown_with_its_source_and_text(built, tmp_path, capsys):
     lines = OWN.docs.read_bytes().splitlines()
     record = json.loads(lines[7])
     changed = tmp_path / "changed.jsonl"
@@ -68,7 +56,7 @@ def test_first_difference_is_shown_with_its_source_and_text(
     assert [row["name"] for row in found["settings"]] == ["inputs"]
 
 
-def test_another_tokenizer_of_the_same_text(built: Callable[..., str], cli: Cli) -> None:
+def test_another_tokenizer_of_the_same_text(built, cli):
     other = built("other", tokenizer_model=str(MODALITIES / "gpt2"), append_eod=False)
     shown = cli(["compare", built("plain", append_eod=False), other], 1).out
     assert "  no rule for the edges of documents explains it\n" in shown
@@ -76,7 +64,7 @@ def test_another_tokenizer_of_the_same_text(built: Callable[..., str], cli: Cli)
     assert "  tokenizer  A plain (" in shown
 
 
-def test_packed_data_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packed_data_is_compared_too(tmp_path, capsys):
     packed = str(tmp_path / "x.pbin")
     assert main(["convert", GOLDEN_EOD, packed]) == 0
     capsys.readouterr()
@@ -85,7 +73,7 @@ def test_packed_data_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "  rule: A ends documents with token 0 (EOD?), B does not\n" in capsys.readouterr().out
 
 
-def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, cli: Cli) -> None:
+def test_empty_documents_alone_are_boundaries_of_documents(tmp_path, cli):
     one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3]]])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[3]]])
     assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
@@ -95,7 +83,7 @@ def test_empty_documents_alone_are_boundaries_of_documents(tmp_path: Path, cli: 
     ]
 
 
-def test_empty_sequences_are_told(tmp_path: Path, cli: Cli) -> None:
+def test_empty_sequences_are_told(tmp_path, cli):
     one = write_dataset(tmp_path / "one", [[[1, 2]], []])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[]]])
     assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
@@ -109,7 +97,7 @@ def test_empty_sequences_are_told(tmp_path: Path, cli: Cli) -> None:
     (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
     ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
 ])  # fmt: skip
-def test_what_is_missing_is_one_sentence(words: list[str], says: str, cli: Cli) -> None:
+def test_what_is_missing_is_one_sentence(words, says, cli):
     shown = cli(["compare", *words], 1)
     assert says in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err

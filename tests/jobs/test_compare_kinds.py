@@ -1,11 +1,8 @@
 """`dsindex compare` on instruction data and index caches."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,22 +10,13 @@ import pytest
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
 
-if TYPE_CHECKING:
-    from tests.jobs.conftest import Cli
-
 TEXTS = [[5, 6, 7], [8, 9], [4]]
 MASKS = [[0, 1, 1], [0, 1], [1]]
 BLEND = GOLDEN / "cache" / "blend_three_splits"
 SINGLE = GOLDEN / "cache" / "splits"
 
 
-def write_instruction(
-    prefix: Path,
-    *,
-    texts: list[list[int]] = TEXTS,
-    masks: list[list[int]] = MASKS,
-    layout: list[list[int]] | None = None,
-) -> str:
+def write_instruction(prefix, *, texts=TEXTS, masks=MASKS, layout=None):
     write_dataset(Path(f"{prefix}_text_document"), [[text] for text in texts])
     write_dataset(Path(f"{prefix}_loss_mask"), [[mask] for mask in masks], dtype=np.uint8)
     if layout is not None:
@@ -36,11 +24,11 @@ def write_instruction(
     return str(prefix)
 
 
-def shown(cli: Cli, code: int, *words: object) -> list[str]:
+def shown(cli, code, *words):
     return cli(["compare", *map(str, words)], code).out.splitlines()[2:]
 
 
-def test_loss_masks_and_block_layouts_are_compared(tmp_path: Path, cli: Cli) -> None:
+def test_loss_masks_and_block_layouts_are_compared(tmp_path, cli):
     one = write_instruction(tmp_path / "one", layout=[[0, 1, 2]])
     assert shown(cli, 0, one, write_instruction(tmp_path / "same")) == [
         "the same",
@@ -66,20 +54,20 @@ def test_loss_masks_and_block_layouts_are_compared(tmp_path: Path, cli: Cli) -> 
 
 
 @pytest.fixture
-def copies(tmp_path: Path) -> tuple[Path, Path]:
+def copies(tmp_path):
     for name in ("one", "other"):
         shutil.copytree(BLEND, tmp_path / name)
     return tmp_path / "one", tmp_path / "other"
 
 
-def test_same_index_caches(copies: tuple[Path, Path], cli: Cli) -> None:
+def test_same_index_caches(copies, cli):
     assert shown(cli, 0, *copies) == [
         "the same",
         *(f"  {split}: all 11 indices are the same" for split in ("train", "valid", "test")),
     ]
 
 
-def test_first_item_that_differs_is_named(copies: tuple[Path, Path], cli: Cli) -> None:
+def test_first_item_that_differs_is_named(copies, cli):
     one, other = copies
     [blend] = other.glob("*-BlendedDataset-train-description.txt")
     dataset = json.loads(blend.read_text())["datasets"][1]
@@ -104,7 +92,7 @@ def test_first_item_that_differs_is_named(copies: tuple[Path, Path], cli: Cli) -
     assert (mine[0], mine[1] + 1) == tuple(theirs)
 
 
-def test_caches_of_other_settings(cli: Cli) -> None:
+def test_caches_of_other_settings(cli):
     lines = shown(cli, 1, GOLDEN / "cache" / "multi_epoch_separate", GOLDEN / "cache" / "one_epoch")
     assert lines[0] == "DIFFERENT"
     assert any(line.startswith("  train: document_index") for line in lines)
@@ -115,7 +103,7 @@ def test_caches_of_other_settings(cli: Cli) -> None:
     assert "  valid and test: index_split  A valid · B test" in shown(cli, 1, valid, test)
 
 
-def test_what_cannot_be_compared_is_one_sentence(tmp_path: Path, cli: Cli) -> None:
+def test_what_cannot_be_compared_is_one_sentence(tmp_path, cli):
     chat = write_instruction(tmp_path / "chat")
     dataset = str(GOLDEN / "eod_text_document")
     shutil.copytree(SINGLE, tmp_path / "several")

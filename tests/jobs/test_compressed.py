@@ -1,14 +1,11 @@
 """Compressed inputs: the same records, the same files, however they are compressed, cut, and built."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json
 import random
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,9 +21,6 @@ from tests.support.jobs import config_of, run_config
 from tests.support.killed import run_until_killed
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from tests.support.golden import GoldenRun
-
 NUM_LINES = 400
 BROKEN_LINES = {
     line: BROKEN[kind] for line, kind in zip(sorted(random.Random(5).sample(range(NUM_LINES), 8)), BROKEN, strict=False)
@@ -34,22 +28,22 @@ BROKEN_LINES = {
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
     write_corpus(path, num_lines=NUM_LINES, broken=BROKEN_LINES)
     return path.read_bytes()
 
 
-def build(source: Path, out: Path, **options: Any) -> Any:
-    own: dict[str, Any] = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
+def build(source, out, **options):
+    own = {"json_keys": ("text", "title"), "append_eod": True, "on_bad_record": "quarantine"}
     own["output_prefix"] = str(out / "x")
     with contextlib.chdir(source.parent):  # the quarantine names inputs as they were given
         return run_config(config_of(BuildConfig, source.name, **{**own, **options}))
 
 
-def outputs(folder: Path) -> dict[str, Any]:
+def outputs(folder):
     """All published files; of the manifests all but what the compression changes."""
-    files: dict[str, Any] = dict(published(folder))
+    files = dict(published(folder))
     for name in files:
         if name.endswith("manifest.json"):
             content = json.loads(files[name])
@@ -61,7 +55,7 @@ def outputs(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def expected(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def expected(text, tmp_path_factory):
     """What a build of the plain text publishes. Every input has the same name: it is told by its content."""
     folder = tmp_path_factory.mktemp("plain")
     source = folder / "text"
@@ -71,14 +65,14 @@ def expected(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return outputs(folder / "out")
 
 
-def compressed(text: bytes, name: str, folder: Path) -> Path:
+def compressed(text, name, folder):
     source = folder / "text"
     source.write_bytes(COMPRESSORS[name](text))
     (folder / "out").mkdir()
     return source
 
 
-WAYS: list[dict[str, Any]] = [
+WAYS = [
     {},
     {"shard_size": "1KiB", "workers": 3},
     {"shard_size": "20KiB", "executor": "processes"},
@@ -92,9 +86,7 @@ CASES = [(name, way) for name in COMPRESSORS for way in WAYS[:2]] + [
 
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(("name", "way"), CASES, ids=str)
-def test_a_compressed_input_gives_the_files_of_its_text(
-    text: bytes, expected: dict[str, Any], tmp_path: Path, name: str, way: dict[str, Any]
-) -> None:
+def test_a_compressed_input_gives_the_files_of_its_text(text, expected, tmp_path, name, way):
     source = compressed(text, name, tmp_path)
     report = build(source, tmp_path / "out", **way)
     assert outputs(tmp_path / "out") == expected
@@ -107,7 +99,7 @@ def test_a_compressed_input_gives_the_files_of_its_text(
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("name", ["one.gz", "blocks.gz", "frames.zst", "one.xz"])
-def test_ray_gives_the_same_files(text: bytes, expected: dict[str, Any], tmp_path: Path, name: str) -> None:
+def test_ray_gives_the_same_files(text, expected, tmp_path, name):
     source = compressed(text, name, tmp_path)
     build(source, tmp_path / "out", executor="ray", address="auto", shard_size="4KiB")
     assert outputs(tmp_path / "out") == expected
@@ -116,9 +108,7 @@ def test_ray_gives_the_same_files(text: bytes, expected: dict[str, Any], tmp_pat
 @pytest.mark.quick(1)
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["one.gz", "frames.zst", "one.bz2"])
-def test_a_killed_build_of_a_compressed_input_goes_on(
-    text: bytes, expected: dict[str, Any], tmp_path: Path, name: str
-) -> None:
+def test_a_killed_build_of_a_compressed_input_goes_on(text, expected, tmp_path, name):
     source = compressed(text, name, tmp_path)
     command = ["build", "--input", str(source), "--json-keys", "text", "title", "--append-eod", "--on-bad-record"]
     command += ["quarantine", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out/x")]
@@ -134,9 +124,7 @@ def test_a_killed_build_of_a_compressed_input_goes_on(
 
 @pytest.mark.exhaustive
 @pytest.mark.fault
-def test_parts_that_another_decompressor_unpacked_are_made_again(
-    text: bytes, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_that_another_decompressor_unpacked_are_made_again(text, expected, tmp_path, monkeypatch):
     source = compressed(text, "one.gz", tmp_path)
     build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
     for path in (tmp_path / "out").iterdir():
@@ -153,7 +141,7 @@ def test_parts_that_another_decompressor_unpacked_are_made_again(
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
-def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, name: str, shard_size: str) -> None:
+def test_the_first_bad_record_is_named_by_its_line(text, tmp_path, name, shard_size):
     source = compressed(text, name, tmp_path)
     with pytest.raises(BadRecordError, match=rf"text, line {min(BROKEN_LINES) + 1}: "):
         build(source, tmp_path / "out", shard_size=shard_size, on_bad_record="fail")
@@ -171,9 +159,7 @@ def test_the_first_bad_record_is_named_by_its_line(text: bytes, tmp_path: Path, 
     ],
 )
 @pytest.mark.parametrize("damage", ["cut off", "damaged"])
-def test_a_damaged_input_is_named_and_nothing_published(
-    text: bytes, tmp_path: Path, name: str, shard_size: str, damage: str
-) -> None:
+def test_a_damaged_input_is_named_and_nothing_published(text, tmp_path, name, shard_size, damage):
     source = compressed(text, name, tmp_path)
     content = bytearray(source.read_bytes())
     if damage == "cut off":
@@ -189,9 +175,7 @@ def test_a_damaged_input_is_named_and_nothing_published(
 
 
 @pytest.mark.exhaustive
-def test_the_first_error_of_several_streams_is_told(
-    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_error_of_several_streams_is_told(text, tmp_path, monkeypatch):
     """Streams are unpacked side by side, and parts of later ones make room for those before an error."""
     monkeypatch.setattr("dsindex.engine.tokenize.CPUS_PER_STREAM", 0.5)
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
@@ -202,7 +186,7 @@ def test_the_first_error_of_several_streams_is_told(
     assert not list((tmp_path / "out/x.build/shards").rglob("*.text"))
 
 
-def test_error_before_a_long_line_ends_the_build(tmp_path: Path) -> None:
+def test_error_before_a_long_line_ends_the_build(tmp_path):
     """The parts inside the line are empty; a build that fails must not wait for room for each of them."""
     source = tmp_path / "a"
     source.write_bytes(gzip.compress(b'bad\n{"text": "%s"}\n' % random.Random(1).randbytes(10_000).hex().encode()))
@@ -213,9 +197,7 @@ def test_error_before_a_long_line_ends_the_build(tmp_path: Path) -> None:
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "frames.zst"])
-def test_damage_is_told_before_the_bad_records_that_it_makes(
-    text: bytes, tmp_path: Path, name: str, shard_size: str
-) -> None:
+def test_damage_is_told_before_the_bad_records_that_it_makes(text, tmp_path, name, shard_size):
     lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
     source = compressed(b"".join(lines), name, tmp_path)
     whole = source.read_bytes()
@@ -225,7 +207,7 @@ def test_damage_is_told_before_the_bad_records_that_it_makes(
             build(source, tmp_path / f"out{place}", shard_size=shard_size, on_bad_record="fail")
 
 
-def test_verify_tokenizes_a_compressed_source_again(text: bytes, tmp_path: Path) -> None:
+def test_verify_tokenizes_a_compressed_source_again(text, tmp_path):
     for name in ("one.gz", "frames.zst"):
         folder = tmp_path / name
         folder.mkdir()
@@ -236,7 +218,7 @@ def test_verify_tokenizes_a_compressed_source_again(text: bytes, tmp_path: Path)
         assert "against the source" in str(report)
 
 
-def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
+def test_all_kinds_build_side_by_side(tmp_path):
     run = next(iter(golden_runs().values()))
     lines = run.input.read_bytes().splitlines(keepends=True)
     sources = []
@@ -250,7 +232,7 @@ def test_all_kinds_build_side_by_side(tmp_path: Path) -> None:
     build_golden(run, sources, tmp_path / "out")
 
 
-def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
+def build_golden(run, sources, out):
     build(
         Path(sources[0]), out, input=tuple(sources), json_keys=run.json_keys, tokenizer_model=str(run.tokenizer),
         append_eod=run.append_eod, tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
@@ -263,7 +245,7 @@ def build_golden(run: GoldenRun, sources: list[str], out: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_damaged_files_are_left_out_as_a_whole_if_wanted(text: bytes, tmp_path: Path) -> None:
+def test_damaged_files_are_left_out_as_a_whole_if_wanted(text, tmp_path):
     lines = text.splitlines(keepends=True)
     whole = [gzip.compress(b"".join(lines[number * 100 : (number + 1) * 100])) for number in range(4)]
     (tmp_path / "all").mkdir()
@@ -285,7 +267,7 @@ def test_damaged_files_are_left_out_as_a_whole_if_wanted(text: bytes, tmp_path: 
         assert len(content["inputs"]) == 2
 
 
-def test_a_bomb_of_one_line_is_a_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.text.parts.LARGEST_RECORD_BYTES", 8 << 20)
     source = tmp_path / "text"
     source.write_bytes(gzip.compress(b'{"text": "a", "title": "b"}\n' + bytes(100 << 20)))

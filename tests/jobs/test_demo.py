@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,16 +9,13 @@ from dsindex.demo.run import DEMO_MARKER, run_demo
 from dsindex.errors import OutputError
 from tests.benchmarks.__main__ import main as run_benchmarks
 
-if TYPE_CHECKING:
-    from tests.jobs.conftest import Cli
-
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, cli: Cli) -> None:
+def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path, cli):
     for _ in range(2):
         shown = cli(["demo", "--output", str(tmp_path / "demo"), "--documents", "300"]).out
         assert "demo_text_document: intact" in shown
@@ -30,16 +24,16 @@ def test_demo_runs_from_text_to_a_traced_sample_and_again(tmp_path: Path, cli: C
         assert f"{tmp_path}/demo/text/demo-" in shown
 
 
-def begin_demo(folder: Path) -> None:
+def begin_demo(folder):
     """Run the demo up to its workflow, which fails."""
     assert run_demo(str(folder), num_documents=30, run_workflow=lambda *_: 7) == 7
 
 
-def everything(folder: Path) -> dict[str, bytes | None]:
+def everything(folder):
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_demo_marks_its_folder_and_writes_to_it_again(tmp_path: Path) -> None:
+def test_demo_marks_its_folder_and_writes_to_it_again(tmp_path):
     folder = tmp_path / "demo"
     begin_demo(folder)
     first = everything(folder)
@@ -54,7 +48,7 @@ def test_demo_marks_its_folder_and_writes_to_it_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "notes.md", DEMO_MARKER, "demo_text_document.bin"])
-def test_demo_leaves_a_folder_alone_that_it_has_not_made(tmp_path: Path, name: str) -> None:
+def test_demo_leaves_a_folder_alone_that_it_has_not_made(tmp_path, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(OutputError, match=rf"expected a new or empty folder, or one with .*found '{name}' in it; cho"):
         begin_demo(tmp_path)
@@ -62,7 +56,7 @@ def test_demo_leaves_a_folder_alone_that_it_has_not_made(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["text", "tokenizer", "cache", "text/demo-1.jsonl", "tokenizer/tokenizer.json"])
-def test_demo_writes_through_no_link(tmp_path: Path, name: str) -> None:
+def test_demo_writes_through_no_link(tmp_path, name):
     folder, mine = tmp_path / "demo", tmp_path / "mine"
     begin_demo(folder)
     mine.mkdir()
@@ -82,7 +76,7 @@ def test_demo_writes_through_no_link(tmp_path: Path, name: str) -> None:
     assert path.is_symlink()
 
 
-def test_demo_into_a_marked_folder_that_is_linked(tmp_path: Path) -> None:
+def test_demo_into_a_marked_folder_that_is_linked(tmp_path):
     begin_demo(tmp_path / "demo")
     before = everything(tmp_path / "demo")
     (tmp_path / "link").symlink_to("demo")
@@ -94,14 +88,14 @@ def test_demo_into_a_marked_folder_that_is_linked(tmp_path: Path) -> None:
     assert after == before
 
 
-def test_benchmarks_leave_a_folder_alone_that_they_have_not_made(tmp_path: Path) -> None:
+def test_benchmarks_leave_a_folder_alone_that_they_have_not_made(tmp_path):
     (tmp_path / "results.json").write_text("mine")
     with pytest.raises(SystemExit, match=r"expected a new or empty folder, or one with the dsindex-bench\.txt"):
         run_benchmarks(["--output", str(tmp_path), "--only", "start"])
     assert everything(tmp_path) == {"results.json": b"mine"}
 
 
-def test_make_clean_removes_only_what_make_has_made(tmp_path: Path) -> None:
+def test_make_clean_removes_only_what_make_has_made(tmp_path):
     shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
     begin_demo(tmp_path / "demo-output")
     for name in (".venv/mine", "site/mine", "elsewhere/dsindex-bench.txt"):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -31,20 +30,20 @@ class FakeExecutor:
     shortage: Shortage | None = None
     waiting: str | None = None
 
-    def share(self, value: object) -> object:
+    def share(self, value):
         return value
 
-    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
+    def start(self, call, *, beyond_slots=False):  # noqa: ARG002
         self.started.append(call.name)
         self.running[len(self.started)] = call
         self.since[len(self.started)] = time.monotonic()
         self.most_in_flight = max(self.most_in_flight, len(self.running))
         return len(self.started)
 
-    def running_since(self, attempt_id: int) -> float | None:
+    def running_since(self, attempt_id):
         return self.since[attempt_id]
 
-    def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
+    def wait(self, timeout):  # noqa: ARG002
         for attempt_id in sorted(self.running, reverse=self.last_first):
             call = self.running[attempt_id]
             if call.name in self.hang:
@@ -62,41 +61,41 @@ class FakeExecutor:
                 return [Outcome(attempt_id=attempt_id, error=error)]
         return []
 
-    def abandon(self, attempt_id: int) -> None:
+    def abandon(self, attempt_id):
         self.abandoned.append(attempt_id)
         self.running.pop(attempt_id, None)
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
-def _stuck() -> None:
+def _stuck():
     raise AssertionError("never runs")
 
 
 class Flaky:
     """Fails a few times, then succeeds."""
 
-    def __init__(self, *errors: BaseException) -> None:
+    def __init__(self, *errors):
         self.errors = list(errors)
 
-    def __call__(self, value: int) -> int:
+    def __call__(self, value):
         if self.errors:
             raise self.errors.pop(0)
         return value
 
 
-def calls_of(*functions: Any) -> list[tuple[int, Call]]:
+def calls_of(*functions):
     return [
         (n, Call(name=f"call[{n}]", place=f"file {n}", function=function, arguments=(n,)))
         for n, function in enumerate(functions)
     ]
 
 
-def run(executor: FakeExecutor, calls: list[tuple[int, Call]], **options: Any) -> dict[int, Any]:
-    results: dict[int, Any] = {}
+def run(executor, calls, **options):
+    results = {}
 
-    def take(number: int, value: Any) -> None:
+    def take(number, value):
         assert number not in results
         results[number] = value
 
@@ -105,18 +104,18 @@ def run(executor: FakeExecutor, calls: list[tuple[int, Call]], **options: Any) -
 
 
 @pytest.mark.parametrize("last_first", [False, True])
-def test_every_call_gives_one_result_with_few_in_flight(last_first: bool) -> None:
+def test_every_call_gives_one_result_with_few_in_flight(last_first):
     executor = FakeExecutor(last_first=last_first)
     results = run(executor, calls_of(*[lambda n: n * n] * 100))
     assert results == {n: n * n for n in range(100)}
     assert executor.most_in_flight == 5
 
 
-def test_calls_are_taken_only_when_slots_are_free() -> None:
+def test_calls_are_taken_only_when_slots_are_free():
     executor = FakeExecutor()
-    taken: list[int] = []
+    taken = []
 
-    def numbered() -> Any:
+    def numbered():
         for number in range(50):
             taken.append(number)
             yield number, Call(name=str(number), place="", function=lambda: None, arguments=())
@@ -124,7 +123,7 @@ def test_calls_are_taken_only_when_slots_are_free() -> None:
     most_ahead = 0
     done = 0
 
-    def on_result(_number: int, _value: Any) -> None:
+    def on_result(_number, _value):
         nonlocal most_ahead, done
         done += 1
         most_ahead = max(most_ahead, len(taken) - done)
@@ -133,12 +132,12 @@ def test_calls_are_taken_only_when_slots_are_free() -> None:
     assert most_ahead <= executor.slots + executor.backlog
 
 
-def test_calls_that_follow_a_result_are_begun_before_the_rest() -> None:
+def test_calls_that_follow_a_result_are_begun_before_the_rest():
     """The sum is made of the results of 0 and 1; it is begun as soon as both are there."""
     executor = FakeExecutor(slots=1, backlog=0)
-    results: dict[int | str, Any] = {}
+    results = {}
 
-    def on_result(key: int | str, value: Any) -> list[tuple[int | str, Call]]:
+    def on_result(key, value):
         results[key] = value
         return [("sum", Call(name="sum", place="", function=lambda: 0 + 1, arguments=()))] if key == 1 else []
 
@@ -147,10 +146,10 @@ def test_calls_that_follow_a_result_are_begun_before_the_rest() -> None:
     assert executor.started == ["call[0]", "call[1]", "sum", "call[2]", "call[3]"]
 
 
-def test_calls_that_follow_the_last_result_are_run() -> None:
-    results: dict[int, Any] = {}
+def test_calls_that_follow_the_last_result_are_run():
+    results = {}
 
-    def on_result(number: int, value: Any) -> Any:
+    def on_result(number, value):
         results[number] = value
         return (
             [(number + 1, Call(name="next", place="", function=lambda: number, arguments=()))] if number < 3 else None
@@ -160,13 +159,13 @@ def test_calls_that_follow_the_last_result_are_run() -> None:
     assert results == {0: 0, 1: 0, 2: 1, 3: 2}
 
 
-def test_fault_of_a_call_that_follows_comes_after_all_others() -> None:
+def test_fault_of_a_call_that_follows_comes_after_all_others():
     """Call 0's successor fails at once, call 1 fails later: the fault of call 1 is the one that is told."""
 
-    def fail(message: str) -> Any:
+    def fail(message):
         raise InputError(message)
 
-    def on_result(_: int, __: Any) -> Any:
+    def on_result(_, __):
         return [(7, Call(name="next", place="", function=fail, arguments=("of the next",)))]
 
     calls = calls_of(lambda n: n, lambda _: fail("of call 1"))
@@ -177,7 +176,7 @@ def test_fault_of_a_call_that_follows_comes_after_all_others() -> None:
 @pytest.mark.parametrize(
     "error", [OSError(5, "Input/output error"), ConnectionError("worker died")], ids=["I/O error", "lost worker"]
 )
-def test_machine_faults_are_retried(error: BaseException) -> None:
+def test_machine_faults_are_retried(error):
     statistics = DispatchStatistics()
     flaky = Flaky(error, error)
     results = run(FakeExecutor(), calls_of(lambda n: n, flaky), statistics=statistics)
@@ -185,12 +184,12 @@ def test_machine_faults_are_retried(error: BaseException) -> None:
     assert statistics.retries == 2
 
 
-def test_call_that_kills_its_worker_three_times_is_named() -> None:
+def test_call_that_kills_its_worker_three_times_is_named():
     with pytest.raises(TaskError, match=r"call\[1\] \(file 1\): given up after 3 attempts.*worker died"):
         run(FakeExecutor(), calls_of(lambda n: n, Flaky(*[ConnectionError("worker died")] * 3)))
 
 
-def test_data_fault_is_final_at_once() -> None:
+def test_data_fault_is_final_at_once():
     executor = FakeExecutor()
     with pytest.raises(BadRecordError, match="broken"):
         run(executor, calls_of(Flaky(BadRecordError("f", 1, "broken"))))
@@ -198,7 +197,7 @@ def test_data_fault_is_final_at_once() -> None:
 
 
 @pytest.mark.parametrize("last_first", [False, True])
-def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_first: bool) -> None:
+def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_first):
     functions = [lambda n: n] * 20
     for number in (7, 8, 9, 15):
         functions[number] = Flaky(BadRecordError(f"input {number}", number, "broken"))
@@ -208,14 +207,14 @@ def test_data_fault_of_the_smallest_call_is_raised_whatever_came_first(last_firs
     assert not executor.running
 
 
-def test_full_disk_is_not_retried() -> None:
+def test_full_disk_is_not_retried():
     executor = FakeExecutor()
     with pytest.raises(OSError, match="No space left"):
         run(executor, calls_of(Flaky(OSError(28, "No space left on device"))))
     assert len(executor.started) == 1
 
 
-def test_overdue_call_is_dispatched_again_and_counted_once() -> None:
+def test_overdue_call_is_dispatched_again_and_counted_once():
     executor = FakeExecutor(hang={"call[1]"})
     statistics = DispatchStatistics()
     policy = RetryPolicy(deadline_seconds=0.01)
@@ -226,10 +225,10 @@ def test_overdue_call_is_dispatched_again_and_counted_once() -> None:
     assert len(executor.abandoned) == 1
 
 
-def test_interrupt_abandons_what_runs() -> None:
+def test_interrupt_abandons_what_runs():
     executor = FakeExecutor()
 
-    def on_result(_number: int, _value: Any) -> None:
+    def on_result(_number, _value):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -237,19 +236,19 @@ def test_interrupt_abandons_what_runs() -> None:
     assert not executor.running
 
 
-def test_transient_errors_of_our_own_are_machine_faults() -> None:
+def test_transient_errors_of_our_own_are_machine_faults():
     refused = OutputError("full")
     assert not is_machine_fault(refused)
     refused.transient = True
     assert is_machine_fault(refused)
 
 
-def test_no_second_attempt_while_a_cluster_has_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_second_attempt_while_a_cluster_has_no_nodes(monkeypatch):
     monkeypatch.setattr("dsindex.execution.dispatch.POLL_SECONDS", 0.0)
     executor = FakeExecutor(hang={"call[0]"}, shortage=Shortage(num_wanted=1, since=0.0, reason="none"))
     rounds = 0
 
-    def on_idle() -> None:
+    def on_idle():
         nonlocal rounds
         rounds += 1
         if rounds == 5:

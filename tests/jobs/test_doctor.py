@@ -1,7 +1,5 @@
 """`dsindex doctor`: what it finds, that it holds no secrets, and that it works where little does."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
@@ -22,12 +19,6 @@ from dsindex.kernels.cache import why_unusable
 from tests.jobs.test_ray_address import GIVEN, WRONG, head
 from tests.support.golden import TOKENIZERS
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from tests.jobs.conftest import Cli
-
 ROOT = Path(__file__).parents[2]
 SECRETS = {
     "RAY_AUTH_TOKEN": "rtoken-9f3c1d77aa",
@@ -37,12 +28,11 @@ SECRETS = {
 }
 
 
-def examine(cli: Cli, code: int, *flags: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cli(["doctor", "--json", *flags], code).out)
-    return found
+def examine(cli, code, *flags):
+    return json.loads(cli(["doctor", "--json", *flags], code).out)
 
 
-def run_elsewhere(environment: Mapping[str, str], *flags: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_elsewhere(environment, *flags, cwd):
     command = [sys.executable, "-m", "dsindex", "doctor", *flags]
     base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -50,7 +40,7 @@ def run_elsewhere(environment: Mapping[str, str], *flags: str, cwd: Path) -> sub
     )
 
 
-def test_every_group_has_facts(tmp_path: Path, cli: Cli) -> None:
+def test_every_group_has_facts(tmp_path, cli):
     found = examine(cli, 0, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
     assert found["is_fine"]
     groups = found["groups"]
@@ -63,7 +53,7 @@ def test_every_group_has_facts(tmp_path: Path, cli: Cli) -> None:
 
 
 @pytest.mark.exhaustive
-def test_planted_secrets_are_not_shown(tmp_path: Path) -> None:
+def test_planted_secrets_are_not_shown(tmp_path):
     address = "http://user:planted-url-pw@host.example:8265?sig=planted-sig"
     environment = {**SECRETS, "HOME": str(tmp_path), "RAY_ADDRESS": address, "HF_HOME": f"/x/{SECRETS['HF_TOKEN']}"}
     for flags in ([], ["--json"], ["--address", address], ["--address", "me:planted-url-pw@localhost:1"]):
@@ -81,13 +71,13 @@ def test_planted_secrets_are_not_shown(tmp_path: Path) -> None:
     ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
     ("key-of-the-test", "<SOME_API_KEY>"), ("false", "false"),
 ])  # fmt: skip
-def test_secrets_are_told_from_other_texts(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_told_from_other_texts(text, shown, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "key-of-the-test")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     assert hide_all_secrets(text) == shown
 
 
-def test_works_without_home_and_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_works_without_home_and_where_nothing_can_be_written(tmp_path):
     shown = run_elsewhere({"TMPDIR": "/proc"}, "--path", "/proc", cwd=tmp_path)
     assert shown.returncode == 1
     assert "Traceback" not in shown.stderr
@@ -102,7 +92,7 @@ def test_works_without_home_and_where_nothing_can_be_written(tmp_path: Path) -> 
     (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
     (["--address", "http://head:8265"], "expected a cluster's own address"),
 ])  # fmt: skip
-def test_what_makes_builds_fail_is_a_finding(flags: list[str], message: str, tmp_path: Path, cli: Cli) -> None:
+def test_what_makes_builds_fail_is_a_finding(flags, message, tmp_path, cli):
     (tmp_path / "file").write_text("")
     found = examine(cli, 1, *(flag.replace("{}", str(tmp_path)) for flag in flags))
     breaking = [finding["message"] for finding in found["findings"] if finding["breaks_builds"]]
@@ -110,16 +100,14 @@ def test_what_makes_builds_fail_is_a_finding(flags: list[str], message: str, tmp
     assert message.replace("{}", str(tmp_path)) in breaking[0]
 
 
-def test_slow_engine_is_told_with_its_reason(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_engine_is_told_with_its_reason(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("dsindex.text.engines.was_compared", lambda *_: False)
     found = examine(cli, 0, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
     assert found["groups"]["tokenizer"]["engine"].endswith("the reference")
     assert any("was not compared with" in finding["message"] for finding in found["findings"])
 
 
-def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(tmp_path, cli, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -133,7 +121,7 @@ def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(
         )
 
 
-def test_head_says_whether_it_accepts_the_token(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_says_whether_it_accepts_the_token(tmp_path, cli, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with head() as address:
         for token, expected in ((GIVEN.value, 0), (WRONG.value, 1)):
@@ -148,7 +136,7 @@ def test_head_says_whether_it_accepts_the_token(tmp_path: Path, cli: Cli, monkey
     ("numpy<1.5,>=1", f"{importlib.metadata.version('numpy')}, outside >=1,<1.5", False),
     ("no-such-package>=3", "missing", True),
 ])  # fmt: skip
-def test_package_outside_its_range_is_told(requirement: str, fact: str, breaks: bool | None) -> None:
+def test_package_outside_its_range_is_told(requirement, fact, breaks):
     group = Group("software")
     examine_package(group, Requirement(requirement))
     assert list(group.facts.values()) == [fact]
@@ -167,13 +155,13 @@ MOUNTS = """\
     ("path", "kind"),
     [("/data/x", "ext4"), ("/data/shared folder/x", "nfs4"), ("/database", "overlay"), ("/dev/shm", "tmpfs")],
 )
-def test_mount_is_the_longest_place_above_a_path(path: str, kind: str) -> None:
+def test_mount_is_the_longest_place_above_a_path(path, kind):
     mount = mount_of(path, MOUNTS)
     assert mount is not None
     assert mount[1] == kind
 
 
-def test_folder_that_does_not_answer_is_a_finding(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_does_not_answer_is_a_finding(tmp_path, cli, monkeypatch):
     released = threading.Event()
     statvfs = os.statvfs
     monkeypatch.setattr(doctor, "ANSWER_SECONDS", 0.01)
@@ -183,7 +171,7 @@ def test_folder_that_does_not_answer_is_a_finding(tmp_path: Path, cli: Cli, monk
     assert found["groups"]["storage"] == {str(tmp_path): "no answer"}
 
 
-def test_low_limits_are_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_limits_are_told(cli, monkeypatch):
     limits = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_FSIZE: 1 << 20, resource.RLIMIT_AS: -1}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], -1))
     found = examine(cli, 1)
@@ -193,14 +181,14 @@ def test_low_limits_are_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_cache_that_others_can_write_is_a_finding(tmp_path: Path) -> None:
+def test_cache_that_others_can_write_is_a_finding(tmp_path):
     tmp_path.chmod(0o777)
     assert why_unusable(str(tmp_path)) == f"{tmp_path} belongs to another user or can be written by others"
     tmp_path.chmod(0o700)
     assert why_unusable(str(tmp_path / "a" / "b")) is None
 
 
-def test_text_has_findings_after_their_group() -> None:
+def test_text_has_findings_after_their_group():
     group = Group("storage", {"/x\n": "ext4"})
     group.find("/x: full")
     assert show_lines(describe_groups([group])).splitlines() == [

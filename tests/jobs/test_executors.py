@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,25 +15,18 @@ from dsindex.execution.local import ProcessExecutor, ThreadExecutor, available_c
 from dsindex.options.config import ExecutorConfig
 from tests.support.processes import is_running, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from dsindex.execution.calls import Executor
-
-
 FAST = RetryPolicy(first_pause_seconds=0.01)
 
 
-def square(number: int) -> int:
+def square(number):
     return number * number
 
 
-def process_id(_number: int) -> int:
+def process_id(_number):
     return os.getpid()
 
 
-def fail(_number: int) -> None:
+def fail(_number):
     raise BadRecordError("f.jsonl", 7, "broken")
 
 
@@ -47,43 +37,43 @@ class Panic(BaseException):
 class Unpicklable(Exception):
     """Takes more than what it is raised with again."""
 
-    def __init__(self, one: str, two: str) -> None:
+    def __init__(self, one, two):
         super().__init__(one + two)
 
 
-def panic(_number: int) -> None:
+def panic(_number):
     raise Panic("over")
 
 
-def leave(_number: int) -> None:
+def leave(_number):
     sys.exit(3)
 
 
-def fail_twice(_number: int) -> None:
+def fail_twice(_number):
     raise Unpicklable("an", "error")
 
 
-def die(_number: int) -> None:
+def die(_number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_once(number: int, folder: str) -> int:
+def die_once(number, folder):
     if first_time(number, folder):
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-def hang_once(number: int, folder: str) -> int:
+def hang_once(number, folder):
     if first_time(number, folder):
         time.sleep(3600)
     return number
 
 
-def hang(_number: int) -> None:
+def hang(_number):
     time.sleep(3600)
 
 
-def first_time(number: int, folder: str) -> bool:
+def first_time(number, folder):
     try:
         os.close(os.open(f"{folder}/{number}", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -91,26 +81,26 @@ def first_time(number: int, folder: str) -> bool:
     return True
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> Call:
+def call(function, *arguments):
     return Call(name=f"{function.__name__}[{arguments[0]}]", place="f.jsonl", function=function, arguments=arguments)
 
 
-def run(executor: Executor, *calls: Call, policy: RetryPolicy = FAST) -> tuple[dict[int, Any], DispatchStatistics]:
-    results: dict[int, Any] = {}
+def run(executor, *calls, policy=FAST):
+    results = {}
     statistics = DispatchStatistics()
     run_calls(executor, enumerate(calls), on_result=results.__setitem__, policy=policy, statistics=statistics)
     return results, statistics
 
 
 @pytest.fixture
-def processes() -> Iterator[ProcessExecutor]:
+def processes():
     executor = ProcessExecutor(2)
     yield executor
     executor.close()
 
 
 @pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
-def test_executor_runs_calls_and_reports_errors(make: Callable[[int], Executor]) -> None:
+def test_executor_runs_calls_and_reports_errors(make):
     with contextlib.closing(make(2)) as executor:
         results, _ = run(executor, *[call(square, number) for number in range(20)])
         assert results == {number: number * number for number in range(20)}
@@ -124,33 +114,31 @@ def test_executor_runs_calls_and_reports_errors(make: Callable[[int], Executor])
 @pytest.mark.parametrize(
     ("function", "message"), [(panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror")]
 )
-def test_whatever_a_call_raises_reaches_the_driver(
-    make: Callable[[int], Executor], function: Callable[[int], None], message: str
-) -> None:
+def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
     with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):
         run(executor, call(square, 1), call(function, 2))
 
 
-def test_processes_are_as_many_as_slots_and_used_again(processes: ProcessExecutor) -> None:
+def test_processes_are_as_many_as_slots_and_used_again(processes):
     results, _ = run(processes, *[call(process_id, number) for number in range(20)])
     assert 1 <= len(set(results.values())) <= 2
     assert os.getpid() not in results.values()
 
 
-def test_killed_worker_is_replaced_and_its_call_tried_again(processes: ProcessExecutor, tmp_path: Path) -> None:
+def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
     results, statistics = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
     assert results == {0: 0, 1: 1, 2: 2}
     assert statistics.lost_workers == 3
     assert statistics.retries == 3
 
 
-def test_call_that_kills_its_worker_three_times_is_named(processes: ProcessExecutor) -> None:
+def test_call_that_kills_its_worker_three_times_is_named(processes):
     with pytest.raises(TaskError, match=r"die\[1\] \(f\.jsonl\): given up after 3 attempts.*signal 9"):
         run(processes, call(square, 0), call(die, 1))
 
 
-def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> None:
+def test_worker_that_died_idle_is_nobodys_fault(processes):
     pids = set(run(processes, call(process_id, 0), call(process_id, 1))[0].values())
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -162,7 +150,7 @@ def test_worker_that_died_idle_is_nobodys_fault(processes: ProcessExecutor) -> N
 
 
 @pytest.mark.exhaustive
-def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path: Path) -> None:
+def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path):
     with contextlib.closing(ProcessExecutor(1)) as executor:
         policy = RetryPolicy(deadline_seconds=8.0)  # enough for a process to start, and to square a number
         results, statistics = run(executor, call(hang_once, 7, str(tmp_path)), call(square, 3), policy=policy)
@@ -170,13 +158,13 @@ def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path
     assert statistics.stragglers >= 1
 
 
-def test_call_that_always_hangs_is_named() -> None:
+def test_call_that_always_hangs_is_named():
     named = r"hang\[0\] \(f\.jsonl\): did not end in 3 attempts of at least 0\.2 s"
     with contextlib.closing(ProcessExecutor(1)) as executor, pytest.raises(TaskError, match=named):
         run(executor, call(hang, 0), policy=RetryPolicy(deadline_seconds=0.2))
 
 
-def test_closing_kills_what_runs() -> None:
+def test_closing_kills_what_runs():
     executor = ProcessExecutor(2)
     for number in range(3):
         executor.start(call(hang, number))
@@ -187,7 +175,7 @@ def test_closing_kills_what_runs() -> None:
     assert executor.wait(0.01) == []
 
 
-def test_cpus_are_counted_by_affinity() -> None:
+def test_cpus_are_counted_by_affinity():
     assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
 
 
@@ -196,9 +184,7 @@ def test_cpus_are_counted_by_affinity() -> None:
     ({"executor": "local"}, "local", available_cpus()),
     ({"executor": "processes", "workers": 1}, "processes", 1),
 ], ids=["auto", "local", "processes"])  # fmt: skip
-def test_executor_is_chosen_by_options(
-    options: dict[str, Any], kind: str, slots: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_executor_is_chosen_by_options(options, kind, slots, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     executor = make_executor(ExecutorConfig(**options))
     executor.close()

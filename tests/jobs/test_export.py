@@ -1,11 +1,8 @@
 """`dsindex export`: what is written beside a dataset for OLMo-core, nanotron and MaxText."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,23 +11,18 @@ import dsindex
 from dsindex.errors import FormatError, OutputError
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
 DOCUMENTS = [[[1, 2], [3]], [], [[4]], [[]], [[5, 6]]]
 """Documents with tokens: [1, 2, 3], [4], [5, 6]."""
 
 
-def contents(folder: Path) -> dict[str, Any]:
+def contents(folder):
     found = sorted(path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
     return {
         str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else path.read_bytes() for path in found
     }
 
 
-def test_olmo_gets_a_link_and_the_borders(tmp_path: Path, cli: Cli) -> None:
+def test_olmo_gets_a_link_and_the_borders(tmp_path, cli):
     prefix = write_dataset(tmp_path / "x", DOCUMENTS, dtype=np.int32)
     said = cli(["export", f"{prefix}.bin", "--for", "olmo"]).out
     assert f"{prefix}: 5 documents, 6 tokens" in said
@@ -43,7 +35,7 @@ def test_olmo_gets_a_link_and_the_borders(tmp_path: Path, cli: Cli) -> None:
     assert contents(tmp_path) == made
 
 
-def test_nanotron_gets_a_folder_that_may_be_moved_with_the_dataset(tmp_path: Path, cli: Cli) -> None:
+def test_nanotron_gets_a_folder_that_may_be_moved_with_the_dataset(tmp_path, cli):
     (tmp_path / "here").mkdir()
     prefix = write_dataset(tmp_path / "here" / "x", DOCUMENTS)
     assert "token_size_in_bytes: 2" in cli(["export", prefix, "--for", "nanotron"]).out
@@ -55,7 +47,7 @@ def test_nanotron_gets_a_folder_that_may_be_moved_with_the_dataset(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("dtype", "wanted"), [(np.uint8, "<u2"), (np.int64, "<u4")])
-def test_nanotron_gets_copies_of_other_sizes(tmp_path: Path, dtype: Any, wanted: str) -> None:
+def test_nanotron_gets_copies_of_other_sizes(tmp_path, dtype, wanted):
     prefix = write_dataset(tmp_path / "x", DOCUMENTS, dtype=dtype)
     dsindex.export(prefix, trainer="nanotron")
     path = tmp_path / "x_nanotron" / "x.ds"
@@ -66,7 +58,7 @@ def test_nanotron_gets_copies_of_other_sizes(tmp_path: Path, dtype: Any, wanted:
     assert contents(tmp_path) == made
 
 
-def test_token_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+def test_token_that_does_not_fit_leaves_nothing(tmp_path):
     prefix = write_dataset(tmp_path / "x", [[[1 << 33]]], dtype=np.int64)
     before = contents(tmp_path)
     with pytest.raises(FormatError, match=r"x\.bin: .*8589934592"):
@@ -76,7 +68,7 @@ def test_token_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.npy", "x.csv.gz", "x_nanotron/x.ds", "x_nanotron/x.ds.index"])
 @pytest.mark.parametrize("kind", ["file", "link", "broken link"])
-def test_other_files_are_in_the_way_and_stay(tmp_path: Path, name: str, kind: str) -> None:
+def test_other_files_are_in_the_way_and_stay(tmp_path, name, kind):
     prefix = write_dataset(tmp_path / "x", DOCUMENTS)
     (tmp_path / "x_nanotron").mkdir()
     path = tmp_path / name
@@ -90,7 +82,7 @@ def test_other_files_are_in_the_way_and_stay(tmp_path: Path, name: str, kind: st
     assert contents(tmp_path) == before
 
 
-def test_continues_after_a_kill(tmp_path: Path) -> None:
+def test_continues_after_a_kill(tmp_path):
     prefix = write_dataset(tmp_path / "x", DOCUMENTS)
     dsindex.export(prefix, trainer="olmo")
     whole = contents(tmp_path)
@@ -100,7 +92,7 @@ def test_continues_after_a_kill(tmp_path: Path) -> None:
         assert contents(tmp_path) == whole
 
 
-def test_maxtext_needs_no_file(tmp_path: Path, cli: Cli) -> None:
+def test_maxtext_needs_no_file(tmp_path, cli):
     prefix = write_dataset(tmp_path / "x", DOCUMENTS)
     before = contents(tmp_path)
     said = cli(["export", prefix, "--for", "maxtext"]).out
@@ -111,9 +103,7 @@ def test_maxtext_needs_no_file(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(("words", "code", "message"), [
     (["none"], 1, "none.idx"), (["s3://b/x"], 2, "address"), (["modes"], 1, "expected a dataset of texts"),
 ])  # fmt: skip
-def test_what_cannot_be_exported_is_refused(
-    tmp_path: Path, cli: Cli, words: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_exported_is_refused(tmp_path, cli, words, code, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "modes", [[[1]]], modes=[0])
     assert message in cli(["export", *words, "--for", "olmo"], code).err

@@ -1,9 +1,6 @@
 """Datasets without a manifest: `verify` and `repair` say what their files tell about the program that wrote them."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,28 +11,21 @@ from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.golden import FAST, GOLDEN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
 
 @pytest.mark.parametrize(("name", "said"), [
     (FAST.name, "note: 4 texts without tokens are EOD alone, as by preprocess_data_fast.py (--empty-documents eod)"),
     ("eod", "note: 2 texts without tokens are empty documents, as by preprocess_data.py (--empty-documents keep)"),
 ])  # fmt: skip
-def test_verify_says_what_became_of_empty_texts(name: str, said: str, cli: Cli) -> None:
+def test_verify_says_what_became_of_empty_texts(name, said, cli):
     assert said in cli(["verify", str(GOLDEN / f"{name}_text_document")]).out
 
 
 @pytest.mark.parametrize("documents", [[[[1]], [[1, 2]]], [[[1]], [[1]]], []], ids=["two ends", "all alone", "none"])
-def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(
-    tmp_path: Path, documents: list[list[list[int]]], cli: Cli
-) -> None:
+def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(tmp_path, documents, cli):
     assert "texts without tokens" not in cli(["verify", write_dataset(tmp_path / "x", documents)]).out
 
 
-def test_bin_of_an_earlier_key_is_recognised(tmp_path: Path, cli: Cli) -> None:
+def test_bin_of_an_earlier_key_is_recognised(tmp_path, cli):
     """What preprocess_data.py left of `--json-keys text title` before it finished every key's index."""
     for name in ("keys_text_document.bin", "keys_title_document.bin", "keys_title_document.idx"):
         shutil.copy(GOLDEN / name, tmp_path)
@@ -45,7 +35,7 @@ def test_bin_of_an_earlier_key_is_recognised(tmp_path: Path, cli: Cli) -> None:
     assert recognised in cli(["repair", prefix, "--output", str(tmp_path / "new")], 1).err
 
 
-def test_other_files_are_not_taken_for_those_of_a_last_key(tmp_path: Path, cli: Cli) -> None:
+def test_other_files_are_not_taken_for_those_of_a_last_key(tmp_path, cli):
     shutil.copy(GOLDEN / "keys_text_document.bin", tmp_path)
     shutil.copy(GOLDEN / "eod_text_document.bin", tmp_path)
     shutil.copy(GOLDEN / "eod_text_document.idx", tmp_path)
@@ -62,13 +52,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", [*COMMANDS, "open"])
 @pytest.mark.parametrize("pointers", [(8, 4, 0), (0, 8, 4), (0, 4, 1 << 62)], ids=["reversed", "swapped", "far"])
-def test_pointers_in_another_order_are_refused(
-    pointers: tuple[int, ...],
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_pointers_in_another_order_are_refused(pointers, command, tmp_path, monkeypatch, capsys):
     """A reader follows the pointers, so whatever takes the tokens in the order of the `.bin` has other documents."""
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "d", [[[1, 2]], [[3, 4]], [[5, 6]]])

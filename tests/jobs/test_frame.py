@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,17 +16,12 @@ from dsindex.engine.inputs import find_inputs, plan_shards
 from dsindex.engine.manifest import Content
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target, shard_part
-from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask, shard_attempt
+from dsindex.engine.shards.tokenize import KeyResult, ShardResult, shard_attempt
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.config import WorkConfig, work_folder_path
 from dsindex.store.reading import fingerprint_input
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dsindex.engine.start import Work
 
 BYTES = np.dtype("u1")
 
@@ -37,7 +31,7 @@ class BytesSettings:
     work_dir: str
 
 
-def write_bytes(task: ShardTask, settings: BytesSettings) -> ShardResult:
+def write_bytes(task, settings):
     """Make a document of every whole file: its bytes are its tokens."""
     with open(task.path, "rb") as file, shard_attempt(task, settings.work_dir) as attempt:
         data = np.frombuffer(file.read(), BYTES)
@@ -55,13 +49,13 @@ def write_bytes(task: ShardTask, settings: BytesSettings) -> ShardResult:
     )  # fmt: skip
 
 
-def run_bytes(config: WorkConfig, paths: list[str], reporter: Reporter, function: Any = write_bytes) -> bool:
+def run_bytes(config, paths, reporter, function=write_bytes):
     """The whole job; returns whether it was complete already."""
     plan = Plan(settings={"output-prefix": config.output_prefix}, inputs=tuple(find_inputs(paths)))
     target = Target(prefix=config.output_prefix, plan_id=plan.plan_id, bound_bytes=1 << 20)
     part_of = partial(part_in, work_folder_path(config))
 
-    def make(work: Work) -> Made:
+    def make(work):
         settings = BytesSettings(work_dir=work_folder_path(config))
         tasks = list(plan_shards(plan.inputs, 1 << 20))
         sources = [TokenSource(target=target, part_of=part_of)]
@@ -69,7 +63,7 @@ def run_bytes(config: WorkConfig, paths: list[str], reporter: Reporter, function
         dataset = Dataset(target=target, parts=tuple(map(part_of, results)), provenance=None)
         return Made(groups=((dataset,),), num_shards=len(results))
 
-    def describe(made: Made, files: Any) -> list[Content]:
+    def describe(made, files):
         header = made.groups[0][0].header
         counts = {"documents": header.num_documents, "sequences": header.num_sequences, "tokens": 0}
         return [Content(inputs=[], **counts, token_dtype="uint8", digests=files[0])]
@@ -79,18 +73,18 @@ def run_bytes(config: WorkConfig, paths: list[str], reporter: Reporter, function
     return run_job(job, reporter=reporter).already_complete
 
 
-def part_in(work_dir: str, result: ShardResult) -> Any:
+def part_in(work_dir, result):
     return shard_part(result.keys[0], work_dir, BYTES)
 
 
-def test_tiny_job_publishes_resumes_and_owns(tmp_path: Path) -> None:
+def test_tiny_job_publishes_resumes_and_owns(tmp_path):
     for name in "abc":
         (tmp_path / name).write_text(name * 5)
     paths = [str(tmp_path / name) for name in "abc"]
     config = WorkConfig(output_prefix=str(tmp_path / "out" / "bytes"), executor="local", workers=1)
-    done: list[str] = []
+    done = []
 
-    def fail_at_the_third(task: ShardTask, settings: BytesSettings) -> ShardResult:
+    def fail_at_the_third(task, settings):
         if task.path.endswith("c") and done == paths[:2]:
             raise InputError("the storage went away")
         done.append(task.path)

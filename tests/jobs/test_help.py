@@ -1,7 +1,5 @@
 """Help at 80 columns, with required options and examples that parse; and what a mistyped flag is told."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -12,32 +10,27 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.cli.parser import COMMANDS, Parser, make_parser
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 COLUMNS = 80
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
+def parser_of(command):
     parser = make_parser(command)
     found = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    subparser: argparse.ArgumentParser = found.choices[command]
-    return subparser
+    return found.choices[command]
 
 
-def examples_in(text: str) -> list[list[str]]:
+def examples_in(text):
     """Return the words of the commands in the indented lines at the end of a help text."""
     lines = re.findall(r"^  (?!-)(.*)$", text.rpartition("example")[2], flags=re.MULTILINE)
     return [shlex.split(line) for line in "\n".join(lines).replace("\\\n", "").splitlines()]
 
 
-def chunks_of(terminal: int) -> Iterator[bytes]:
+def chunks_of(terminal):
     """Yield what is written to a terminal until nobody can write to it any more."""
     with contextlib.suppress(OSError):
         while chunk := os.read(terminal, 1 << 16):
@@ -45,7 +38,7 @@ def chunks_of(terminal: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_into_80_columns(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     shown = parser_of(command).format_help()
     assert "Options:" in shown
@@ -54,7 +47,7 @@ def test_help_fits_into_80_columns(command: str, monkeypatch: pytest.MonkeyPatch
     ] == []
 
 
-def test_help_fits_into_a_terminal_of_80_columns() -> None:
+def test_help_fits_into_a_terminal_of_80_columns():
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, COLUMNS))
     environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -70,7 +63,7 @@ def test_help_fits_into_a_terminal_of_80_columns() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_examples_of_a_command_parse(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_command_parse(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     examples = examples_in(parser_of(command).format_help())
     assert examples
@@ -85,9 +78,7 @@ def test_examples_of_a_command_parse(command: str, monkeypatch: pytest.MonkeyPat
     ("index", "dsindex index --data-path P [P ...] --seq-length L [options]", ["--data-path", "--seq-length"]),
     ("repair", "dsindex repair PREFIX --output NEW [options]", ["--output"]),
 ])  # fmt: skip
-def test_required_options_are_marked(
-    command: str, usage: str, marked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_required_options_are_marked(command, usage, marked, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     parser = parser_of(command)
     first = parser.format_help().partition("\n\n")[0]
@@ -109,9 +100,7 @@ def test_required_options_are_marked(
     (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),
     (["--verison"], "there is no flag --verison; did you mean --version?"),
 ])  # fmt: skip
-def test_mistyped_words_are_told_the_nearest_one(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):
     command = next((word for word in words if word in COMMANDS), None)
     with pytest.raises(SystemExit, match="2"):
         make_parser(command).parse_args(words)
@@ -121,7 +110,7 @@ def test_mistyped_words_are_told_the_nearest_one(
     assert f"Usage: dsindex {job or '[-h]'}" in shown
 
 
-def test_value_that_looks_like_a_flag_is_no_mistake() -> None:
+def test_value_that_looks_like_a_flag_is_no_mistake():
     parser = Parser(prog="x")
     parser.add_argument("--where")
     parser.add_argument("rest", nargs="*")

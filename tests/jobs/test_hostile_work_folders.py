@@ -1,12 +1,9 @@
 """What is written into a work folder leads to nothing outside of it, and its files are what they must be."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import xxhash
@@ -23,16 +20,11 @@ from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN
 from tests.support.killed import run_until_killed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.jobs.conftest import Cli
-
 LEDGER = Path("x.build/ledger.jsonl")
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+def killed(tmp_path_factory):
     """A build that was killed after three shards, beside a finished dataset `q`, and a copy of both."""
     folder = tmp_path_factory.mktemp("killed")
     write_corpus(folder / "text.jsonl", num_lines=100, broken={})
@@ -46,7 +38,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
 
 
 @pytest.fixture
-def command(killed: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def command(killed, monkeypatch):
     """The command of the killed build, in its folder as it was left."""
     command, copy = killed
     folder = Path(command[-1]).parent
@@ -56,18 +48,18 @@ def command(killed: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch) -> 
     return command
 
 
-def append(entry: dict[str, Any]) -> None:
+def append(entry):
     body = encode_json(entry)
     with LEDGER.open("ab") as file:
         file.write(xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n")
 
 
-def last_run() -> dict[str, Any]:
+def last_run():
     lines = [decode_json(line.partition(b" ")[2]) for line in LEDGER.read_bytes().splitlines()]
     return dict(next(line for line in reversed(lines) if line["kind"] == "run"))
 
 
-def contents(*names: str) -> dict[str, bytes]:
+def contents(*names):
     return {name: Path(name).read_bytes() for name in names}
 
 
@@ -75,7 +67,7 @@ TEMPORARY = "0123456789abcdef" * 2
 FOREIGN = ("thesis.tex", f"thesis.tex.{TEMPORARY}.tmp", "q.bin", "q.idx", "q.manifest.json")
 
 
-def entries(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def entries(plan):
     here = Path.cwd()
     stranger = {"settings": {**plan["settings"], "output-prefix": str(here / "q")}, "inputs": []}
     return {
@@ -89,7 +81,7 @@ def entries(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("way", ["resume", "clean"])
 @pytest.mark.parametrize("kind", ["partial", "obsolete", "outputs", "plan of another"])
-def test_ledger_names_no_file_to_remove(kind: str, way: str, command: list[str]) -> None:
+def test_ledger_names_no_file_to_remove(kind, way, command):
     run = last_run()
     entry = entries(run["plan"])[kind]
     partial = f"q.bin.{id_of_plan(run['plan'])}.partial"
@@ -105,7 +97,7 @@ def test_ledger_names_no_file_to_remove(kind: str, way: str, command: list[str])
     assert not Path("x.build").exists()
 
 
-def test_everything_is_listed_before_it_is_removed(command: list[str], cli: Cli) -> None:
+def test_everything_is_listed_before_it_is_removed(command, cli):
     partials = [Path(path) for path in read_history(str(LEDGER)).partials]
     left = [path for path in partials if path.name.startswith(("x_text_document.bin", "x_text_document.idx"))]
     left += [path.with_name(f"{path.name}.{TEMPORARY}.tmp") for path in left]
@@ -121,7 +113,7 @@ def test_everything_is_listed_before_it_is_removed(command: list[str], cli: Cli)
     assert command
 
 
-def test_copied_work_folder_owns_nothing_outside(command: list[str], cli: Cli) -> None:
+def test_copied_work_folder_owns_nothing_outside(command, cli):
     [partial] = [path for path in read_history(str(LEDGER)).partials if ".bin." in path]
     Path(partial).write_text("half")
     shutil.copytree("x.build", "copy.build", symlinks=True)
@@ -138,26 +130,24 @@ def test_copied_work_folder_owns_nothing_outside(command: list[str], cli: Cli) -
     assert command
 
 
-def as_pipe(path: Path) -> None:
+def as_pipe(path):
     path.unlink()
     os.mkfifo(path)
 
 
-def as_link(path: Path) -> None:
+def as_link(path):
     path.unlink()
     path.symlink_to("/dev/zero")
 
 
-def as_linked_file(path: Path) -> None:
+def as_linked_file(path):
     path.rename("elsewhere")
     path.symlink_to(Path("elsewhere").absolute())
 
 
 @pytest.mark.parametrize("replace", [as_pipe, as_link, as_linked_file], ids=["pipe", "device", "link"])
 @pytest.mark.parametrize("name", ["ledger.jsonl", "plan.json"])
-def test_file_of_ours_is_a_regular_file(
-    name: str, replace: Callable[[Path], None], command: list[str], cli: Cli
-) -> None:
+def test_file_of_ours_is_a_regular_file(name, replace, command, cli):
     replace(Path("x.build", name))
     if name == "plan.json":  # the ledger has the plan, too
         assert main(command) == 0
@@ -166,7 +156,7 @@ def test_file_of_ours_is_a_regular_file(
         assert "ledger.jsonl: cannot be read (a " in "".join(cli(arguments, 1))
 
 
-def test_line_that_is_none_is_not_held(tmp_path: Path) -> None:
+def test_line_that_is_none_is_not_held(tmp_path):
     path = tmp_path / "ledger.jsonl"
     plan = {"settings": {}, "inputs": []}
     ledger = Ledger(str(path))
@@ -192,7 +182,7 @@ def test_line_that_is_none_is_not_held(tmp_path: Path) -> None:
     ("size_bytes", "reason"),
     [(3 << 30, "a line of more than 268,435,456 bytes"), (1 << 40, "1,099,511,627,776 bytes, and at most")],
 )
-def test_ledger_that_cannot_be_one_is_refused(size_bytes: int, reason: str, tmp_path: Path) -> None:
+def test_ledger_that_cannot_be_one_is_refused(size_bytes, reason, tmp_path):
     with (tmp_path / "ledger.jsonl").open("wb") as file:
         file.truncate(size_bytes)
     with pytest.raises(FormatError, match=rf"ledger\.jsonl: cannot be read \(it has {reason}"):
@@ -206,7 +196,7 @@ DISKS = ("/dev/shm/x", "/dev/shm", "/devices/x", "out/dev/x")
 
 
 @pytest.mark.parametrize("place", DEVICES + DISKS)
-def test_no_output_is_written_among_devices(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_output_is_written_among_devices(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("link").symlink_to("/dev")
     if place in DISKS:

@@ -1,12 +1,9 @@
 """A plan is the ordered list of its inputs, repetitions included, and their bytes: nothing else continues it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,28 +11,24 @@ from dsindex.cli.main import main
 from dsindex.store.reading import FINGERPRINT_SAMPLE_BYTES, FINGERPRINT_SAMPLES
 from tests.support.golden import OWN, ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_folder(tmp_path, monkeypatch):
     """Three inputs in a working folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate("abc"):
         Path(f"{name}.jsonl").write_bytes(b"".join(LINES[20 * number : 20 * number + 20]))
 
 
-def build(names: str, prefix: str = "out/x", options: Sequence[str] = ()) -> int:
+def build(names, prefix="out/x", options=()):
     inputs = [f"{name}.jsonl" for name in names.split()]
     return main(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options])
 
 
-def datasets(prefix: str) -> dict[str, bytes]:
+def datasets(prefix):
     """Every file of a dataset but the manifest, by suffix."""
     folder, name = os.path.split(prefix)
     files = Path(folder).glob(f"{name}_*")
@@ -57,9 +50,7 @@ REORDERED = [
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "now", "reason"), REORDERED, ids=[f"{a} then {b}" for a, b, _ in REORDERED])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["published", "kept"])
-def test_other_inputs_are_another_plan(
-    before: str, now: str, reason: str, is_kept: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_inputs_are_another_plan(before, now, reason, is_kept, capsys):
     assert build(before, options=["--keep-shards"] if is_kept else []) == 0
     if is_kept:
         for path in Path("out").glob("x_text_document.*"):
@@ -81,14 +72,14 @@ GROWN = [("a", "a a"), ("a b", "a b a"), ("a b", "c a a b"), ("a a", "a b a"), (
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(("before", "now"), GROWN, ids=[f"{a} then {b}" for a, b in GROWN])
 @pytest.mark.parametrize("kept", [[], ["--keep-shards"]], ids=["removed", "kept"])
-def test_grown_inputs_are_what_a_fresh_build_gives(before: str, now: str, kept: list[str]) -> None:
+def test_grown_inputs_are_what_a_fresh_build_gives(before, now, kept):
     assert build(before, options=kept) == 0
     assert build(now) == 0
     assert build(now, "other/x") == 0
     assert datasets("out/x") == datasets("other/x")
 
 
-def edit(name: str, after: float = 1 / 3) -> None:
+def edit(name, after=1 / 3):
     """Change a letter behind a share of a file, and put its time back; its size stays."""
     path = Path(name)
     status = path.stat()
@@ -99,7 +90,7 @@ def edit(name: str, after: float = 1 / 3) -> None:
 
 
 @pytest.mark.parametrize("now", ["a", "a b"], ids=["same", "grown"])
-def test_edited_input_with_its_time_put_back_is_noticed(now: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edited_input_with_its_time_put_back_is_noticed(now, capsys):
     assert build("a", options=["--keep-shards"]) == 0
     edit("a.jsonl")
     capsys.readouterr()
@@ -111,7 +102,7 @@ def test_edited_input_with_its_time_put_back_is_noticed(now: str, capsys: pytest
     assert datasets("out/x") == datasets("other/x")
 
 
-def test_edit_that_the_samples_miss_is_found_against_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_edit_that_the_samples_miss_is_found_against_the_source(capsys):
     """What docs/build.md says of a change elsewhere than in the samples."""
     Path("a.jsonl").write_bytes(b"".join(LINES[:60] * (1 + 600_000 // sum(map(len, LINES[:60])))))
     assert build("a", options=["--keep-shards"]) == 0
@@ -127,14 +118,14 @@ def test_edit_that_the_samples_miss_is_found_against_the_source(capsys: pytest.C
     assert whole in promise
 
 
-def unfinished(names: str) -> None:
+def unfinished(names):
     """Leave the kept shards of a build, and no output."""
     assert build(names, options=["--keep-shards"]) == 0
     for path in Path("out").glob("x_text_document.*"):
         path.unlink()
 
 
-def test_damaged_plan_is_restored_from_the_ledger(capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_plan_is_restored_from_the_ledger(capsys):
     unfinished("a b")
     Path("out/x.build/plan.json").write_bytes(b'{"settings": ')
     before = {path.name for path in Path("out/x.build/shards").rglob("*.bin")}
@@ -146,7 +137,7 @@ def test_damaged_plan_is_restored_from_the_ledger(capsys: pytest.CaptureFixture[
     assert datasets("out/x") == datasets("other/x")
 
 
-def test_shards_without_a_plan_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_without_a_plan_are_refused(capsys):
     unfinished("a b")
     ledger = Path("out/x.build/ledger.jsonl")
     ledger.write_bytes(b"".join(line for line in ledger.read_bytes().splitlines(True) if b'"kind":"run"' not in line))
@@ -160,9 +151,7 @@ def test_shards_without_a_plan_are_refused(capsys: pytest.CaptureFixture[str]) -
     assert not Path("out/x.build").exists()
 
 
-def test_interrupted_fresh_build_goes_on_under_fresh(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_fresh_build_goes_on_under_fresh(monkeypatch, capsys):
     from dsindex.engine import frame as job
 
     assert build("a") == 0

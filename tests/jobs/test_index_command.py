@@ -1,11 +1,8 @@
 """`dsindex index --from-command`: a job's script or command line, pasted as it is."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -36,11 +33,6 @@ fi
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py \\
     ${GPT_ARGS[@]} "${DATA_ARGS[@]}" $OPTIONS --tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/x --bf16
 """
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
 
 FLAGS = shlex.split(
     "--data-path web --split 90,5,5 --seq-length 30 --global-batch-size 8 --train-iters 20 --eval-interval 10 "
@@ -50,18 +42,18 @@ RELEASE = ["--megatron-release", "0.19", "--executor", "local"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "web", [[[1] * length] for length in [20, 50, 60, 30, 100, 5] * 40])
     (tmp_path / "train.sh").write_text(SCRIPT)
     return tmp_path
 
 
-def caches(folder: Path) -> set[str]:
+def caches(folder):
     return {path.name for path in folder.glob("*.npy")}
 
 
-def test_script_makes_the_caches_of_its_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_makes_the_caches_of_its_flags(folder, capsys):
     assert main(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"]) == 0
     assert main(["index", "--from-command", "train.sh", "web", *RELEASE]) == 0
     assert caches(folder / "cache") == caches(folder / "flags") != set()
@@ -70,7 +62,7 @@ def test_script_makes_the_caches_of_its_flags(folder: Path, capsys: pytest.Captu
     assert "no cache depends on --num-layers, --max-position-embeddings, --micro-batch-size, --save, --bf16" in told
 
 
-def test_command_after_two_dashes(folder: Path) -> None:
+def test_command_after_two_dashes(folder):
     assert main(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"]) == 0
     command = ["--", "torchrun", "--nnodes", "2", "/opt/Megatron-LM/pretrain_gpt.py", "--lr", "-1e-4", *FLAGS, "--bf16"]
     assert main(["index", *RELEASE, "--data-cache-path", "cache", *command]) == 0
@@ -79,7 +71,7 @@ def test_command_after_two_dashes(folder: Path) -> None:
     assert caches(folder / "third") == caches(folder / "flags")
 
 
-def test_flags_override_the_command(folder: Path) -> None:
+def test_flags_override_the_command(folder):
     write_dataset(folder / "books", [[[1] * 500]] * 20)
     own = ["--data-path", "books", "--num-samples", "7", "--seq-length", "40", "--data-cache-path", "c", "--split", "1"]
     assert main(["index", *own, *RELEASE, "--from-command", "train.sh", "web"]) == 0
@@ -88,7 +80,7 @@ def test_flags_override_the_command(folder: Path) -> None:
     assert described["tokenizer"]["tokenizer_path"] == "/models/x"
 
 
-def test_paths_of_the_job_are_read_here(folder: Path) -> None:
+def test_paths_of_the_job_are_read_here(folder):
     here = ["--dataset-path-as", f"{folder}=/lustre/data"]
     script = ["--from-command", "train.sh", "/lustre/data/web", "/lustre/data/cache"]
     assert main(["index", *here, *RELEASE, *script]) == 0
@@ -96,7 +88,7 @@ def test_paths_of_the_job_are_read_here(folder: Path) -> None:
     assert {each["dataset_path"] for each in described} == {"/lustre/data/web"}
 
 
-def test_values_that_only_the_shell_knows_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_only_the_shell_knows_are_named(folder, capsys):
     assert main(["index", *RELEASE, "--from-command", "train.sh"]) == 2
     assert "$DATA_ARGS (train.sh, line 22) is not known, and was left out" in capsys.readouterr().err
     (folder / "train.sh").write_text(SCRIPT.replace('"$DATA_PATH" ==', "a =="))
@@ -107,7 +99,7 @@ def test_values_that_only_the_shell_knows_are_named(folder: Path, capsys: pytest
     assert "--mock-data: such a job makes up its data" in capsys.readouterr().err
 
 
-def test_batch_size_follows_from_the_ranks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_size_follows_from_the_ranks(folder, capsys):
     text = SCRIPT.replace("--global-batch-size 8", "--tensor-model-parallel-size 2")
     (folder / "train.sh").write_text(text)
     assert main(["index", *RELEASE, "--from-command", "SLURM_NNODES=2", "train.sh", "web"]) == 0
@@ -132,7 +124,7 @@ def test_batch_size_follows_from_the_ranks(folder: Path, capsys: pytest.CaptureF
     ("\udcff", "expected a shell script, got bytes that are not UTF-8 at 0"),
     ("x" * (1 << 20) + "y", "expected a shell script of at most 1048576 bytes"),
 ])  # fmt: skip
-def test_what_is_no_command_is_refused(folder: Path, text: str, message: str, cli: Cli) -> None:
+def test_what_is_no_command_is_refused(folder, text, message, cli):
     (folder / "train.sh").write_bytes(text.encode(errors="surrogateescape"))
     shown = cli(["index", *RELEASE, "--from-command", "train.sh"], 1).err
 
@@ -158,7 +150,7 @@ tokenizer_model: /models/x
 """
 
 
-def test_settings_in_yaml_take_the_place_of_flags(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_in_yaml_take_the_place_of_flags(folder, capsys):
     (folder / "job.yaml").write_text(SETTINGS)
     (folder / "train.sh").write_text("torchrun pretrain_gpt.py --yaml-cfg job.yaml --seq-length 99 --data-path no")
     write_dataset(folder / "books", [[[1] * 50]] * 200)
@@ -179,7 +171,7 @@ def test_settings_in_yaml_take_the_place_of_flags(folder: Path, capsys: pytest.C
     assert "reads it in a job's command" in capsys.readouterr().err
 
 
-def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(capsys):
     assert main(["index", *FLAGS, "web"]) == 2
     assert "expected a flag, got 'web'" in capsys.readouterr().err
     assert main(["index", "--from-command", "train.sh", "--", *FLAGS]) == 2
@@ -188,7 +180,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected a script, got only A=1" in capsys.readouterr().err
 
 
-def test_flags_alone_in_a_file(folder: Path) -> None:
+def test_flags_alone_in_a_file(folder):
     (folder / "flags.txt").write_text(" ".join(FLAGS[:8]) + "\n" + " ".join(FLAGS[8:]) + "\n")
     assert main(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"]) == 0
     assert main(["index", *RELEASE, "--data-cache-path", "cache", "--from-command", "flags.txt"]) == 0

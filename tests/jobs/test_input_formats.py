@@ -1,12 +1,9 @@
 """The same records in every format give the same data: JSON lines, tables, CSV, plain text."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
 import json
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.feather
@@ -20,10 +17,6 @@ from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN, golden_runs
 from tests.support.jobs import config_of, run_config
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 RECORDS = [
     {
         "text": f"Record {number}: " + 'naïve 水 \u2028 words, "quoted" ' * (number % 7),
@@ -36,46 +29,46 @@ RECORDS[17]["text"] = ""
 RECORDS[18]["text"] = "two\nlines\r\nand a half"
 
 
-def build(source: Path | list[str], out: Path, **options: Any) -> Any:
-    own: dict[str, Any] = {} if "token_ids" in options else {"json_keys": ("text", "title")}
+def build(source, out, **options):
+    own = {} if "token_ids" in options else {"json_keys": ("text", "title")}
     own |= {"append_eod": True, "output_prefix": str(out / "x")}
     out.mkdir(exist_ok=True)
     given = tuple(source) if isinstance(source, list) else source
     return run_config(config_of(BuildConfig, given, **{**own, **options}))
 
 
-def data(out: Path) -> dict[str, bytes]:
+def data(out):
     return {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".bin", ".idx")}
 
 
-def table() -> pa.Table:
+def table():
     return pa.Table.from_pylist(RECORDS)
 
 
-def write_parquet(path: Path, **options: Any) -> None:
+def write_parquet(path, **options):
     pq.write_table(table(), path, row_group_size=60, **options)
 
 
-def write_dictionary(path: Path) -> None:
+def write_dictionary(path):
     encoded = table().set_column(1, "title", table()["title"].dictionary_encode())
     pq.write_table(encoded, path, row_group_size=33)
 
 
-def write_arrow_file(path: Path) -> None:
+def write_arrow_file(path):
     with pa.ipc.new_file(path, table().schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table(), max_chunksize=70)
 
 
-def write_arrow_stream(path: Path) -> None:
+def write_arrow_stream(path):
     with pa.ipc.new_stream(path, table().schema) as writer:
         writer.write_table(table(), max_chunksize=41)
 
 
-def write_feather(path: Path) -> None:
+def write_feather(path):
     pyarrow.feather.write_feather(table(), path, compression="lz4", chunksize=100)
 
 
-def to_csv(delimiter: str) -> bytes:
+def to_csv(delimiter):
     stream = io.StringIO(newline="")
     writer = csv.DictWriter(stream, ["n", "text", "title"], delimiter=delimiter, lineterminator="\n")
     writer.writeheader()
@@ -83,7 +76,7 @@ def to_csv(delimiter: str) -> bytes:
     return stream.getvalue().encode()
 
 
-FORMATS: dict[str, Callable[[Path], object]] = {
+FORMATS = {
     "x.parquet": write_parquet,
     "snappy.parquet": lambda path: write_parquet(path, compression="snappy"),
     "dictionary.parquet": write_dictionary, "parquet-by-content": write_parquet, "file.arrow": write_arrow_file,
@@ -91,18 +84,18 @@ FORMATS: dict[str, Callable[[Path], object]] = {
     "x.tsv": lambda path: path.write_bytes(to_csv("\t")),
     "x.csv.gz": lambda path: path.write_bytes(gzip.compress(to_csv(","))),
 }  # fmt: skip
-WAYS: list[dict[str, Any]] = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
+WAYS = [{}, {"shard_size": "1KiB", "workers": 3}, {"shard_size": "9KiB", "executor": "processes"}]
 
 
 @pytest.fixture(scope="module")
-def jsonl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def jsonl(tmp_path_factory):
     path = tmp_path_factory.mktemp("lines") / "x.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     return path
 
 
 @pytest.fixture(scope="module")
-def expected(jsonl: Path) -> dict[str, bytes]:
+def expected(jsonl):
     build(jsonl, jsonl.parent / "out")
     return data(jsonl.parent / "out")
 
@@ -110,9 +103,7 @@ def expected(jsonl: Path) -> dict[str, bytes]:
 @pytest.mark.quick(7)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_table_gives_the_data_of_its_rows_as_lines(
-    expected: dict[str, bytes], tmp_path: Path, name: str, way: dict[str, Any]
-) -> None:
+def test_a_table_gives_the_data_of_its_rows_as_lines(expected, tmp_path, name, way):
     FORMATS[name](tmp_path / name)
     report = build(tmp_path / name, tmp_path / "out", **way)
     assert data(tmp_path / "out") == expected
@@ -121,7 +112,7 @@ def test_a_table_gives_the_data_of_its_rows_as_lines(
         assert report.run.shards > 3
 
 
-def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path: Path) -> None:
+def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path):
     write_parquet(tmp_path / "x.parquet")
     build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1KiB")
     inputs, groups, rows = read_rows(str(tmp_path / "out/x_text_document.provenance.parquet"), 0, len(RECORDS))
@@ -133,11 +124,11 @@ def test_provenance_of_a_table_names_row_groups_and_rows(tmp_path: Path) -> None
     assert "against the source" in str(report)
 
 
-def test_paths_and_patterns_read_tables_like_lines(tmp_path: Path) -> None:
+def test_paths_and_patterns_read_tables_like_lines(tmp_path):
     rows = [{"meta": {"text": record["text"], "tags": ["a", record["title"]]}, "n": record["n"]} for record in RECORDS]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=77)
-    options: dict[str, Any] = {
+    options = {
         "json_keys": (".meta.text", "tags=.meta.tags", "both=.meta.tags[1] + .meta.text"),
         "where": ".n % 3 != 1",
     }
@@ -150,7 +141,7 @@ def test_paths_and_patterns_read_tables_like_lines(tmp_path: Path) -> None:
     assert data(tmp_path / "joined-x.jsonl") == data(tmp_path / "joined-x.parquet")
 
 
-def test_token_ids_of_a_table(tmp_path: Path) -> None:
+def test_token_ids_of_a_table(tmp_path):
     rows = [{"ids": list(range(number % 9))} for number in range(100)]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=7)
@@ -161,7 +152,7 @@ def test_token_ids_of_a_table(tmp_path: Path) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_plain_text_has_a_document_per_line_or_per_file(tmp_path: Path, way: dict[str, Any]) -> None:
+def test_plain_text_has_a_document_per_line_or_per_file(tmp_path, way):
     texts = [text for record in RECORDS if (text := record["text"].replace("\n", " ").replace("\r", "")).strip()]
     options = {"json_keys": ("text",), **way}
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -186,7 +177,7 @@ def test_plain_text_has_a_document_per_line_or_per_file(tmp_path: Path, way: dic
     assert report, report.findings
 
 
-def test_all_formats_build_side_by_side(tmp_path: Path) -> None:
+def test_all_formats_build_side_by_side(tmp_path):
     run = next(run for run in golden_runs().values() if run.json_keys == ("text",))
     records = [json.loads(line) for line in run.input.read_bytes().splitlines() if line.strip()]
     cut = [records[number * len(records) // 4 : (number + 1) * len(records) // 4] for number in range(4)]
@@ -206,7 +197,7 @@ def test_all_formats_build_side_by_side(tmp_path: Path) -> None:
     assert (tmp_path / "out/x_text_document.idx").read_bytes() == golden.with_name(f"{golden.name}.idx").read_bytes()
 
 
-def test_bad_rows_are_set_aside_with_their_place(tmp_path: Path) -> None:
+def test_bad_rows_are_set_aside_with_their_place(tmp_path):
     rows = [{"text": None if number == 23 else f"row {number}", "title": "t"} for number in range(50)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=10)
     with pytest.raises(BadRecordError, match=r"x\.parquet, row 24: expected a string .*, got null"):
@@ -225,22 +216,20 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path: Path) -> None:
     ({"json_keys": ("n",)}, r"x\.parquet: expected .*'n'.*int64"),
     ({"json_keys": (".text.inner",)}, r"x\.parquet: expected"),
 ], ids=str)  # fmt: skip
-def test_a_column_that_is_missing_or_of_another_type_is_named(
-    tmp_path: Path, options: dict[str, Any], said: str
-) -> None:
+def test_a_column_that_is_missing_or_of_another_type_is_named(tmp_path, options, said):
     write_parquet(tmp_path / "x.parquet")
     with pytest.raises(InputError, match=said):
         build(tmp_path / "x.parquet", tmp_path / "out", **options)
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_plain_text_must_say_what_a_document_is(tmp_path: Path) -> None:
+def test_plain_text_must_say_what_a_document_is(tmp_path):
     (tmp_path / "x.txt").write_text("a\nb\n")
     with pytest.raises(InputError, match=r"x\.txt: expected to know .*--input-format lines .*--input-format document"):
         build(tmp_path / "x.txt", tmp_path / "out", json_keys=("text",))
 
 
-def test_a_name_that_promises_a_table_is_held_to_it(tmp_path: Path) -> None:
+def test_a_name_that_promises_a_table_is_held_to_it(tmp_path):
     (tmp_path / "x.parquet").write_text('{"text": "a"}\n')
     with pytest.raises(InputError, match=r"x\.parquet: expected a Parquet or Arrow file as its name says"):
         build(tmp_path / "x.parquet", tmp_path / "out")

@@ -1,11 +1,8 @@
 """Files, patterns, folders and lists: which inputs they are, in which order, and what is refused by name."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -20,37 +17,32 @@ from dsindex.store.ownership import MARKER_FILE
 from tests.support.golden import OWN
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.jobs.conftest import Cli
-
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def write(*paths: str, content: bytes = b"{}\n") -> None:
+def write(*paths, content=b"{}\n"):
     for path in paths:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(content)
 
 
-def found(*patterns: str, lists: Sequence[str] = (), split: str | None = None) -> list[str]:
+def found(*patterns, lists=(), split=None):
     return [path.path for path in find_paths(patterns, lists=lists, split=split)]
 
 
-def refusal(*patterns: str, lists: Sequence[str] = (), split: str | None = None) -> str:
+def refusal(*patterns, lists=(), split=None):
     with pytest.raises(InputError) as raised:
         find_inputs(patterns, lists=lists, split=split)
     return str(raised.value)
 
 
-def test_folder_is_taken_by_names_from_top_to_bottom() -> None:
+def test_folder_is_taken_by_names_from_top_to_bottom():
     names = [
         "a-b/x.jsonl", "a/z.jsonl", "a.json", "b/c/d.ndjson.zst", "B.CSV", "b/c.tsv.xz", "é.arrow", "part-10.jsonl",
     ]  # fmt: skip
@@ -68,9 +60,7 @@ PART = st.text("ab.-_/é\udcff😀", min_size=1, max_size=6).filter(lambda text:
 
 
 @given(st.lists(st.lists(PART, min_size=1, max_size=3), min_size=1, max_size=12))
-def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(
-    tmp_path_factory: pytest.TempPathFactory, paths: list[list[str]]
-) -> None:
+def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(tmp_path_factory, paths):
     folder = tmp_path_factory.mktemp("in")
     made = set()
     for *folders, name in paths:
@@ -82,7 +72,7 @@ def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(
     assert found(str(folder)) == [str(path) for path in expected]
 
 
-def test_folder_leaves_out_what_is_no_data() -> None:
+def test_folder_leaves_out_what_is_no_data():
     write("in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt", "in/README.md", "in/dataset_infos.json")
     write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
     write("in/c-GPTDataset-train-dsindex.json", "in/x.repair.json", "in/x.progress.json")
@@ -98,7 +88,7 @@ def test_folder_leaves_out_what_is_no_data() -> None:
     assert found("in") == ["in/near.jsonl"]
 
 
-def test_folders_stand_where_they_are_named() -> None:
+def test_folders_stand_where_they_are_named():
     write("b/1.jsonl", "a/1.jsonl", "a/2.jsonl", "c.jsonl", "d/in/x.jsonl", "d/y.jsonl")
     assert found("c.jsonl", "b/", "a", "d/*") == [
         "c.jsonl",
@@ -115,7 +105,7 @@ def test_folders_stand_where_they_are_named() -> None:
     ]
 
 
-def test_broken_link_in_a_folder_is_named() -> None:
+def test_broken_link_in_a_folder_is_named():
     write("in/a.jsonl")
     Path("in/gone.jsonl").symlink_to("nowhere")
     assert refusal("in") == "in/gone.jsonl: cannot be read (No such file or directory); check --input"
@@ -124,7 +114,7 @@ def test_broken_link_in_a_folder_is_named() -> None:
     assert refusal("in") == "in/b.jsonl: cannot be read (Too many levels of symbolic links); check --input"
 
 
-def test_patterns_follow_links_but_not_in_circles() -> None:
+def test_patterns_follow_links_but_not_in_circles():
     write("in/a.jsonl", "in/sub/b.jsonl", "elsewhere/c.jsonl")
     Path("in/far").symlink_to("../elsewhere")
     Path("in/near").symlink_to("sub")
@@ -139,7 +129,7 @@ def test_patterns_follow_links_but_not_in_circles() -> None:
 
 
 @pytest.mark.parametrize("other", ["a.jsonl.gz", "a.parquet", "a.json"])
-def test_file_in_two_formats_is_refused(other: str) -> None:
+def test_file_in_two_formats_is_refused(other):
     write("in/a.jsonl", f"in/{other}", "in/b.csv", "in/sub/a.parquet")
     message = refusal("in")
     assert "a.jsonl" in message
@@ -155,11 +145,11 @@ def test_file_in_two_formats_is_refused(other: str) -> None:
     ("train/test_notes.jsonl", "train"), ("dev.jsonl", "validation"), ("wiki_evaluation2.jsonl.gz", "test"),
     ("my-training/0.csv", "train"), ("latest.jsonl", None), ("devices/trainer.jsonl", None),
 ])  # fmt: skip
-def test_split_is_told_by_names(path: str, split: str | None) -> None:
+def test_split_is_told_by_names(path, split):
     assert find_split(path.split("/")) == split
 
 
-def test_several_splits_need_a_choice() -> None:
+def test_several_splits_need_a_choice():
     write(*(f"in/data/train-{n:05}-of-00003.parquet" for n in range(3)), "in/data/test-00000-of-00001.parquet")
     write("in/data/extra.jsonl")
     assert refusal("in") == (
@@ -172,7 +162,7 @@ def test_several_splits_need_a_choice() -> None:
     assert refusal("in", split="val").startswith("in: expected files of the split 'val', found test (1 file), train (3")
 
 
-def test_folder_without_splits_is_for_training() -> None:
+def test_folder_without_splits_is_for_training():
     write("in/a.jsonl", "in/b.jsonl")
     assert found("in", split="train") == ["in/a.jsonl", "in/b.jsonl"]
     assert "found 2 files whose names tell no split" in refusal("in", split="test")
@@ -184,7 +174,7 @@ def test_folder_without_splits_is_for_training() -> None:
     ([0, 1, 2], "x-00003-of-00004.jsonl"), ([1, 2, 3], "x-00000-of-00004.jsonl"), ([2, 3, 4], "x-00001-of-00004.jsonl"),
     ([0, 1, 2, 3, 7], None),
 ])  # fmt: skip
-def test_missing_part_is_named(numbers: list[int], missing: str | None) -> None:
+def test_missing_part_is_named(numbers, missing):
     write("in/whole.jsonl", *(f"in/x-{number:05}-of-00004.jsonl" for number in numbers))
     if missing is None:
         assert len(found("in")) == len(numbers) + 1
@@ -193,7 +183,7 @@ def test_missing_part_is_named(numbers: list[int], missing: str | None) -> None:
     assert len(found("in/x-*.jsonl")) == len(numbers)
 
 
-def test_parts_of_other_splits_and_folders_count_for_themselves() -> None:
+def test_parts_of_other_splits_and_folders_count_for_themselves():
     write("in/en/train-00000-of-00002.jsonl", "in/en/train-00001-of-00002.jsonl", "in/en/test-00000-of-00002.jsonl")
     write("in/de/train-00000-of-00001.jsonl")
     assert len(found("in", split="train")) == 3
@@ -202,26 +192,26 @@ def test_parts_of_other_splits_and_folders_count_for_themselves() -> None:
     assert "expected one file for each part" in refusal("in", split="train")
 
 
-def test_claimed_number_of_parts_takes_no_time_or_memory() -> None:
+def test_claimed_number_of_parts_takes_no_time_or_memory():
     file = FolderFile(path="in/x-0-of-999999999.jsonl", parts=("x",), split=None)
     with pytest.raises(InputError, match="000000001-of-999999999"):
         require_all_parts([file])
 
 
-def save_dataset(folder: str, names: Sequence[str], **more: object) -> None:
+def save_dataset(folder, names, **more):
     write(*(f"{folder}/{name}" for name in [*names, "dataset_info.json", "cache-0123456789abcdef.arrow"]))
     state = {"_data_files": [{"filename": name} for name in names], **more}
     Path(folder, "state.json").write_text(json.dumps(state))
 
 
-def test_saved_dataset_is_taken_as_its_state_says() -> None:
+def test_saved_dataset_is_taken_as_its_state_says():
     save_dataset("in/one", ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"])
     assert found("in/one") == ["in/one/data-00001-of-00002.arrow", "in/one/data-00000-of-00002.arrow"]
     write("in/a.jsonl", "in/two.jsonl")
     assert found("in") == ["in/a.jsonl", *found("in/one"), "in/two.jsonl"]
 
 
-def test_saved_dict_has_splits() -> None:
+def test_saved_dict_has_splits():
     for split in ("test", "train"):
         save_dataset(f"in/{split}", ["data-00000-of-00001.arrow"], _split=split)
     Path("in/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
@@ -237,19 +227,19 @@ def test_saved_dict_has_splits() -> None:
     ({"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}, "call flatten_indices"),
     ("[", "expected JSON as datasets.save_to_disk writes it"),
 ], ids=["outside", "gone", "none", "indices", "syntax"])  # fmt: skip
-def test_state_is_not_trusted(state: object, message: str) -> None:
+def test_state_is_not_trusted(state, message):
     write("in/a.arrow")
     Path("in/state.json").write_text(state if isinstance(state, str) else json.dumps(state))
     assert message in refusal("in")
     assert refusal("in").startswith("in/state.json: ")
 
 
-def test_state_of_something_else_is_data() -> None:
+def test_state_of_something_else_is_data():
     write("in/state.json", "in/zip.json", content=b'{"text": "Ohio"}\n')
     assert found("in") == ["in/state.json", "in/zip.json"]
 
 
-def test_cache_of_the_hub_is_taken_by_its_snapshot() -> None:
+def test_cache_of_the_hub_is_taken_by_its_snapshot():
     write("hub/blobs/0a1b", "hub/refs/main")
     Path("hub/snapshots/rev1/data").mkdir(parents=True)
     Path("hub/snapshots/rev1/data/train-00000-of-00001.parquet").symlink_to("../../../blobs/0a1b")
@@ -263,13 +253,13 @@ def test_cache_of_the_hub_is_taken_by_its_snapshot() -> None:
     b"\xef\xbb\xbfb.jsonl\r\na [1].jsonl\r\n\r\nb.jsonl\r\n",
     b"b.jsonl\0a [1].jsonl\0b.jsonl\0",
 ], ids=["lines", "windows", "print0"])  # fmt: skip
-def test_list_names_files_literally(content: bytes) -> None:
+def test_list_names_files_literally(content):
     write("b.jsonl", "a [1].jsonl", "first.jsonl", "a 1.jsonl")
     write("list", content=content)
     assert found("first.jsonl", lists=["list"]) == ["first.jsonl", "b.jsonl", "a [1].jsonl", "b.jsonl"]
 
 
-def test_names_in_lists_are_bytes_and_may_be_folders() -> None:
+def test_names_in_lists_are_bytes_and_may_be_folders():
     write("caf\udce9.jsonl", "in/x.jsonl")
     write("list", content=b"in\ncaf\xe9.jsonl\n")
     assert found(lists=["list", "list"]) == ["in/x.jsonl", "caf\udce9.jsonl"] * 2
@@ -285,20 +275,20 @@ def test_names_in_lists_are_bytes_and_may_be_folders() -> None:
     (b"empty\n", "list, line 1: empty: expected files with records"),
     (b"-\n", "list, line 1: -: expected a file, got standard input"),
 ], ids=["line", "entry", "pattern", "empty", "data", "utf-16", "folder", "dash"])  # fmt: skip
-def test_wrong_list_is_named_with_its_line(content: bytes, message: str) -> None:
+def test_wrong_list_is_named_with_its_line(content, message):
     write("good.jsonl")
     Path("empty").mkdir()
     write("list", content=content)
     assert refusal(lists=["list"]).startswith(message)
 
 
-def test_list_that_cannot_be_read_is_named() -> None:
+def test_list_that_cannot_be_read_is_named():
     os.mkfifo("pipe")
     assert refusal(lists=["none"]).startswith("none: the list cannot be read (No such file")
     assert refusal(lists=["pipe"]).startswith("pipe: the list cannot be read (a pipe")
 
 
-def test_repeated_inputs_are_told_by_what_they_are() -> None:
+def test_repeated_inputs_are_told_by_what_they_are():
     write("a.jsonl", "b.jsonl", "c.jsonl")
     Path("link.jsonl").symlink_to("a.jsonl")
     os.link("b.jsonl", "hard.jsonl")
@@ -310,11 +300,11 @@ def test_repeated_inputs_are_told_by_what_they_are() -> None:
     assert describe_repeated(find_repeated(find_inputs(many * 2)))[0].endswith("4.jsonl (2 times), and 2 more")
 
 
-def build(prefix: str, *words: str) -> int:
+def build(prefix, *words):
     return main(["build", *words, *TOKENIZER, "--output-prefix", f"out-{prefix}/x", "--shard-size", "4KiB"])
 
 
-def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(capsys):
     write("in/a/2.jsonl", content=b"".join(LINES[:30]))
     write("in/b.jsonl", content=b"".join(LINES[30:70]))
     write("list", content=b"in/a/2.jsonl\nin/b.jsonl\n")
@@ -333,7 +323,7 @@ def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(capsys: pyte
         assert capsys.readouterr().out.startswith("already complete")
 
 
-def test_summary_and_plan_tell_repeated_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_and_plan_tell_repeated_inputs(capsys):
     write("in/a.jsonl", content=b"".join(LINES[:3]))
     assert build("x", "--input", "in", "in/a.jsonl") == 0
     assert capsys.readouterr().out.count("1 input is given more than once: in/a.jsonl (2 times)\n") == 1
@@ -341,7 +331,7 @@ def test_summary_and_plan_tell_repeated_inputs(capsys: pytest.CaptureFixture[str
     assert "note         1 input is given more than once: in/a.jsonl (2 times)" in capsys.readouterr().out
 
 
-def test_output_inside_the_folder_is_no_input_of_the_next_run(cli: Cli) -> None:
+def test_output_inside_the_folder_is_no_input_of_the_next_run(cli):
     write("in/a.jsonl", content=b"".join(LINES[:30]) + b"broken\n")
     words = ["build", "--input", "in", *TOKENIZER, "--output-prefix", "in/x", "--on-bad-record", "quarantine"]
     assert main([*words, "--keep-shards"]) == 0
@@ -350,5 +340,5 @@ def test_output_inside_the_folder_is_no_input_of_the_next_run(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.JSONL.GZ", "b.c.bgz", "x.gz", ".jsonl", "y.arrow"])
-def test_data_stem_knows_suffixes(name: str) -> None:
+def test_data_stem_knows_suffixes(name):
     assert (data_stem(name) is not None) == (name in {"a.JSONL.GZ", "y.arrow"})

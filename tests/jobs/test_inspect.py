@@ -1,13 +1,10 @@
 """`dsindex inspect` shows what there is, says what is missing, and never ends in a traceback."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,18 +17,12 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.pbin_files import write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.options.build import BuildConfig
-    from tests.jobs.conftest import Cli
-
 TOKENIZER = str(OWN.plain_tokenizer)
 TEXTS = ["The river is old. The river is slow.", "\x1b[2Jevil\x9b31m \u202etext", "No such thing."]
 
 
 @pytest.fixture
-def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> str:
+def built(make_config, tmp_path):
     """The prefix of a small build whose text and tokenizer are in the same folder."""
     source = tmp_path / "source.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
@@ -41,16 +32,15 @@ def built(make_config: Callable[..., BuildConfig], tmp_path: Path) -> str:
     return f"{config.output_prefix}_text_document"
 
 
-def inspect(cli: Cli, *arguments: str, code: int = 0) -> dict[str, Any]:
-    seen: dict[str, Any] = json.loads(cli(["inspect", *arguments, "--json"], code).out)
-    return seen
+def inspect(cli, *arguments, code=0):
+    return json.loads(cli(["inspect", *arguments, "--json"], code).out)
 
 
-def texts_of(seen: dict[str, Any]) -> list[str]:
+def texts_of(seen):
     return ["".join(piece["text"] or "?" for piece in excerpt["pieces"]) for excerpt in seen["excerpts"]]
 
 
-def test_overview_of_a_build_shows_its_documents_and_their_lines(built: str, cli: Cli) -> None:
+def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     seen = inspect(cli, built)
     assert (seen["kind"], seen["facts"]["documents"], seen["findings"]) == ("MMIDIDX", 3, [])
     assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
@@ -59,7 +49,7 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built: str, cli
 
 
 @pytest.mark.parametrize("colored", [False, True])
-def test_a_document_cannot_send_escape_codes(built: str, colored: bool) -> None:
+def test_a_document_cannot_send_escape_codes(built, colored):
     page = describe_inspection(run_inspect(built, InspectOptions(document=1)), colored=colored)
     plain = page
     for style in ("0", "1", "2", "7", "31", "33"):
@@ -68,7 +58,7 @@ def test_a_document_cannot_send_escape_codes(built: str, colored: bool) -> None:
     assert all(line.isprintable() for line in plain.splitlines())
 
 
-def test_a_text_is_found_with_and_without_a_space(built: str, cli: Cli) -> None:
+def test_a_text_is_found_with_and_without_a_space(built, cli):
     seen = inspect(cli, built, "--find", "river")
     assert [excerpt["document"] for excerpt in seen["excerpts"]] == [0, 0]
     assert seen["matches"] == 2
@@ -77,7 +67,7 @@ def test_a_text_is_found_with_and_without_a_space(built: str, cli: Cli) -> None:
     assert inspect(cli, built, "--find", "elephant")["matches"] == 0
 
 
-def test_without_a_manifest_ids_are_shown(tmp_path: Path, cli: Cli) -> None:
+def test_without_a_manifest_ids_are_shown(tmp_path, cli):
     prefix = write_dataset(tmp_path / "data", [[[5, 6], [7]], []])
     seen = inspect(cli, prefix)
     assert [piece["ids"] for piece in seen["excerpts"][0]["pieces"]] == [[5], [6], [7]]
@@ -88,7 +78,7 @@ def test_without_a_manifest_ids_are_shown(tmp_path: Path, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("change", ["gone", "shorter", "other"])
-def test_a_source_that_changed_is_told(built: str, change: str, tmp_path: Path) -> None:
+def test_a_source_that_changed_is_told(built, change, tmp_path):
     source = tmp_path / "source.jsonl"
     if change == "gone":
         source.rename(tmp_path / "elsewhere.jsonl")
@@ -101,7 +91,7 @@ def test_a_source_that_changed_is_told(built: str, change: str, tmp_path: Path) 
     assert excerpt.pieces
 
 
-def test_another_tokenizer_is_told_and_never_taken_in_silence(built: str, tmp_path: Path) -> None:
+def test_another_tokenizer_is_told_and_never_taken_in_silence(built, tmp_path):
     other = str(OWN.plain_tokenizer.parent / "bos")
     seen = run_inspect(built, InspectOptions(document=0, tokenizer_model=other))
     assert any("another tokenizer" in note for note in seen.notes)
@@ -112,7 +102,7 @@ def test_another_tokenizer_is_told_and_never_taken_in_silence(built: str, tmp_pa
     assert any("is not the tokenizer" in note for note in seen.notes)
 
 
-def test_without_provenance_tokens_are_shown_alone(built: str) -> None:
+def test_without_provenance_tokens_are_shown_alone(built):
     Path(f"{built}.provenance.parquet").unlink()
     seen = run_inspect(built, InspectOptions(document=0))
     assert seen.excerpts[0].source is None
@@ -122,7 +112,7 @@ def test_without_provenance_tokens_are_shown_alone(built: str) -> None:
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
-def test_damage_is_a_finding_and_no_traceback(built: str, suffix: str, damage: str, cli: Cli) -> None:
+def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
     path = Path(f"{built}.{suffix}")
     content = path.read_bytes()
     if damage == "zeros":
@@ -136,14 +126,14 @@ def test_damage_is_a_finding_and_no_traceback(built: str, suffix: str, damage: s
 
 
 @pytest.mark.parametrize("version", ["spec", "current"])
-def test_a_pbin_shows_its_version(version: str, tmp_path: Path, cli: Cli) -> None:
+def test_a_pbin_shows_its_version(version, tmp_path, cli):
     path = write_pbin(tmp_path / "data.pbin", [[1, 2], [], [3]], version=version)
     seen = inspect(cli, path)
     assert (seen["facts"]["version"], seen["facts"]["documents"]) == (version, 3)
     assert [excerpt["num_tokens"] for excerpt in seen["excerpts"]] == [2, 0, 1]
 
 
-def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built: str, tmp_path: Path, cli: Cli) -> None:
+def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, cli):
     cache = str(tmp_path / "cache")
     settings = ["--seq-length", "8", "--split", "1,0,0", "--epochs", "1", "--data-cache-path", cache]
     assert main(["index", "--data-path", built, *settings]) == 0
@@ -164,11 +154,11 @@ def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built: str, tmp_pa
     (["--find", "a", "--limit", "0"], 2, "at least 1"),
     (["--document", "0", "--find", "a"], 2, "not allowed with"),
 ])  # fmt: skip
-def test_a_wrong_choice_is_one_sentence(arguments: list[str], code: int, message: str, built: str, cli: Cli) -> None:
+def test_a_wrong_choice_is_one_sentence(arguments, code, message, built, cli):
     assert message in cli(["inspect", built, *arguments], code).err
 
 
-def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, cli: Cli) -> None:
+def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
     write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
@@ -184,7 +174,7 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path: Path, cli: Cli) -
     assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
 
 
-def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
+def test_a_work_folder_shows_its_job(make_config, cli):
     config = make_config(keep_shards=True)
     run_config(config)
     seen = inspect(cli, f"{config.output_prefix}.build")
@@ -192,14 +182,14 @@ def test_a_work_folder_shows_its_job(make_config: Callable[..., BuildConfig], cl
     assert seen["facts"]["inputs"] == [str(OWN.docs)]
 
 
-def test_a_work_folder_whose_driver_was_killed_says_so(make_config: Callable[..., BuildConfig], cli: Cli) -> None:
+def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):
     config = make_config(keep_shards=True)
     run_config(config)
     folder = Path(f"{config.output_prefix}.build")
     progress = json.loads((folder / "progress.json").read_bytes())
     (folder / "progress.json").write_text(json.dumps({**progress, "state": "running"}))
 
-    def state() -> str:
+    def state():
         return str(inspect(cli, str(folder))["facts"]["state"])
 
     lock = folder / "owner.json"

@@ -1,13 +1,10 @@
 """`dsindex instruct --export`: the one law for folders in formats of other trainers, and what is in them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +25,6 @@ from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
-
 CONFIG = instruct_jobs.SPLIT_IN_PARTS
 KINDS = ("hf", "hf-disk", "bridge", "sft")
 FOLDERS = ("chat_hf", "chat_hf_disk", "chat_bridge_768", "chat_sft")
@@ -42,7 +32,7 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_files() -> Iterator[None]:
+def small_files():
     """Several files and row groups for each split, although there are few conversations."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hugging_face, "ROWS_PER_FILE", 60)
@@ -52,7 +42,7 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chats(tmp_path_factory):
     """Conversations, and a bad record among them."""
     path = tmp_path_factory.mktemp("inputs") / "chats.jsonl"
     lines = CONVERSATIONS.read_bytes().splitlines()[:160]
@@ -61,7 +51,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> Path:
+def made(tmp_path_factory, chats):
     """A finished job with all exports."""
 
     folder = tmp_path_factory.mktemp("made")
@@ -70,11 +60,11 @@ def made(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> Path:
     return folder
 
 
-def job(folder: Path, chats: Path, **options: Any) -> Any:
+def job(folder, chats, **options):
     return instruct_jobs.job(folder / "chat", **{"input": (str(chats),), "export": KINDS, **options})
 
 
-def exported(folder: Path, *folders: str) -> dict[str, bytes]:
+def exported(folder, *folders):
     """All files of exports; of the manifests, the part that is under the law."""
     return {
         str(path.relative_to(folder)): json.dumps(json.loads(path.read_bytes())["content"]).encode()
@@ -86,32 +76,26 @@ def exported(folder: Path, *folders: str) -> dict[str, bytes]:
     }
 
 
-def names_in(folder: Path) -> set[str]:
+def names_in(folder):
     return {path.name for path in folder.iterdir() if path.is_dir() or path.name.endswith(("lock", "partial"))}
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}], ids=str)
-def test_same_bytes_for_any_shard_size_and_executor(
-    tmp_path: Path, chats: Path, made: Path, way: dict[str, Any]
-) -> None:
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, made, way):
     run_config(job(tmp_path, chats, **way), CONFIG)
     assert exported(tmp_path) == exported(made)
     assert names_in(tmp_path) == set(FOLDERS)
 
 
-def test_room_for_exports_is_asked_for_before_the_work(
-    tmp_path: Path, chats: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_for_exports_is_asked_for_before_the_work(tmp_path, chats, monkeypatch):
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 4 * chats.stat().st_size)
     with pytest.raises(OutputError, match="are needed for shards, output and exports"):
         run_config(job(tmp_path, chats), CONFIG)
     run_config(job(tmp_path, chats, export=()), CONFIG)
 
 
-def test_exports_are_added_to_a_finished_job_without_doing_it_again(
-    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, chats, made, monkeypatch):
     run_config(job(tmp_path, chats, export=()), CONFIG)
     assert names_in(tmp_path) == set()
     monkeypatch.setattr(instruct, "encode_shard", None)
@@ -131,12 +115,10 @@ def test_exports_are_added_to_a_finished_job_without_doing_it_again(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == times
 
 
-def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
-    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(tmp_path, chats, made, monkeypatch):
     write, written = hugging_face.write_hugging_face_file, []
 
-    def fail_third(task: hugging_face.HuggingFaceFile) -> Any:
+    def fail_third(task):
         if len(written) == 2:
             raise InputError("the storage went away")
         written.append(task.name)
@@ -150,7 +132,7 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
     [partial] = tmp_path.glob("chat_hf.*.partial")
     (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
 
-    def count(task: hugging_face.HuggingFaceFile) -> Any:
+    def count(task):
         written.append(task.name)
         return write(task)
 
@@ -161,15 +143,13 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(
     assert names_in(tmp_path) == {"chat_hf"}
 
 
-def test_publishing_that_was_cut_off_is_finished(
-    tmp_path: Path, chats: Path, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publishing_that_was_cut_off_is_finished(tmp_path, chats, made, monkeypatch):
     """The old folder is moved aside, and the new one is not there yet."""
     config = job(tmp_path, chats, export=("bridge",))
     run_config(config, CONFIG)
     rename, renamed = os.rename, []
 
-    def fail_second(source: str, target: str) -> None:
+    def fail_second(source, target):
         renamed.append(target)
         if len(renamed) == 2:
             raise KeyboardInterrupt
@@ -185,7 +165,7 @@ def test_publishing_that_was_cut_off_is_finished(
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_labels_are_the_trainable_tokens(made: Path, split: str) -> None:
+def test_labels_are_the_trainable_tokens(made, split):
     texts, masks = (IndexedDataset(made / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
     paths = sorted((made / "chat_hf").glob(f"{SPLITS[split]}-*.parquet"))
     rows = pa.concat_tables([pq.read_table(path) for path in paths]).to_pylist()
@@ -200,7 +180,7 @@ def test_labels_are_the_trainable_tokens(made: Path, split: str) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_packs_have_every_sequence_once_and_the_mask_of_the_next_token(made: Path, split: str) -> None:
+def test_packs_have_every_sequence_once_and_the_mask_of_the_next_token(made, split):
     texts, masks = (IndexedDataset(made / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
     tables = [pq.read_table(path) for path in sorted((made / "chat_bridge_768").glob(f"{SPLITS[split]}-*.idx.parquet"))]
     rows = pa.concat_tables(tables).to_pylist()
@@ -218,8 +198,8 @@ def test_packs_have_every_sequence_once_and_the_mask_of_the_next_token(made: Pat
     assert metadata["dataset_max_seqlen"] == int(texts.sequence_lengths.max()) - 1
 
 
-def test_conversations_are_passed_on_for_sft(made: Path, chats: Path) -> None:
-    found: list[Any] = []
+def test_conversations_are_passed_on_for_sft(made, chats):
+    found = []
     for split, name in SPLITS.items():
         lines = (made / "chat_sft" / f"{name}.jsonl").read_bytes().splitlines()
         assert len(lines) == IndexedDataset(made / f"chat_{split}_text_document").num_documents
@@ -236,7 +216,7 @@ def test_conversations_are_passed_on_for_sft(made: Path, chats: Path) -> None:
 
 USER = {"role": "user", "content": "a"}
 REPLY = {"role": "assistant", "content": "b"}
-MISREAD: dict[str, tuple[dict[str, Any], str]] = {
+MISREAD = {
     "tools": ({"tools": [{"name": "f"}], "messages": [USER, REPLY]}, "without `tools`"),
     "reply first": ({"messages": [REPLY]}, "message 1: expected a user's or tool's message before"),
     "two replies": ({"messages": [USER, REPLY, REPLY]}, "message 3: expected a user's or tool's message"),
@@ -247,7 +227,7 @@ MISREAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", MISREAD, ids=str)
-def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str) -> None:
+def test_what_megatron_would_misread_is_refused(tmp_path, case):
     record, expected = MISREAD[case]
     good = {"messages": [USER, REPLY]}
     path = tmp_path / "in.jsonl"
@@ -267,7 +247,7 @@ def test_what_megatron_would_misread_is_refused(tmp_path: Path, case: str) -> No
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fresh: bool) -> None:
+def test_somebody_elses_file_is_never_replaced(tmp_path, chats, fresh):
     (tmp_path / "chat_hf").mkdir()
     (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"train-00000-of-00001\.parquet: expected only files that dsindex wrote"):
@@ -276,7 +256,7 @@ def test_somebody_elses_file_is_never_replaced(tmp_path: Path, chats: Path, fres
     assert not list(tmp_path.glob("chat_*.idx"))
 
 
-def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats: Path) -> None:
+def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path, chats):
     run_config(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG)
     before = exported(tmp_path, "chat_hf")
     (tmp_path / "chat_sft" / "notes.txt").write_text("mine")
@@ -289,7 +269,7 @@ def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path: Path, chats
     assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
 
 
-def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, cli: Cli) -> None:
+def test_the_command_says_what_it_exported(tmp_path, chats, cli):
     config = tmp_path / "chat.json"
     config.write_text(json.dumps({**SPEC, "job": {"export": "hf"}}))
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
@@ -300,7 +280,7 @@ def test_the_command_says_what_it_exported(tmp_path: Path, chats: Path, cli: Cli
     assert "--export bridge needs --seq-length" in cli([*command, "--export", "bridge"], 2).err
 
 
-def test_manifest_counts_what_is_learnt(made: Path) -> None:
+def test_manifest_counts_what_is_learnt(made):
     for folder in FOLDERS[:3]:
         content = json.loads((made / folder / EXPORT_MANIFEST).read_bytes())["content"]
         for split, name in SPLITS.items():
@@ -311,7 +291,7 @@ def test_manifest_counts_what_is_learnt(made: Path) -> None:
             assert counts["sequences"] == len(mask)
 
 
-def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, cli: Cli) -> None:
+def test_inspect_and_verify_know_exports(tmp_path, made, cli):
     folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
     said = cli(["inspect", str(folder)]).out
@@ -332,7 +312,7 @@ def test_inspect_and_verify_know_exports(tmp_path: Path, made: Path, cli: Cli) -
     assert main(["inspect", str(files[0])]) == 1
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path, chats: Path) -> None:
+def test_a_damaged_manifest_is_named(tmp_path, chats):
     config = job(tmp_path, chats, export=("sft",))
     run_config(config, CONFIG)
     (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')

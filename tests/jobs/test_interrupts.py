@@ -1,13 +1,10 @@
 """Signals: a stop that compiled code swallows or changes is raised all the same, and a second one ends the process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,12 +16,9 @@ from dsindex.execution.interrupts import (
     stop_on_signals,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(autouse=True)
-def hang_up_by_default() -> Iterator[None]:
+def hang_up_by_default():
     """Whatever started the tests may ignore SIGHUP, as nohup does."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -35,20 +29,20 @@ def hang_up_by_default() -> Iterator[None]:
     (signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, TerminatedError, 143),
     (signal.SIGHUP, TerminatedError, 129),
 ], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])  # fmt: skip
-def test_first_signal_is_raised(number: int, expected: type[BaseException], code: int | None) -> None:
+def test_first_signal_is_raised(number, expected, code):
     with pytest.raises(expected) as raised, stop_on_signals("x"):
         os.kill(os.getpid(), number)
     assert getattr(raised.value, "exit_code", None) == code
     assert not is_process_ending()
 
 
-def test_ignored_hangup_stays_ignored() -> None:
+def test_ignored_hangup_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_on_signals("x"):
         os.kill(os.getpid(), signal.SIGHUP)
 
 
-def wait_in_compiled_code() -> None:
+def wait_in_compiled_code():
     """End as Ray's compiled code does when a signal arrives in it."""
     try:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -57,12 +51,12 @@ def wait_in_compiled_code() -> None:
         raise SystemError(msg) from stop
 
 
-def test_stop_that_became_another_error_is_raised_itself() -> None:
+def test_stop_that_became_another_error_is_raised_itself():
     with pytest.raises(TerminatedError), stop_on_signals("x"):
         wait_in_compiled_code()
 
 
-def test_stop_that_was_swallowed_is_raised_later() -> None:
+def test_stop_that_was_swallowed_is_raised_later():
     with stop_on_signals("x"):
         raise_missed_stop()  # there is none yet
         with pytest.raises(TerminatedError):
@@ -75,11 +69,11 @@ def test_stop_that_was_swallowed_is_raised_later() -> None:
 class Struck:
     """Gets a signal where Python can only report an exception, and go on."""
 
-    def __del__(self) -> None:
+    def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_stop_that_nobody_could_raise_is_not_reported_twice(capfd: pytest.CaptureFixture[str]) -> None:
+def test_stop_that_nobody_could_raise_is_not_reported_twice(capfd):
     with stop_on_signals("x"):
         Struck()
         with pytest.raises(TerminatedError):
@@ -99,17 +93,17 @@ with stop_on_signals("x"), last_words(lambda stop: f"{stop}; 3 of 7 kept"):
 """
 
 
-def test_second_signal_ends_the_process_with_its_last_words() -> None:
+def test_second_signal_ends_the_process_with_its_last_words():
     ended = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, check=False)
     assert ended.returncode == 143
     assert ended.stderr.splitlines()[-1] == "x: stopped; terminated by SIGTERM; 3 of 7 kept"
 
 
-def test_other_threads_set_no_handlers() -> None:
+def test_other_threads_set_no_handlers():
     before = signal.getsignal(signal.SIGTERM)
     seen = []
 
-    def command() -> None:
+    def command():
         with stop_on_signals("x"), last_words(str):
             seen.append(signal.getsignal(signal.SIGTERM))
 

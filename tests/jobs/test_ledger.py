@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,27 +11,24 @@ from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
 from dsindex.store.journal import FileJournal
 from dsindex.store.storage import StoredFile
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 FILE = StoredFile(name="shards/0000/00000000.x.0.bin", size_bytes=2, digest="ab")
 PIECE = Piece(path="/work/shards/x.bin", identity="shards/x.bin", offset=0, size_bytes=8)
 RANGE = MergeRange(number=4, begin=32, end=40, output="/out/x.bin.id.partial", pieces=(PIECE,))
 TASK = ShardTask(shard=0, input=0, path="/in", begin=0, end=10, input_size_bytes=20, input_version="5")
 
 
-def result_of(shard: int) -> ShardResult:
+def result_of(shard):
     of_key = {"num_sequences": 1, "num_documents": 2, "num_tokens": 3, "num_empty_documents": 1, "eod_in_text": 0}
     counts = {"num_lines": 2, "num_blank": 0, "num_records": 2, "num_quarantined": 0}
     keys = (KeyResult(key="text", bin=FILE, idx=FILE, **of_key),)
     return ShardResult(shard=shard, keys=keys, provenance=FILE, quarantine=None, input_fingerprint="f", **counts)
 
 
-def task_of(shard: int) -> ShardTask:
+def task_of(shard):
     return replace(TASK, shard=shard, begin=shard * 10, end=shard * 10 + 10)
 
 
-def written(path: Path, *, num_shards: int = 3) -> None:
+def written(path, *, num_shards=3):
     ledger = Ledger(str(path))
     for shard in range(num_shards):
         ledger.record_shard(task_of(shard), result_of(shard))
@@ -43,7 +37,7 @@ def written(path: Path, *, num_shards: int = 3) -> None:
     ledger.close()
 
 
-def test_ledger_gives_back_what_was_recorded(tmp_path: Path) -> None:
+def test_ledger_gives_back_what_was_recorded(tmp_path):
     written(tmp_path / "ledger")
     ledger = Ledger(str(tmp_path / "ledger"))
     assert [ledger.shard(task_of(n)) for n in range(4)] == [result_of(0), result_of(1), result_of(2), None]
@@ -57,13 +51,11 @@ def test_ledger_gives_back_what_was_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stopped_at", "is_kept"), [("write", False), ("fsync", True)])
-def test_who_is_stopped_while_recording_knows_what_is_on_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: str, is_kept: bool
-) -> None:
+def test_who_is_stopped_while_recording_knows_what_is_on_file(tmp_path, monkeypatch, stopped_at, is_kept):
     ledger = Ledger(str(tmp_path / "ledger"))
     done = RangeResult(number=4, block_digests=("aa", "bb"))
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(FileJournal, "sync_seconds", 0.0)
@@ -90,7 +82,7 @@ def test_who_is_stopped_while_recording_knows_what_is_on_file(
     {"pieces": (replace(PIECE, identity="shards/another-attempt.bin"),)},
     {"pieces": (replace(PIECE, offset=8),)},
 ], ids=["another plan", "another place", "a shard made again", "other bytes of it"])  # fmt: skip
-def test_range_counts_only_for_what_it_was_made_of(tmp_path: Path, changed: dict[str, Any]) -> None:
+def test_range_counts_only_for_what_it_was_made_of(tmp_path, changed):
     written(tmp_path / "ledger")
     ledger = Ledger(str(tmp_path / "ledger"))
     assert ledger.range(replace(RANGE, **changed)) is None
@@ -99,7 +91,7 @@ def test_range_counts_only_for_what_it_was_made_of(tmp_path: Path, changed: dict
     ledger.close()
 
 
-def test_file_that_is_made_again_has_no_ranges(tmp_path: Path) -> None:
+def test_file_that_is_made_again_has_no_ranges(tmp_path):
     written(tmp_path / "ledger")
     ledger = Ledger(str(tmp_path / "ledger"))
     other = replace(RANGE, output="/out/y.bin.id.partial")
@@ -114,7 +106,7 @@ def test_file_that_is_made_again_has_no_ranges(tmp_path: Path) -> None:
     again.close()
 
 
-def test_ledger_finds_a_shard_whose_number_moved(tmp_path: Path) -> None:
+def test_ledger_finds_a_shard_whose_number_moved(tmp_path):
     """Added inputs move the numbers of later shards; what a shard reads is what it is known by."""
     written(tmp_path / "ledger")
     ledger = Ledger(str(tmp_path / "ledger"))
@@ -124,7 +116,7 @@ def test_ledger_finds_a_shard_whose_number_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 10, 100, 300])
-def test_ledger_forgets_only_a_torn_line(tmp_path: Path, lost: int) -> None:
+def test_ledger_forgets_only_a_torn_line(tmp_path, lost):
     written(tmp_path / "ledger")
     data = (tmp_path / "ledger").read_bytes()
     (tmp_path / "ledger").write_bytes(data[:-lost])
@@ -138,7 +130,7 @@ def test_ledger_forgets_only_a_torn_line(tmp_path: Path, lost: int) -> None:
 
 
 @given(place=st.integers(0, 10**6), value=st.integers(0, 255))
-def test_damaged_line_is_as_if_never_written(tmp_path_factory: pytest.TempPathFactory, place: int, value: int) -> None:
+def test_damaged_line_is_as_if_never_written(tmp_path_factory, place, value):
     path = tmp_path_factory.mktemp("ledger") / "ledger"
     written(path)
     data = bytearray(path.read_bytes())

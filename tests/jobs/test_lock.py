@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -9,17 +7,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import dsindex.store.lock
 from dsindex.errors import OutputError, PlanError
 from dsindex.store.lock import LEASE_SECONDS, hold_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
 HOLD = """\
 import sys, time
@@ -30,17 +23,17 @@ with hold_lock(sys.argv[1], what="out/x"):
 """
 
 
-def hold(path: Path) -> AbstractContextManager[None]:
+def hold(path):
     return hold_lock(str(path), what="out/x")
 
 
-def age(path: Path, seconds: float) -> None:
+def age(path, seconds):
     """Make the last heartbeat that old."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
 
-def holder(path: Path, *inside: str) -> subprocess.Popen[str]:
+def holder(path, *inside):
     """Another process that holds the lock, `inside` of a command that starts it."""
     root = Path(__file__).parents[2]
     program = [*inside, sys.executable, "-c", HOLD, str(path)]
@@ -50,7 +43,7 @@ def holder(path: Path, *inside: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
+def test_lock_is_held_once_and_given_back(tmp_path):
     path = tmp_path / "owner.json"
     with hold(path):
         assert json.loads(path.read_bytes())["pid"] == os.getpid()
@@ -60,10 +53,10 @@ def test_lock_is_held_once_and_given_back(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
+def test_lock_is_given_back_after_an_error(tmp_path):
     path = tmp_path / "owner.json"
 
-    def interrupted() -> None:
+    def interrupted():
         with hold(path):
             assert path.exists()
             raise KeyboardInterrupt
@@ -73,7 +66,7 @@ def test_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_living_owner_is_named_and_a_dead_one_taken_over_at_once(tmp_path: Path) -> None:
+def test_living_owner_is_named_and_a_dead_one_taken_over_at_once(tmp_path):
     path = tmp_path / "owner.json"
     with holder(path) as process:
         with pytest.raises(PlanError, match=rf"another driver \(process {process.pid} on .*wait for it"):
@@ -86,7 +79,7 @@ def test_living_owner_is_named_and_a_dead_one_taken_over_at_once(tmp_path: Path)
     assert os.listdir(tmp_path) == []
 
 
-def test_process_id_that_was_given_again_is_no_owner(tmp_path: Path) -> None:
+def test_process_id_that_was_given_again_is_no_owner(tmp_path):
     """The same number with another start time is another process."""
     path = tmp_path / "owner.json"
     other_owner(path, started="1")
@@ -95,7 +88,7 @@ def test_process_id_that_was_given_again_is_no_owner(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def other_owner(path: Path, **change: object) -> None:
+def other_owner(path, **change):
     """Put the lock there of a driver that differs from this one."""
     with hold(path):
         own = json.loads(path.read_bytes())
@@ -106,7 +99,7 @@ def other_owner(path: Path, **change: object) -> None:
     {"host": "elsewhere", "boot": "another"}, {"boot": "another", "started": "1"}, {"boot": None, "started": "1"},
     {"pid_namespace": "pid:[1]", "started": "1"}, {"pid_namespace": None, "started": "1"}, {"started": None},
 ], ids=["host", "boot", "no boot", "container", "no /proc", "no start"])  # fmt: skip
-def test_owner_whose_process_cannot_be_seen_has_a_lease(tmp_path: Path, change: dict[str, object]) -> None:
+def test_owner_whose_process_cannot_be_seen_has_a_lease(tmp_path, change):
     path = tmp_path / "owner.json"
     other_owner(path, **change)
     lapses = "owner.json: another driver .process .* on .* works on out/x; wait .*; if .*, its lock lapses in"
@@ -120,7 +113,7 @@ def test_owner_whose_process_cannot_be_seen_has_a_lease(tmp_path: Path, change: 
     assert os.listdir(tmp_path) == []
 
 
-def test_lease_of_a_time_in_the_future_begins_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_of_a_time_in_the_future_begins_now(tmp_path, monkeypatch):
     path = tmp_path / "owner.json"
     other_owner(path, host="elsewhere", boot="another")
     age(path, -98_012_167)
@@ -133,7 +126,7 @@ def test_lease_of_a_time_in_the_future_begins_now(tmp_path: Path, monkeypatch: p
         assert json.loads(path.read_bytes())["token"] != "other"
 
 
-def test_lease_is_measured_by_the_clock_that_stamps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_measured_by_the_clock_that_stamps_the_file(tmp_path, monkeypatch):
     path = tmp_path / "owner.json"
     other_owner(path, host="elsewhere", boot="another")
     monkeypatch.setattr("dsindex.store.lock.time.time", lambda: 4e9)  # this host's clock is wrong
@@ -149,7 +142,7 @@ def test_lease_is_measured_by_the_clock_that_stamps_the_file(tmp_path: Path, mon
         assert json.loads(path.read_bytes())["token"] != "other"
 
 
-def test_process_that_proc_hides_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_proc_hides_is_not_taken_for_dead(tmp_path, monkeypatch):
     path = tmp_path / "owner.json"
     other_owner(path, pid=1)
     monkeypatch.setattr(dsindex.store.lock, "_start_time", lambda pid: None if pid == 1 else "5")
@@ -158,7 +151,7 @@ def test_process_that_proc_hides_is_not_taken_for_dead(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("own_proc", [True, False], ids=["own /proc", "the host's /proc"])
-def test_owner_in_another_container_is_not_taken_for_dead(tmp_path: Path, own_proc: bool) -> None:
+def test_owner_in_another_container_is_not_taken_for_dead(tmp_path, own_proc):
     """Its hostname and boot are this host's; its process id is another process's here, or none's."""
     path = tmp_path / "owner.json"
     container = ["unshare", "--pid", "--fork", "--kill-child", *(["--mount-proc"] if own_proc else [])]
@@ -183,7 +176,7 @@ def test_owner_in_another_container_is_not_taken_for_dead(tmp_path: Path, own_pr
         assert json.loads(path.read_bytes())["pid"] == os.getpid()
 
 
-def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_is_renewed(tmp_path, monkeypatch):
     monkeypatch.setattr(dsindex.store.lock, "HEARTBEAT_SECONDS", 0.01)
     path = tmp_path / "owner.json"
     with hold(path):
@@ -194,7 +187,7 @@ def test_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             time.sleep(0.01)
 
 
-def test_lock_that_somebody_took_is_left_to_him(tmp_path: Path) -> None:
+def test_lock_that_somebody_took_is_left_to_him(tmp_path):
     """A driver that was frozen past its lease must not remove its successor's lock, nor keep it alive."""
     path = tmp_path / "owner.json"
     for replace in (True, False):
@@ -207,7 +200,7 @@ def test_lock_that_somebody_took_is_left_to_him(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(200)], ids=["empty", "zeros"])
-def test_lock_that_was_cut_off_while_it_was_written_has_a_lease(tmp_path: Path, content: bytes) -> None:
+def test_lock_that_was_cut_off_while_it_was_written_has_a_lease(tmp_path, content):
     """Its owner may be about to write it; zeros are what a power cut leaves."""
     path = tmp_path / "owner.json"
     path.write_bytes(content)
@@ -224,7 +217,7 @@ def test_lock_that_was_cut_off_while_it_was_written_has_a_lease(tmp_path: Path, 
     [b"{", b"[1]", b'{"host": 7}', b"\xff" * 9000, b"my notes"],
     ids=["cut off", "list", "not ours", "bytes", "text"],
 )
-def test_file_that_is_no_lock_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_lock_is_refused_and_kept(tmp_path, content):
     path = tmp_path / "owner.json"
     path.write_bytes(content)
     for seconds in (0, 1000):
@@ -240,7 +233,7 @@ def test_file_that_is_no_lock_is_refused_and_kept(tmp_path: Path, content: bytes
     (lambda path: path.mkdir(), "a folder"),
     (lambda path: os.mkfifo(path), "a pipe, socket or device"),
 ], ids=["link", "dangling link", "folder", "pipe"])  # fmt: skip
-def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, make: Callable[[Path], object], named: str) -> None:
+def test_what_is_no_file_is_refused_and_kept(tmp_path, make, named):
     path = tmp_path / "owner.json"
     (tmp_path / "notes").write_text('{"host": "a", "pid": 1, "token": "b"}')
     age(tmp_path / "notes", 1000)
@@ -252,8 +245,8 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, make: Callable[[Pat
     assert (tmp_path / "notes").read_text() == '{"host": "a", "pid": 1, "token": "b"}'
 
 
-def test_lock_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_descriptor: int, _data: bytes) -> int:
+def test_lock_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def full(_descriptor, _data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = tmp_path / "owner.json"
@@ -265,14 +258,14 @@ def test_lock_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch:
         hold(tmp_path / "nowhere" / "owner.json").__enter__()
 
 
-def test_one_of_many_takes_a_dead_lock_over(tmp_path: Path) -> None:
+def test_one_of_many_takes_a_dead_lock_over(tmp_path):
     path = tmp_path / "owner.json"
     with hold(path):
         dead = {**json.loads(path.read_bytes()), "started": "1"}
     for _ in range(40):
         path.write_text(json.dumps(dead))
 
-        def attempt(_number: int) -> object:
+        def attempt(_number):
             lock = hold(path)
             try:
                 lock.__enter__()

@@ -1,7 +1,5 @@
 """Commands of preprocess_data.py: one word changed, they run, and every flag is taken, named or refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,9 +19,6 @@ from dsindex.options.megatron_flags import REFUSED, WITHOUT_EFFECT, take_megatro
 from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, tekken_file, tiktoken_file
 from tests.support.golden import GOLDEN, TOKENIZERS
 from tests.support.hub_cache import COMMIT, put_in_cache
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 QUICKSTART = """\
 python tools/preprocess_data.py \\
@@ -49,9 +43,7 @@ python tools/preprocess_data_fast.py \\
 TEXTS = [json.loads(line)["text"] for line in (GOLDEN / "docs.jsonl").read_bytes().split(b"\n")[:40]]
 
 
-def run(
-    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(folder, *arguments, environment=None):
     command = [sys.executable, "-m", "dsindex", *arguments]
     path = str(Path(__file__).parents[2])
     values = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **(environment or {})}
@@ -59,18 +51,18 @@ def run(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     return tmp_path
 
 
-def tokens_of(folder: Path, prefix: str = "processed_data") -> list[list[int]]:
+def tokens_of(folder, prefix="processed_data"):
     dataset = IndexedDataset(str(folder / f"{prefix}_text_document"))
     return [dataset[number].tolist() for number in range(len(dataset))]
 
 
 @pytest.mark.parametrize("command", [QUICKSTART, FAST], ids=["quickstart", "fast"])
-def test_documented_command_runs_with_one_word_changed(folder: Path, command: str) -> None:
+def test_documented_command_runs_with_one_word_changed(folder, command):
     words = shlex.split(command.replace("\\\n", "").replace("/path/to/tokenizer.model", str(TOKENIZERS["plain"])))
     done = run(folder, "build", *words[2:])
     assert done.returncode == 0, done.stderr
@@ -84,7 +76,7 @@ def test_documented_command_runs_with_one_word_changed(folder: Path, command: st
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["Llama2Tokenizer", "GPTSentencePieceTokenizer", None])
-def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind: str | None) -> None:
+def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, kind):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model("llama2"))
     typed = [] if kind is None else ["--tokenizer-type", kind]
     done = run(
@@ -114,9 +106,7 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder: Path, kind:
      ["--tokenizer-type", "TikTokenizer", "--vocab-size", "560", "--tiktoken-num-special-tokens", "9"],
      {"vocab_size": 560, "tiktoken_num_special_tokens": 9}),
 ], ids=["cl100k", "llama3", "tekken", "megatron"])  # fmt: skip
-def test_ranks_are_found_again_by_verify(
-    folder: Path, name: str, content: bytes, flags: list[str], options: dict[str, Any] | None
-) -> None:
+def test_ranks_are_found_again_by_verify(folder, name, content, flags, options):
     (folder / name).write_bytes(content)
     base = ["--input", "data.jsonl", "--output-prefix", "processed_data", "--tokenizer-model", name, "--append-eod"]
     done = run(folder, "build", *base, *flags)
@@ -129,7 +119,7 @@ def test_ranks_are_found_again_by_verify(
 
 
 @pytest.mark.exhaustive
-def test_gpt2_files_take_the_place_of_the_model(folder: Path) -> None:
+def test_gpt2_files_take_the_place_of_the_model(folder):
     model = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
     (folder / "gpt2-vocab.json").write_text(json.dumps(model["vocab"]))
     lines = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
@@ -146,7 +136,7 @@ def test_gpt2_files_take_the_place_of_the_model(folder: Path) -> None:
     assert "expected --vocab-file and --merge-file together" in half.stderr
 
 
-def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder: Path) -> None:
+def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder):
     files = {path.name: path.read_bytes() for path in TOKENIZERS["gpt2"].iterdir() if path.is_file()}
     put_in_cache(folder / "hf", "gpt2", files)
     base = ["build", "--input", "data.jsonl", "--append-eod", "--tokenizer-type", "GPT2BPETokenizer"]
@@ -164,12 +154,12 @@ def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_flags_say_what_to_do(name: str) -> None:
+def test_refused_flags_say_what_to_do(name):
     with pytest.raises(ValueError, match=re.escape(f"--{name.replace('_', '-')}: {REFUSED[name][1]}")):
         take_megatron_flags({name: 1})
 
 
-def test_refused_flag_is_a_usage_error(folder: Path) -> None:
+def test_refused_flag_is_a_usage_error(folder):
     done = run(
         folder, "plan", "--input", "data.jsonl", "--output-prefix", "o", "--tokenizer-model", "x", "--split-sent"
     )
@@ -177,8 +167,8 @@ def test_refused_flag_is_a_usage_error(folder: Path) -> None:
     assert done.stderr.strip() == f"dsindex plan: --split-sentences: {REFUSED['split_sentences'][1]}"
 
 
-def test_flags_without_effect_are_named_once() -> None:
-    merged: dict[str, Any] = {name: 1 for name in WITHOUT_EFFECT if name != "dataset_impl"}
+def test_flags_without_effect_are_named_once():
+    merged = {name: 1 for name in WITHOUT_EFFECT if name != "dataset_impl"}
     merged |= {"input": ["a"], "dataset_impl": "mmap", "tokenizer_type": "Llama2Tokenizer", "vocab_size": 32000}
     note = take_megatron_flags(merged) or ""
     assert merged == {"input": ["a"], "tokenizer_type": "Llama2Tokenizer"}
@@ -187,7 +177,7 @@ def test_flags_without_effect_are_named_once() -> None:
     assert take_megatron_flags(merged) is None
 
 
-def test_size_of_the_vocabulary_counts_for_ranks_only() -> None:
+def test_size_of_the_vocabulary_counts_for_ranks_only():
     merged = {"tokenizer_type": "TikTokenizer", "vocab_size": 560}
     assert take_megatron_flags(merged) is None
     assert merged["vocab_size"] == 560
@@ -201,7 +191,7 @@ def test_size_of_the_vocabulary_counts_for_ranks_only() -> None:
     ("SFTTokenizer", "use `dsindex instruct`"),
     ("Gpt2", "got 'Gpt2'"),
 ])  # fmt: skip
-def test_other_types_are_refused_with_a_reason(kind: str, message: str) -> None:
+def test_other_types_are_refused_with_a_reason(kind, message):
     with pytest.raises(UsageError, match=f"^--tokenizer-type: expected one of HuggingFaceTokenizer, .*{message}"):
         validated({"input": ["a"], "output_prefix": "o", "tokenizer_model": "t", "tokenizer_type": kind}, BuildConfig)
 
@@ -209,7 +199,7 @@ def test_other_types_are_refused_with_a_reason(kind: str, message: str) -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["tokenizer.model", "cl100k_base.tiktoken"])
 @pytest.mark.parametrize("kind", ["instruct", "pack"])
-def test_jobs_for_other_formats_say_so(folder: Path, kind: str, name: str) -> None:
+def test_jobs_for_other_formats_say_so(folder, kind, name):
     content = sentencepiece_model("llama2") if name == "tokenizer.model" else tiktoken_file()
     (folder / name).write_bytes(content)
     (folder / "chat.yaml").write_text("chat_template: chatml\n")
@@ -219,7 +209,7 @@ def test_jobs_for_other_formats_say_so(folder: Path, kind: str, name: str) -> No
     assert f"{name}: expected a tokenizer.json, got a tokenizer of" in done.stderr
 
 
-def test_engine_can_be_the_reference(folder: Path) -> None:
+def test_engine_can_be_the_reference(folder):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
     base = ["build", "--input", "data.jsonl", "--tokenizer-model", "tokenizer.model", "--output-prefix"]
     assert run(folder, *base, "processed_data").returncode == 0

@@ -1,27 +1,21 @@
-from __future__ import annotations
-
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.options.merge import MergeConfig
-from tests.support.golden import GOLDEN_SETS, OWN, GoldenSet
+from tests.support.golden import GOLDEN_SETS, OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def merge_into(prefix: Path, inputs: tuple[str, ...], **options: Any) -> MergeConfig:
+def merge_into(prefix, inputs, **options):
     return MergeConfig(**{"input": inputs, "output_prefix": str(prefix), "executor": "local", "workers": 2, **options})
 
 
 @pytest.mark.parametrize("golden", GOLDEN_SETS, ids=lambda golden: golden.name)
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_merge_equals_megatron(golden: GoldenSet, executor: str, tmp_path: Path) -> None:
+def test_merge_equals_megatron(golden, executor, tmp_path):
     # Megatron's order is that of the names; the suffix may be typed, as a shell completes it.
     inputs = tuple(
         f"{prefix}{suffix}" for prefix, suffix in zip(golden.merge_inputs, ("", ".bin", ".idx"), strict=True)
@@ -34,7 +28,7 @@ def test_merge_equals_megatron(golden: GoldenSet, executor: str, tmp_path: Path)
     assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx", "m.manifest.json", "m.progress.json"]
 
 
-def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path: Path) -> None:
+def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):
     inputs = tuple(map(str, OWN.merge_inputs))
     run_config(merge_into(tmp_path / "m", inputs))
     assert run_config(merge_into(tmp_path / "m", inputs)).already_complete
@@ -45,7 +39,7 @@ def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path: 
     assert not run_config(merge_into(tmp_path / "m", inputs[:2], fresh=True)).already_complete
 
 
-def test_merge_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+def test_merge_refuses_what_makes_no_sense(tmp_path):
     source = OWN.merge_inputs[0]
     for suffix in ("bin", "idx"):
         shutil.copy(source.with_name(f"{source.name}.{suffix}"), tmp_path / f"a.{suffix}")

@@ -1,11 +1,8 @@
 """Merged datasets: their tokenizer is recorded, and their documents are traced into what they were merged from."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,12 +14,9 @@ from dsindex.errors import FormatError
 from tests.jobs.test_trace import trace
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from tests.jobs.conftest import Cli
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Datasets a and b, inner merged of b and a, and outer of a and inner, with an index cache."""
     folder = tmp_path_factory.mktemp("merged")
     lines = Path(OWN.docs).read_bytes().splitlines(keepends=True)
@@ -45,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(folder: Path, tmp_path: Path) -> Path:
+def copy(folder, tmp_path):
     """A copy, whose manifests name its own files."""
     shutil.copytree(folder, tmp_path / "copy")
     for path in (tmp_path / "copy").glob("*.manifest.json"):
@@ -53,13 +47,13 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def expected_origin(folder: Path, document: int) -> tuple[str, int, str, int]:
+def expected_origin(folder, document):
     """Part, document in it, input and line of a document of outer: those of a, then of b, then of a again."""
     name, own = ("a", document) if document < 20 else ("b", document - 20) if document < 35 else ("a", document - 35)
     return str(folder / f"{name}_text_document"), own, str(folder / f"{name}.jsonl"), own + (1 if name == "a" else 2)
 
 
-def test_shared_tokenizer_is_recorded(folder: Path) -> None:
+def test_shared_tokenizer_is_recorded(folder):
     own, merged = (read_manifest(str(folder / name)) for name in ("a_text_document", "outer"))
     assert own is not None
     assert merged is not None
@@ -70,7 +64,7 @@ def test_shared_tokenizer_is_recorded(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["none", "another", "stale", "damaged"])
-def test_tokenizer_that_is_not_shared_is_not_recorded(copy: Path, change: str) -> None:
+def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
     path = copy / "b_text_document.manifest.json"
     manifest = json.loads(path.read_text())
     if change == "none":
@@ -86,7 +80,7 @@ def test_tokenizer_that_is_not_shared_is_not_recorded(copy: Path, change: str) -
     assert merged.content.tokenizer is None
 
 
-def test_samples_are_traced_into_parts_of_parts(folder: Path, cli: Cli) -> None:
+def test_samples_are_traced_into_parts_of_parts(folder, cli):
     samples = len(dsindex.open(str(folder / "cache")))
     report = trace(cli, folder / "cache", "--sample", *range(samples), "--text-tokens", 4)
     assert report["notes"] == []
@@ -99,7 +93,7 @@ def test_samples_are_traced_into_parts_of_parts(folder: Path, cli: Cli) -> None:
     assert len(seen) > 40  # some texts are empty, and the last tokens make no sample
 
 
-def test_line_leads_to_all_its_copies(folder: Path, cli: Cli) -> None:
+def test_line_leads_to_all_its_copies(folder, cli):
     found = trace(cli, folder / "cache", "--line", f"{folder / 'a.jsonl'}:3")["documents"]
     assert [document["document"] for document in found] == [2, 37]
     assert [document["part"]["document"] for document in found] == [2, 2]
@@ -110,13 +104,13 @@ def test_line_leads_to_all_its_copies(folder: Path, cli: Cli) -> None:
     assert origin in cli(["trace", str(folder / "cache"), "--document", "37"]).out
 
 
-def test_inspect_names_the_part_and_the_line(folder: Path, cli: Cli) -> None:
+def test_inspect_names_the_part_and_the_line(folder, cli):
     shown = cli(["inspect", str(folder / "outer"), "--document", "21", "--tokens", "3"]).out
     assert f", document 1 of {folder / 'b_text_document'}, {folder / 'b.jsonl'}, line 3\n" in shown
     assert "note:" not in shown
 
 
-def test_part_without_provenance_is_named(copy: Path, cli: Cli) -> None:
+def test_part_without_provenance_is_named(copy, cli):
     (copy / "b_text_document.provenance.parquet").unlink()
     words = [copy / "cache", "--prefix", copy / "outer", "--document"]
     unknown, known = (trace(cli, *words, number) for number in (21, 3))
@@ -128,7 +122,7 @@ def test_part_without_provenance_is_named(copy: Path, cli: Cli) -> None:
     assert f"document 1 of {copy / 'b_text_document'}\n" in shown
 
 
-def test_part_that_was_built_again_is_a_note(copy: Path) -> None:
+def test_part_that_was_built_again_is_a_note(copy):
     shutil.copy(copy / "a_text_document.provenance.parquet", copy / "b_text_document.provenance.parquet")
     [origin, other], notes = find_document_origins(str(copy / "outer"), 55, [22, 0])
     assert origin.source is None
@@ -137,7 +131,7 @@ def test_part_that_was_built_again_is_a_note(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["count", "itself"])
-def test_manifests_that_cannot_be_are_refused(copy: Path, damage: str) -> None:
+def test_manifests_that_cannot_be_are_refused(copy, damage):
     path = copy / "inner.manifest.json"
     manifest = json.loads(path.read_text())
     if damage == "count":

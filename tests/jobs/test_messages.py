@@ -1,10 +1,7 @@
 """What a person sees: one sentence, the right exit code, nothing under a final name."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,22 +10,17 @@ from dsindex.errors import OutputError
 from tests.support.golden import OWN
 from tests.support.text_tokenizers import word_piece
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli, Shown
-
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
 
-def write(path: Path, data: bytes) -> str:
+def write(path, data):
     path.write_bytes(data)
     return str(path)
 
 
 GOOD = b'{"text": "good"}\n'
 
-BAD_INPUT: dict[str, tuple[bytes, str]] = {
+BAD_INPUT = {
     "not JSON": (GOOD + b'{"text": "x" y}\n', r"in\.jsonl, line 2: .*column 14"),
     "not an object": (GOOD * 3 + b"[1]\n", r"in\.jsonl, line 4: .*object"),
     "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body"),
@@ -44,28 +36,26 @@ BAD_INPUT: dict[str, tuple[bytes, str]] = {
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(("data", "message"), BAD_INPUT.values(), ids=BAD_INPUT)
 @pytest.mark.parametrize("shard_size", ["8B", "64MiB"])
-def test_bad_input_is_named_by_file_and_line(
-    tmp_path: Path, cli: Cli, data: bytes, message: str, shard_size: str
-) -> None:
+def test_bad_input_is_named_by_file_and_line(tmp_path, cli, data, message, shard_size):
     arguments = ["build", "--input", write(tmp_path / "in.jsonl", data), *TOKENIZER]
     shown = cli([*arguments, "--output-prefix", str(tmp_path / "out" / "x"), "--shard-size", shard_size], 1)
     assert_one_sentence(shown, message)
     assert_nothing_published(tmp_path / "out")
 
 
-def assert_one_sentence(printed: Shown, message: str) -> None:
+def assert_one_sentence(printed, message):
     shown = printed.err.strip().splitlines()
     assert re.search(message, shown[-1]), shown[-1]
     assert shown[-1].startswith("dsindex ")
     assert not any("Traceback" in line for line in shown)
 
 
-def assert_nothing_published(folder: Path) -> None:
+def assert_nothing_published(folder):
     names = os.listdir(folder) if folder.exists() else []
     assert not [name for name in names if name.endswith((".bin", ".idx", "manifest.json", ".parquet"))]
 
 
-def case(message: str, *arguments: str, code: int = 1) -> Any:
+def case(message, *arguments, code=1):
     return pytest.param(arguments, message, code)
 
 
@@ -97,9 +87,7 @@ def case(message: str, *arguments: str, code: int = 1) -> Any:
         case(r"build\.yaml: cannot be read", "--config", "{tmp}/build.yaml", code=1),
     ],
 )
-def test_wrong_options_and_places_are_named(
-    tmp_path: Path, cli: Cli, arguments: tuple[str, ...], message: str, code: int
-) -> None:
+def test_wrong_options_and_places_are_named(tmp_path, cli, arguments, message, code):
     places = {
         "tmp": str(tmp_path),
         "good": write(tmp_path / "good.jsonl", GOOD),
@@ -116,13 +104,13 @@ def test_wrong_options_and_places_are_named(
 
 @pytest.mark.parametrize("prefix", [".", "out/", "out/.."])
 @pytest.mark.parametrize("command", ["build", "merge"])
-def test_prefix_without_a_name_is_refused(prefix: str, command: str, cli: Cli) -> None:
+def test_prefix_without_a_name_is_refused(prefix, command, cli):
     shown = cli([command, "--input", "x", "--output-prefix", prefix], 2)
     assert_one_sentence(shown, f"--output-prefix: expected a path .* got '{prefix}'")
 
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
-def test_file_in_the_place_of_the_work_folder_is_named(tmp_path: Path, cli: Cli, below: str) -> None:
+def test_file_in_the_place_of_the_work_folder_is_named(tmp_path, cli, below):
     good = write(tmp_path / "good.jsonl", GOOD)
     given = ["--work-dir", good + below, "--output-prefix", str(tmp_path / "x")]
     shown = cli(["build", "--input", good, *TOKENIZER, *given], 1)
@@ -130,7 +118,7 @@ def test_file_in_the_place_of_the_work_folder_is_named(tmp_path: Path, cli: Cli,
     assert (tmp_path / "good.jsonl").read_bytes() == GOOD
 
 
-def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, cli: Cli) -> None:
+def test_values_of_a_file_are_explained_in_sentences(tmp_path, cli):
     values = {
         "workers: four": "--workers: expected an integer, got 'four'",
         "shard_deadline: [1]": "--shard-deadline: expected a number, got [1]",
@@ -163,9 +151,7 @@ def test_values_of_a_file_are_explained_in_sentences(tmp_path: Path, cli: Cli) -
     (["instruct", "template.yaml"], 1, "none.jinja: the chat template cannot be read (No such file or directory)"),
     (["instruct", "date.yaml"], 1, "template_date: expected a date such as 2026-01-31, got 'x'"),
 ], ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "")  # fmt: skip
-def test_messages_are_sentences_about_what_was_given(
-    words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_messages_are_sentences_about_what_was_given(words, code, message, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     job = f"job: {{input: [x], tokenizer_model: {OWN.plain_tokenizer}, output_prefix: x}}"
     (tmp_path / "empty.yaml").write_text(f"input: ['']\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: x\n")
@@ -175,7 +161,7 @@ def test_messages_are_sentences_about_what_was_given(
     assert message in cli(words, code).err.splitlines()[-1]
 
 
-def test_small_builds_are_told_in_small_units(tmp_path: Path, cli: Cli) -> None:
+def test_small_builds_are_told_in_small_units(tmp_path, cli):
     good = write(tmp_path / "good.jsonl", GOOD)
     shown = cli(["build", "--input", good, *TOKENIZER, "--output-prefix", str(tmp_path / "x")])
     assert f"{len(GOOD)} B of input" in shown.out
@@ -186,7 +172,7 @@ def test_small_builds_are_told_in_small_units(tmp_path: Path, cli: Cli) -> None:
     assert "e-0" not in shown.out + shown.err
 
 
-def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path: Path, cli: Cli) -> None:
+def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli):
     good = write(tmp_path / "good.jsonl", GOOD)
     tokenizer = write(tmp_path / "tokenizer.json", word_piece())
     given = ["build", "--input", good, good, "--tokenizer-model", tokenizer, "--output-prefix", str(tmp_path / "x")]
@@ -199,7 +185,7 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path: Path
     assert "which takes" not in cli([*given, "--fresh", "--engine", "reference"]).err
 
 
-def test_too_little_room_is_said_before_work_starts(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 10)
     shown = cli(["build", "--input", str(OWN.docs), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")], 1)
     assert_one_sentence(shown, r"kB are needed for shards and output, 0\.01 kB are free; make room")
@@ -211,10 +197,8 @@ def test_too_little_room_is_said_before_work_starts(tmp_path: Path, cli: Cli, mo
     (OutputError("full"), 1, "dsindex build: full"),
     (ZeroDivisionError("division"), 1, "internal error: ZeroDivisionError.*--debug"),
 ], ids=["Ctrl-C", "ours", "fault"])  # fmt: skip
-def test_how_a_build_ends(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
-) -> None:
-    def fail(*_: object, **__: object) -> None:
+def test_how_a_build_ends(tmp_path, cli, monkeypatch, error, code, message):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr("dsindex.jobs.build.run_build", fail)
@@ -222,7 +206,7 @@ def test_how_a_build_ends(
     assert_one_sentence(shown, message)
 
 
-def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> None:
+def test_config_file_and_flags_are_two_spellings(tmp_path, cli):
     config = tmp_path / "build.yaml"
     config.write_text(
         f"input: {OWN.docs}\ntokenizer_model: {OWN.plain_tokenizer}\nappend-eod: true\n"
@@ -243,7 +227,7 @@ def test_config_file_and_flags_are_two_spellings(tmp_path: Path, cli: Cli) -> No
     ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
     ("a: &a [*a]\n", r"c\.yaml, line 1: expected a finite value", 1),
 ], ids=["syntax", "list", "unknown", "key-twice", "two-spellings", "endless"])  # fmt: skip
-def test_wrong_config_files_are_named(tmp_path: Path, cli: Cli, text: str, message: str, code: int) -> None:
+def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
     (tmp_path / "c.yaml").write_text(text)
     assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)
 
@@ -258,18 +242,18 @@ UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'
 @pytest.mark.parametrize(
     "words", [["build", "--config"], ["pack"], ["pack", "--config"], ["instruct"], ["index", "--config"]]
 )
-def test_no_configuration_hangs_a_command(tmp_path: Path, cli: Cli, words: list[str], text: str) -> None:
+def test_no_configuration_hangs_a_command(tmp_path, cli, words, text):
     (tmp_path / "c.yaml").write_text(text)
     message = r"c\.yaml, line \d+: expected (a finite value|at most)"
     assert_one_sentence(cli([*words, str(tmp_path / "c.yaml")], 1), message)
 
 
-def test_help_teaches(cli: Cli) -> None:
+def test_help_teaches(cli):
     assert "dsindex build --input" in cli([], 2).out
     assert "--append-eod" in cli(["build", "--help"]).out
 
 
-def test_mended_input_is_no_other_plan_where_nothing_was_done(tmp_path: Path, cli: Cli) -> None:
+def test_mended_input_is_no_other_plan_where_nothing_was_done(tmp_path, cli):
     """A first shard that fails leaves nothing to continue; with finished shards a changed input is refused."""
     path = tmp_path / "in.jsonl"
     arguments = ["build", "--input", str(path), *TOKENIZER, "--output-prefix", str(tmp_path / "out" / "x")]

@@ -1,10 +1,7 @@
 """`dsindex mix`: the plan, Megatron's file, the comparison with caches, and refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,21 +15,21 @@ from tests.support.golden import GOLDEN
 
 
 @pytest.fixture(autouse=True)
-def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def datasets(tmp_path, monkeypatch):
     """Three datasets of 10 documents with 1000, 500 and 100 tokens, in the working folder."""
     monkeypatch.chdir(tmp_path)
     for name, length in {"web": 100, "books": 50, "code": 10}.items():
         write_dataset(tmp_path / name, [[[1] * length] for _ in range(10)])
 
 
-def run(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def run(words, capsys):
     code = main(["mix", *words.split()])
     return code, *capsys.readouterr()
 
 
-def plan(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def plan(words, capsys):
     code, out, _ = run(f"{words} --json", capsys)
-    shown: dict[str, Any] = json.loads(out)
+    shown = json.loads(out)
     assert code == (0 if shown["ok"] else 1)
     return shown
 
@@ -40,7 +37,7 @@ def plan(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 JOB = "--seq-length 10 --split 1"
 
 
-def test_plan_shows_what_is_drawn_and_the_blend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_shows_what_is_drawn_and_the_blend(capsys):
     code, out, _ = run(f"web books=2epochs code=20% --tokens 3k --global-batch-size 4 {JOB}", capsys)
     assert code == 0
     assert out == (
@@ -59,18 +56,18 @@ def test_plan_shows_what_is_drawn_and_the_blend(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_shares_are_of_the_train_split(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shares_are_of_the_train_split(capsys):
     shown = plan("web books --seq-length 10 --split 80,20", capsys)
     assert [source["tokens"] for source in shown["datasets"]] == [800, 400]
 
 
-def test_length_of_the_run_is_given_as_megatron_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_length_of_the_run_is_given_as_megatron_has_it(capsys):
     by_iterations = plan(f"web books --train-iters 5 --global-batch-size 8 {JOB}", capsys)
     assert by_iterations["num_samples"] == plan(f"web books --train-samples 40 {JOB}", capsys)["num_samples"] == 40
     assert by_iterations["num_iterations"] == 5
 
 
-def test_weights_of_a_job_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_a_job_are_explained(capsys):
     shown = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}", capsys)
     assert [source["tokens_drawn"] for source in shown["datasets"]] == [600, 300]
     assert shown["data_path"] == ["2", "web", "1", "code"]
@@ -78,7 +75,7 @@ def test_weights_of_a_job_are_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert "their sum is 3, by which Megatron divides them, so 2 for web is 66.67% of the tokens" in warning
 
 
-def test_file_for_each_split_is_as_megatron_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_for_each_split_is_as_megatron_reads_it(capsys):
     words = "web=75% books=25% --seq-length 10 --per-split-data-args-path new/mix.json --valid-data-path code web"
     code, out, _ = run(words, capsys)
     assert code == 0
@@ -95,7 +92,7 @@ def test_file_for_each_split_is_as_megatron_reads_it(capsys: pytest.CaptureFixtu
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     """The caches of a job with 60% web and 40% books."""
     folder = tmp_path / "cache"
     (tmp_path / "identifiers.json").write_text('{"class": "T"}')
@@ -104,7 +101,7 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
-def check(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def check(words, capsys):
     capsys.readouterr()
     code, out, err = run(f"{words} --check --data-cache-path cache", capsys)
     return code, out + err
@@ -120,13 +117,13 @@ def check(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     ("web=60% books=40% --seq-length 10 --split 9,1", "FOUND: the caches were built with the split '1'"),
     (f"web=60% code=40% {JOB}", "got blends of other datasets only (web, books); check"),
 ])  # fmt: skip
-def test_check_compares_with_what_the_caches_draw(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_compares_with_what_the_caches_draw(words, message, capsys):
     code, shown = check(words, capsys)
     assert message in shown
     assert code == (0 if "draws what is intended" in message else 1)
 
 
-def test_check_finds_a_cache_of_other_data(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_a_cache_of_other_data(cache, tmp_path, capsys):
     write_dataset(tmp_path / "books", [[[1] * 51] for _ in range(11)])
     code, shown = check(f"web=60% books=40% {JOB}", capsys)
     assert (code, "FOUND: books: books.idx changed since the cache was built" in shown) == (1, True)
@@ -139,7 +136,7 @@ def test_check_finds_a_cache_of_other_data(cache: Path, tmp_path: Path, capsys: 
     assert (code, "FOUND: books: its cache was built from other data" in shown) == (1, True)
 
 
-def test_check_knows_caches_of_a_path_for_each_split(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_knows_caches_of_a_path_for_each_split(capsys):
     words = "--train-data-path 3 web 1 books --seq-length 10 --num-samples 40,0,0 --executor local --data-cache-path"
     Path("identifiers.json").write_text('{"class": "T"}')
     assert main(["index", *words.split(), "cache", "--tokenizer-identifiers", "identifiers.json"]) == 0
@@ -149,7 +146,7 @@ def test_check_knows_caches_of_a_path_for_each_split(capsys: pytest.CaptureFixtu
     assert (code, "built with datasets for each split, and so from another part" in shown) == (1, True)
 
 
-def test_check_compares_valid_and_test_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_compares_valid_and_test_too(tmp_path, capsys):
     (tmp_path / "identifiers.json").write_text('{"class": "T"}')
     job = "--seq-length 10 --num-samples 40,8,0 --tokenizer-identifiers identifiers.json --data-cache-path cache"
     for words in (
@@ -173,9 +170,7 @@ def test_check_compares_valid_and_test_too(tmp_path: Path, capsys: pytest.Captur
     [case for case in json.loads((GOLDEN / "gpt_index_cases.json").read_bytes()) if "blend" in case["name"]],
     ids=lambda case: case["name"],
 )
-def test_plan_of_a_blend_is_what_megatron_draws(
-    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
     monkeypatch.chdir(GOLDEN)
     weights = [str(weight) for weight in case.get("weights", [])]
     words = [word for pair in zip(weights, case["prefixes"], strict=True) for word in pair] if weights else None
@@ -194,7 +189,7 @@ def test_plan_of_a_blend_is_what_megatron_draws(
         assert abs(source["num_samples"] - drawn) <= 1
 
 
-def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_a_damaged_index(cache, capsys):
     [path] = cache.glob("*-BlendedDataset-train-dataset_index.npy")
     np.save(path, np.full(100, 7, np.int16))
     assert check(f"web=60% books=40% {JOB}", capsys)[1].startswith(f"dsindex mix: cache/{path.name}: expected datasets")
@@ -228,9 +223,7 @@ def test_check_names_a_damaged_index(cache: Path, capsys: pytest.CaptureFixture[
     ("web books --check --data-cache-path nowhere", 1, "nowhere: expected a folder with index caches"),
     ("web --per-split-data-args-path m.json --valid-data-path nope", 1, "nope.idx: no such file"),
 ])  # fmt: skip
-def test_wrong_use_is_one_sentence(
-    words: str, code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_use_is_one_sentence(words, code, message, tmp_path, capsys):
     write_dataset(tmp_path / "chat_text_document", [[[1, 2]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[1, 1]]], dtype=np.uint8)
     write_dataset(tmp_path / "floats", [[[1, 2]]], dtype=np.float32)
@@ -242,7 +235,7 @@ def test_wrong_use_is_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_mixture_in_python_and_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mixture_in_python_and_from_a_file(tmp_path, capsys):
     expected = plan(f"web=60% books=40% --tokens 2k {JOB}", capsys)
     mixed = dsindex.mix({Path("web"): "60%", "books": "40%"}, tokens="2k", seq_length=10, split="1")
     assert as_json(mixed) == expected
@@ -262,7 +255,7 @@ def test_mixture_in_python_and_from_a_file(tmp_path: Path, capsys: pytest.Captur
     assert "sources" in run(f"--config {file}", capsys)[2]
 
 
-def test_path_may_have_an_equals_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_path_may_have_an_equals_sign(tmp_path, capsys):
     write_dataset(tmp_path / "lang=de", [[[1] * 100]])
     assert plan("lang=de=50% web=50% --seq-length 10 --split 1", capsys)["datasets"][0]["prefix"] == "lang=de"
     assert plan("lang=de web --seq-length 10 --split 1", capsys)["datasets"][0]["prefix"] == "lang=de"

@@ -1,11 +1,8 @@
 """Names that are not UTF-8: shown as escapes, written so that they can be read back, and found again on disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,11 +13,6 @@ from dsindex.store.storage import atomic_writer
 from dsindex.text.record_blocks import BadRecord
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
 TOKENIZER = os.fsdecode(b"tok\xe7")
 PREFIX = os.fsdecode(b"out\xff")
@@ -30,7 +22,7 @@ BAD = b'{"text": "x" y}\n{"\\udcff": "no text"}\n{"text": "\\ud800"}\n'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder to stand in, with an input and a tokenizer of such names."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / INPUT).write_bytes(GOOD * 5)
@@ -38,22 +30,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def build(*words: str, executor: str = "local") -> int:
+def build(*words, executor="local"):
     given = ["--input", INPUT, "--tokenizer-model", TOKENIZER, "--executor", executor, "--workers", "2"]
     return main(["build", *given, "--output-prefix", PREFIX, *words])
 
 
-def read_manifest(prefix: str) -> dict[str, object]:
+def read_manifest(prefix):
     with open(f"{prefix}.manifest.json", "rb") as file:
         content = file.read()
     assert json.loads(content) == decode_json(content)
-    loaded: dict[str, object] = decode_json(content)["content"]
-    return loaded
+    return decode_json(content)["content"]
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_build_is_made_found_again_and_verified(capsys: pytest.CaptureFixture[str], executor: str) -> None:
+def test_build_is_made_found_again_and_verified(capsys, executor):
     assert build("--shard-size", "40B", executor=executor) == 0
     assert "10 lines = 10 kept" in capsys.readouterr().out  # another key may be any text
     assert os.path.exists(os.fsencode(DATASET) + b".bin")
@@ -68,7 +59,7 @@ def test_build_is_made_found_again_and_verified(capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out)["prefix"] == DATASET
 
 
-def test_bad_records_are_named_and_set_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_records_are_named_and_set_aside(folder, capsys):
     with open(folder / INPUT, "ab") as file:
         file.write(BAD)
     assert build() == 1
@@ -86,7 +77,7 @@ def test_bad_records_are_named_and_set_aside(folder: Path, capsys: pytest.Captur
     assert main(["verify", DATASET]) == 0
 
 
-def test_quarantine_holds_whatever_a_reason_says(tmp_path: Path) -> None:
+def test_quarantine_holds_whatever_a_reason_says(tmp_path):
     record = BadRecord(offset=7, line=0, line_bytes=b"x", reason="got '\ud800'")
     (tmp_path / "0.quarantine").write_bytes(quarantine_line("ignored", record))
     shard = ShardQuarantine(path=str(tmp_path / "0.quarantine"), files=[INPUT], first_line=3)
@@ -101,7 +92,7 @@ def test_quarantine_holds_whatever_a_reason_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_other_command_takes_such_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_other_command_takes_such_names(capsys):
     assert build() == 0
     cache = os.fsdecode(b"cache\xfe")
     index = ["index", "--data-path", DATASET, "--seq-length", "2", "--epochs", "1", "--data-cache-path", cache]
@@ -137,7 +128,7 @@ def test_every_other_command_takes_such_names(capsys: pytest.CaptureFixture[str]
         assert decode_json(file.read())["of"] == damaged
 
 
-def test_conversations_are_read_and_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conversations_are_read_and_written(folder, capsys):
     conversations = os.fsdecode(b"conv\xe9.jsonl")
     lines = (OWN.docs.parent / "conversations.jsonl").read_bytes().splitlines(keepends=True)
     (folder / conversations).write_bytes(b"".join(lines[:3]))
@@ -155,7 +146,7 @@ def test_conversations_are_read_and_written(folder: Path, capsys: pytest.Capture
     assert main(["verify", DATASET]) == 0
 
 
-def test_configuration_spells_such_names_as_escapes(folder: Path, cli: Cli) -> None:
+def test_configuration_spells_such_names_as_escapes(folder, cli):
     text = 'input: ["caf\\udce9.jsonl"]\ntokenizer_model: "tok\\udce7"\noutput_prefix: "out\\udcff"\nexecutor: local\n'
     (folder / "build.yaml").write_text(text)
     assert main(["build", "--config", "build.yaml"]) == 0
@@ -169,14 +160,14 @@ def test_configuration_spells_such_names_as_escapes(folder: Path, cli: Cli) -> N
 @pytest.mark.parametrize(
     "lines", [b'{"\\udcff": "one"}\n{"\\udcff": "two", "b": 1}\n', b'{"\\udcff": ["one", "two"]}\n']
 )
-def test_key_without_utf8_can_be_asked_for(folder: Path, lines: bytes) -> None:
+def test_key_without_utf8_can_be_asked_for(folder, lines):
     (folder / INPUT).write_bytes(lines)
     assert build("--json-keys", "\udcff") == 0
     assert os.path.getsize(f"{PREFIX}_\udcff_document.bin") > 0
     assert build("--json-keys", "\ud800") == 2
 
 
-def test_control_characters_in_a_name_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_name_reach_no_terminal(tmp_path, capsys):
     name = "\x1b[2Jred\x7f.jsonl"
     assert main(["build", "--input", str(tmp_path / name), "--tokenizer-model", "x", "--output-prefix", "y"]) == 1
     assert r"\x1b[2Jred\x7f.jsonl: expected at least one file to match" in capsys.readouterr().err
@@ -190,7 +181,7 @@ FORGED = "x\nFOUND: forged\x1b[2J"
 """A name of several lines, the last of which another command could have written."""
 
 
-def test_names_forge_no_line_of_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     source, prefix = f"{FORGED}.jsonl", f"{FORGED}_text_document"
     (tmp_path / source).write_bytes(GOOD * 5)
@@ -198,7 +189,7 @@ def test_names_forge_no_line_of_output(tmp_path: Path, monkeypatch: pytest.Monke
     given = ["--input", source, source, "--tokenizer-model", f"{FORGED}t", "--output-prefix", FORGED]
     cache = ["--seq-length", "2", "--epochs", "1", "--data-cache-path", f"{FORGED}c"]
     (tmp_path / "empty.bin").write_bytes(b"")
-    commands: list[tuple[int, list[str]]] = [
+    commands = [
         (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
         (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
         (0, ["build", *given, "--check"]), (0, ["plan", *given]),
@@ -212,7 +203,7 @@ def test_names_forge_no_line_of_output(tmp_path: Path, monkeypatch: pytest.Monke
         (0, ["repair", prefix, "--output", f"{FORGED}r"]), (1, ["repair", "empty", "--output", f"{FORGED}r"]),
         (1, ["clean", FORGED]), (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
     ]  # fmt: skip
-    lines: list[str] = []
+    lines = []
     for code, command in commands:
         shown = cli(command, code)
         lines += [line for line in (shown.out + shown.err).splitlines() if FORGED.splitlines()[1][:5] in line]

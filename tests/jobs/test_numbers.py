@@ -1,11 +1,8 @@
 """The numbers of options are integers in a range, and are checked before any work."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import ValidationError
@@ -23,19 +20,13 @@ from dsindex.store.config_files import parse_yaml
 from dsindex.tools.verify import VerifyConfig
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dsindex.options.config import Options
-    from tests.jobs.conftest import Cli
-
 MODELS = (BuildConfig, IndexConfig, InstructConfig, MergeConfig, MixConfig, PackConfig, RepairConfig, VerifyConfig)
 INDEX = ["--seq-length", "16", "--epochs", "1"]
 STEPS = ["--seq-length", "16", "--train-iters", "9", "--global-batch-size", "4", "--eval-interval", "1"]
 LONG = "9" * 5000
 
 
-def build(folder: Path, *words: str) -> int:
+def build(folder, *words):
     given = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]
     return main(["build", *given, "--output-prefix", str(folder / "x"), *words])
 
@@ -57,9 +48,7 @@ def build(folder: Path, *words: str) -> int:
     ([*INDEX[:2], "--num-samples", LONG], "--num-samples: expected one to three numbers"),
     ([*INDEX, "--mid-level-dataset-surplus", "inf"], "--mid-level-dataset-surplus: expected a finite number"),
 ], ids=lambda words: " ".join(words)[:40] if isinstance(words, list) else "")  # fmt: skip
-def test_numbers_out_of_range_are_refused_before_work(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_out_of_range_are_refused_before_work(words, message, tmp_path, capsys):
     assert build(tmp_path / "out", *words) == 2
     [shown] = capsys.readouterr().err.splitlines()
     assert f"dsindex build: {message}" in shown
@@ -74,16 +63,14 @@ def test_numbers_out_of_range_are_refused_before_work(
     ([*INDEX, "--like", "missing.txt"], "missing.txt: "),
     ([*STEPS, "--step-batch-size-schedule", "7"], "--step-batch-size-schedule: expected"),
 ], ids=lambda words: " ".join(words)[-40:] if isinstance(words, list) else "")  # fmt: skip
-def test_options_of_indices_that_fit_no_data_are_refused_before_the_build(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_indices_that_fit_no_data_are_refused_before_the_build(words, message, tmp_path, capsys):
     assert build(tmp_path / "out", *words) == 1
     assert message in capsys.readouterr().err
     assert not os.path.exists(tmp_path / "out")
 
 
 @pytest.mark.parametrize("size", [2**53 + 1, 2**63 - 1])
-def test_sizes_are_not_rounded(size: int, tmp_path: Path) -> None:
+def test_sizes_are_not_rounded(size, tmp_path):
     assert build(tmp_path, "--max-record-size", str(size)) == 0
     assert f'"max_record_size":{size}' in (tmp_path / "x_text_document.manifest.json").read_text().replace(" ", "")
 
@@ -91,9 +78,7 @@ def test_sizes_are_not_rounded(size: int, tmp_path: Path) -> None:
 @pytest.mark.quick(20)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("number", [str(2**63), LONG, "1_0", "٣", "1.5", "", "nan"], ids=lambda number: number[:20])
-def test_every_integer_of_a_command_line_has_a_range(
-    command: str, number: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_integer_of_a_command_line_has_a_range(command, number, capsys):
     if not hasattr(importlib.import_module(COMMANDS[command][1]), "add_arguments"):
         return
     [commands] = [each for each in make_parser(command)._actions if isinstance(each, argparse._SubParsersAction)]
@@ -106,13 +91,13 @@ def test_every_integer_of_a_command_line_has_a_range(
         assert len(shown) < 300
 
 
-def _is_range(action: argparse.Action) -> bool:
+def _is_range(action):
     return getattr(action.type, "__module__", "") == "dsindex.options.numbers"
 
 
 @pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("value", [2**63, True, [True]], ids=str)
-def test_no_option_takes_a_number_that_cannot_be_stored_or_a_switch_for_one(kind: type[Options], value: object) -> None:
+def test_no_option_takes_a_number_that_cannot_be_stored_or_a_switch_for_one(kind, value):
     for name, field in kind.model_fields.items():
         if (field.annotation is bool and value is True) or (kind is PackConfig and name == "output_prefix"):
             continue  # a switch, and what follows from another option
@@ -122,7 +107,7 @@ def test_no_option_takes_a_number_that_cannot_be_stored_or_a_switch_for_one(kind
 
 
 @pytest.mark.parametrize("text", ["x: 18446744073709551616", f"x: {LONG}", "x: " + "1:" * 3000 + "1", f"x: 0x{LONG}"])
-def test_configurations_have_integers_of_64_bits(text: str) -> None:
+def test_configurations_have_integers_of_64_bits(text):
     from dsindex.errors import InputError
 
     assert parse_yaml("x: 18446744073709551615", source="c") == {"x": 2**64 - 1}
@@ -137,5 +122,5 @@ def test_configurations_have_integers_of_64_bits(text: str) -> None:
     ("demo --documents=2", "--documents: expected at least 3, got '2'"),
     ("demo --documents=99999999", "--documents: expected at most 10000000, got '99999999'"),
 ])  # fmt: skip
-def test_numbers_of_flags_alone_have_ranges(words: str, message: str, cli: Cli) -> None:
+def test_numbers_of_flags_alone_have_ranges(words, message, cli):
     assert message in cli(words.split(), 2).err

@@ -1,7 +1,5 @@
 """Every option of a job is declared in its model, and offered by its command."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib
@@ -18,7 +16,7 @@ NOT_FLAGS = {("IndexConfig", "job_tokenizer"), ("PackConfig", "output_prefix")}
 """What follows from other options."""
 
 
-def models_of(command: str) -> set[type[Options]]:
+def models_of(command):
     """Return the models that a command's module reads its options with."""
     module = importlib.import_module(COMMANDS[command][1])
     return {
@@ -28,7 +26,7 @@ def models_of(command: str) -> set[type[Options]]:
     }
 
 
-def actions_of(command: str) -> list[argparse.Action]:
+def actions_of(command):
     parsers = next(a for a in make_parser(command)._actions if isinstance(a, argparse._SubParsersAction))
     return list(parsers.choices[command]._actions)
 
@@ -36,12 +34,12 @@ def actions_of(command: str) -> list[argparse.Action]:
 WITH_MODELS = sorted(command for command in COMMANDS if models_of(command))
 
 
-def test_the_commands_of_jobs_have_models() -> None:
+def test_the_commands_of_jobs_have_models():
     assert {"build", "merge", "index", "mix", "verify", "repair", "convert", "pack", "instruct"} <= {*WITH_MODELS}
 
 
 @pytest.mark.parametrize("command", WITH_MODELS)
-def test_every_option_of_a_model_is_a_flag_once(command: str) -> None:
+def test_every_option_of_a_model_is_a_flag_once(command):
     offered = Counter(action.dest for action in actions_of(command))
     for model in models_of(command):
         for name in model.model_fields:
@@ -50,7 +48,7 @@ def test_every_option_of_a_model_is_a_flag_once(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", WITH_MODELS)
-def test_no_command_declares_an_option_of_its_model_again(command: str) -> None:
+def test_no_command_declares_an_option_of_its_model_again(command):
     source = Path(inspect.getfile(importlib.import_module(COMMANDS[command][1]))).read_text()
     written = {
         word.value.removeprefix("--").replace("-", "_")
@@ -62,14 +60,14 @@ def test_no_command_declares_an_option_of_its_model_again(command: str) -> None:
     assert not written & {name for model in models_of(command) for name in model.model_fields}
 
 
-def subclasses(model: type[Options]) -> set[type[Options]]:
+def subclasses(model):
     return {model}.union(*(subclasses(each) for each in model.__subclasses__()))
 
 
-def test_no_two_models_declare_the_same_option() -> None:
+def test_no_two_models_declare_the_same_option():
     for command in COMMANDS:
         importlib.import_module(COMMANDS[command][1])
-    declared: dict[tuple[str, str | None], str] = {}
+    declared = {}
     for model in sorted(subclasses(Options), key=lambda model: model.__name__):
         for name in inspect.get_annotations(model).keys() & model.model_fields.keys():
             text = model.model_fields[name].description

@@ -1,9 +1,5 @@
 """The ordered map: order, bounded memory, lazily consumed calls, and what a fault leaves."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from dsindex.errors import FormatError
@@ -11,33 +7,30 @@ from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import WINDOW, DispatchStatistics, run_in_order
 from tests.jobs.test_dispatch import FAST, FakeExecutor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
-
-def call(number: int, function: Callable[[int], Any] = lambda number: number) -> Call:
+def call(number, function=lambda number: number):
     return Call(name=f"call[{number}]", place="test", function=function, arguments=(number,))
 
 
 @pytest.mark.parametrize("num_calls", [0, 1, 100])
 @pytest.mark.parametrize("last_first", [False, True])
-def test_results_come_in_the_order_of_the_calls(num_calls: int, last_first: bool) -> None:
+def test_results_come_in_the_order_of_the_calls(num_calls, last_first):
     executor = FakeExecutor(slots=2, backlog=40, last_first=last_first)
     assert list(run_in_order(executor, map(call, range(num_calls)))) == list(range(num_calls))
 
 
-def test_a_slow_first_call_holds_up_a_bounded_number_of_others() -> None:
+def test_a_slow_first_call_holds_up_a_bounded_number_of_others():
     executor = FakeExecutor(slots=2, backlog=1, last_first=True, hang={"call[0]"})
-    begun: list[int] = []
+    begun = []
 
-    def calls() -> Iterator[Call]:
+    def calls():
         for number in range(10**6):
             begun.append(number)
             yield call(number)
 
-    idle: list[int] = []
+    idle = []
 
-    def give_up() -> None:
+    def give_up():
         idle.append(len(begun))
         if len(idle) > 100:
             raise KeyboardInterrupt
@@ -48,10 +41,10 @@ def test_a_slow_first_call_holds_up_a_bounded_number_of_others() -> None:
     assert executor.running == {}
 
 
-def test_calls_are_made_as_results_are_taken() -> None:
-    begun: list[int] = []
+def test_calls_are_made_as_results_are_taken():
+    begun = []
 
-    def calls() -> Iterator[Call]:
+    def calls():
         for number in range(1000):
             begun.append(number)
             yield call(number)
@@ -65,23 +58,23 @@ def test_calls_are_made_as_results_are_taken() -> None:
     assert executor.running == {}
 
 
-def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it() -> None:
-    def fail_from_five(number: int) -> int:
+def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():
+    def fail_from_five(number):
         if number >= 5:
             raise FormatError(f"record {number}")
         return number
 
-    taken: list[int] = []
+    taken = []
     results = run_in_order(FakeExecutor(last_first=True), (call(number, fail_from_five) for number in range(20)))
     with pytest.raises(FormatError, match="record 5"):
         taken.extend(results)
     assert taken == [0, 1, 2, 3, 4]
 
 
-def test_machine_faults_are_tried_again_in_their_place() -> None:
-    failed: set[int] = set()
+def test_machine_faults_are_tried_again_in_their_place():
+    failed = set()
 
-    def fail_once(number: int) -> int:
+    def fail_once(number):
         if number % 3 == 0 and number not in failed:
             failed.add(number)
             raise OSError(5, "Input/output error")

@@ -1,10 +1,7 @@
 """`pack`, `instruct`, `plan` and `--check` read compressed inputs and tables as `build` does."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,17 +19,11 @@ from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
-
 RECORDS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]
 LINES = "".join(json.dumps(record) + "\n" for record in RECORDS).encode()
 
 
-def write(folder: Path, name: str) -> Path:
+def write(folder, name):
     path = folder / name
     if name.endswith(".parquet"):
         pq.write_table(pa.Table.from_pylist(RECORDS), path, row_group_size=40)
@@ -43,7 +34,7 @@ def write(folder: Path, name: str) -> Path:
     return path
 
 
-def pack(source: Path, out: Path, **options: Any) -> bytes:
+def pack(source, out, **options):
     out.mkdir()
     run_config(config_of(PackConfig, source, output=str(out / "x.pbin"), **options))
     return (out / "x.pbin").read_bytes()
@@ -51,7 +42,7 @@ def pack(source: Path, out: Path, **options: Any) -> bytes:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("pattern", [".text", '.text + "!"'])
-def test_pack_gives_the_same_file_of_every_container(tmp_path: Path, pattern: str) -> None:
+def test_pack_gives_the_same_file_of_every_container(tmp_path, pattern):
     expected = pack(write(tmp_path, "x.jsonl"), tmp_path / "expected", jq_pattern=pattern)
     for name in ("x.jsonl.gz", "x.jsonl.zst", "x.parquet"):
         source = write(tmp_path, name)
@@ -62,7 +53,7 @@ def test_pack_gives_the_same_file_of_every_container(tmp_path: Path, pattern: st
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("shard_size", ["2KiB", "64MiB"])
-def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_size: str) -> None:
+def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
     lines = CONVERSATIONS.read_bytes().splitlines()[:80]
     records = [json.loads(line) for line in lines]
     (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines) + b"\n")
@@ -82,7 +73,7 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path: Path, shard_s
 
 
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.parquet"])
-def test_plan_and_check_read_every_container(tmp_path: Path, name: str, cli: Cli) -> None:
+def test_plan_and_check_read_every_container(tmp_path, name, cli):
     source = write(tmp_path, name)
     options = ["--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer)]
     options += ["--output-prefix", str(tmp_path / "x"), "--executor", "local"]

@@ -1,12 +1,9 @@
 """What a user owns stays as it is: nothing is removed or replaced that dsindex cannot prove to have written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,27 +11,23 @@ from dsindex.cli.main import main
 from dsindex.store.ownership import MARKER_FILE
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_folder(tmp_path, monkeypatch):
     """Two inputs in a working folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     Path("a.jsonl").write_bytes(b"".join(LINES[:40]))
     Path("b.jsonl").write_bytes(b"".join(LINES[40:70]))
 
 
-def build(*inputs: str, prefix: str = "out/x", options: Sequence[str] = ()) -> int:
+def build(*inputs, prefix="out/x", options=()):
     return main(["build", "--input", *inputs, *TOKENIZER, "--output-prefix", prefix, *options])
 
 
-def contents(folder: str = ".") -> dict[str, bytes]:
+def contents(folder="."):
     """Every file below a folder; links are not followed."""
     return {
         str(path): path.read_bytes()
@@ -43,18 +36,18 @@ def contents(folder: str = ".") -> dict[str, bytes]:
     }
 
 
-def datasets() -> dict[str, bytes]:
+def datasets():
     return {name: data for name, data in contents("out").items() if not name.endswith(".json")}
 
 
-def message(capsys: pytest.CaptureFixture[str]) -> str:
+def message(capsys):
     error = capsys.readouterr().err
     assert "Traceback" not in error
     assert "internal error" not in error
     return error.splitlines()[-1]
 
 
-def test_folder_of_inputs_is_no_work_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_inputs_is_no_work_folder(capsys):
     Path("proj/shards").mkdir(parents=True)
     for name in ("a.jsonl", "b.jsonl"):
         shutil.move(name, f"proj/shards/{name}")
@@ -66,7 +59,7 @@ def test_folder_of_inputs_is_no_work_folder(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("name", ["plan.json", "ledger.jsonl", "progress.json", "owner.json", "notes.tmp", MARKER_FILE])
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]], ids=["plain", "fresh"])
-def test_users_files_of_our_names_are_no_work_folder(name: str, fresh: list[str]) -> None:
+def test_users_files_of_our_names_are_no_work_folder(name, fresh):
     Path("proj").mkdir()
     Path("proj", name).write_text("mine")
     assert build("a.jsonl", options=["--work-dir", "proj", *fresh]) == 1
@@ -74,7 +67,7 @@ def test_users_files_of_our_names_are_no_work_folder(name: str, fresh: list[str]
     assert not Path("out/x_text_document.idx").exists()
 
 
-def test_finished_build_leaves_a_foreign_folder_alone() -> None:
+def test_finished_build_leaves_a_foreign_folder_alone():
     assert build("a.jsonl") == 0
     Path("proj/shards").mkdir(parents=True)
     Path("proj/plan.json").write_text("mine")
@@ -84,7 +77,7 @@ def test_finished_build_leaves_a_foreign_folder_alone() -> None:
     assert contents("proj") == before
 
 
-def test_files_put_into_our_work_folder_stay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_put_into_our_work_folder_stay(capsys):
     assert build("a.jsonl", options=["--keep-shards"]) == 0
     mine = [Path("out/x.build/notes.txt"), Path("out/x.build/shards/0000/00000000.0.bin"), Path("out/x.build/shards/x")]
     for path in mine:
@@ -98,7 +91,7 @@ def test_files_put_into_our_work_folder_stay(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]], ids=["plain", "fresh"])
-def test_link_to_precious_files_is_not_followed(fresh: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_link_to_precious_files_is_not_followed(fresh, capsys):
     Path("precious/0000").mkdir(parents=True)
     Path("precious/0000/thesis.bin").write_text("mine")
     Path("out/x.build").mkdir(parents=True)
@@ -114,7 +107,7 @@ def test_link_to_precious_files_is_not_followed(fresh: list[str], capsys: pytest
     assert Path("precious/0000/thesis.bin").read_text() == "mine"
 
 
-def test_link_among_shards_is_not_followed() -> None:
+def test_link_among_shards_is_not_followed():
     assert build("a.jsonl", options=["--keep-shards"]) == 0
     [name] = [path.name for path in Path("out/x.build/shards/0000").glob("*.0.bin")]
     Path("precious").mkdir()
@@ -124,7 +117,7 @@ def test_link_among_shards_is_not_followed() -> None:
     assert Path("precious", name).read_text() == "mine"
 
 
-def test_kept_shards_stay_where_nothing_is_done() -> None:
+def test_kept_shards_stay_where_nothing_is_done():
     assert build("a.jsonl", options=["--keep-shards"]) == 0
     before = contents("out/x.build")
     assert build("a.jsonl") == 0  # already complete
@@ -136,7 +129,7 @@ def test_kept_shards_stay_where_nothing_is_done() -> None:
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_kept_shards_of_another_job_stay(is_finished: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kept_shards_of_another_job_stay(is_finished, capsys):
     assert build("a.jsonl", options=["--keep-shards", "--work-dir", "work"]) == 0
     before = contents("work")
     if is_finished:
@@ -150,7 +143,7 @@ def test_kept_shards_of_another_job_stay(is_finished: bool, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("work", [[], ["--work-dir", "work"], ["--work-dir", "work", "--keep-shards"]])
-def test_foreign_dataset_is_not_replaced(work: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_dataset_is_not_replaced(work, capsys):
     Path("out").mkdir()
     Path("work").mkdir()
     for suffix in ("bin", "idx"):
@@ -167,7 +160,7 @@ def test_foreign_dataset_is_not_replaced(work: list[str], capsys: pytest.Capture
     assert contents("out")["out/x_text_document.bin"] != before["out/x_text_document.bin"]
 
 
-def test_file_that_replaced_ours_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_replaced_ours_is_not_replaced(capsys):
     assert build("a.jsonl") == 0
     Path("out/x_text_document.idx").unlink()
     size = Path("out/x_text_document.bin").stat().st_size
@@ -178,7 +171,7 @@ def test_file_that_replaced_ours_is_not_replaced(capsys: pytest.CaptureFixture[s
     assert contents("out") == before
 
 
-def test_copied_dataset_is_still_ours() -> None:
+def test_copied_dataset_is_still_ours():
     assert build("a.jsonl") == 0
     expected = datasets()
     for path in list(Path("out").iterdir()):
@@ -189,14 +182,12 @@ def test_copied_dataset_is_still_ours() -> None:
     assert datasets() == expected
 
 
-def test_file_that_appears_during_a_build_is_not_replaced(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_that_appears_during_a_build_is_not_replaced(monkeypatch, capsys):
     from dsindex.engine import frame as job
 
     assemble = job.assemble
 
-    def and_meanwhile(*arguments: object, **options: object) -> object:
+    def and_meanwhile(*arguments, **options):
         files = assemble(*arguments, **options)  # type: ignore[arg-type]
         Path("out/x_text_document.bin").write_bytes(b"mine")
         return files
@@ -212,7 +203,7 @@ def test_file_that_appears_during_a_build_is_not_replaced(
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("options", [[], ["--fresh"]], ids=["plain", "fresh"])
 @pytest.mark.parametrize("kind", ["folder link", "file link", "hard link", "same"])
-def test_merge_does_not_replace_its_inputs(kind: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_does_not_replace_its_inputs(kind, options, capsys):
     for name in ("a", "b"):
         assert build(f"{name}.jsonl", prefix=f"mg/{name}") == 0
     prefixes = ["mg/a_text_document", "mg/b_text_document"]
@@ -232,7 +223,7 @@ def test_merge_does_not_replace_its_inputs(kind: str, options: list[str], capsys
     assert contents() == before
 
 
-def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys):
     assert build("a.jsonl") == 0
     before = contents("out")
     Path("b.jsonl").write_bytes(LINES[1] + b"{broken\n")
@@ -244,7 +235,7 @@ def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys: pytest.CaptureFixtu
     assert after == before
 
 
-def test_users_file_of_the_name_of_the_progress_file_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_users_file_of_the_name_of_the_progress_file_stays(capsys):
     Path("out").mkdir()
     Path("out/x.progress.json").write_text("mine")
     for fresh in ([], ["--fresh"]):
@@ -255,7 +246,7 @@ def test_users_file_of_the_name_of_the_progress_file_stays(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("options", [["--tokenizer-model", "nothing"], ["--input", "gone.jsonl"]])
-def test_fresh_that_fails_its_checks_removes_nothing(options: list[str]) -> None:
+def test_fresh_that_fails_its_checks_removes_nothing(options):
     assert build("a.jsonl", options=["--keep-shards"]) == 0
     before = contents("out")
     command = {"--input": "a.jsonl", "--tokenizer-model": str(OWN.plain_tokenizer), "--output-prefix": "out/x"}
@@ -265,14 +256,12 @@ def test_fresh_that_fails_its_checks_removes_nothing(options: list[str]) -> None
     assert contents("out") == before
 
 
-def test_two_builds_to_one_output_do_not_meet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_builds_to_one_output_do_not_meet(capsys, monkeypatch):
     from dsindex.engine import frame as job
 
     start = job.start_and_examine
 
-    def another_meanwhile(*arguments: object, **options: object) -> object:
+    def another_meanwhile(*arguments, **options):
         monkeypatch.setattr(job, "start_and_examine", start)
         assert build("b.jsonl", options=["--work-dir", "other"]) == 1
         return start(*arguments, **options)  # type: ignore[arg-type]
@@ -286,7 +275,7 @@ def test_two_builds_to_one_output_do_not_meet(
     assert text == "a.jsonl"
 
 
-def test_partial_files_of_others_stay() -> None:
+def test_partial_files_of_others_stay():
     Path("out").mkdir()
     mine = Path("out/x_text_document.bin.0123456789abcdef.partial")
     mine.write_text("mine")
@@ -298,14 +287,12 @@ def test_partial_files_of_others_stay() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--no-provenance"]], ids=["provenance", "no provenance"])
-def test_dataset_put_in_the_place_of_a_half_published_one_is_not_replaced(
-    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dataset_put_in_the_place_of_a_half_published_one_is_not_replaced(options, monkeypatch, capsys):
     from dsindex.engine import publishing
 
     rename = publishing._rename
 
-    def only_the_tokens(target: publishing.Target, suffix: str) -> None:
+    def only_the_tokens(target, suffix):
         if suffix != "bin":
             raise KeyboardInterrupt
         rename(target, suffix)

@@ -1,24 +1,16 @@
 """What it means to give a flag twice: lists add up, single values are refused by name. For every command there is."""
 
-from __future__ import annotations
-
 import argparse
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.cli.parser import COMMANDS, Parser, make_parser
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.jobs.conftest import Cli
-
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
 
 
-def flags() -> Iterator[tuple[str, argparse.Action]]:
+def flags():
     """Every flag of every command but for --help and --version, which end the program."""
     for command in COMMANDS:
         parser = make_parser(command)
@@ -32,9 +24,7 @@ def flags() -> Iterator[tuple[str, argparse.Action]]:
 @pytest.mark.parametrize(
     ("command", "action"), [pytest.param(*flag, id=f"{flag[0]}{flag[1].option_strings[-1]}") for flag in flags()]
 )
-def test_no_flag_silently_replaces_an_earlier_one(
-    command: str, action: argparse.Action, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_flag_silently_replaces_an_earlier_one(command, action, capsys):
     flag = action.option_strings[-1]
     subparsers = next(a for a in make_parser(command)._actions if isinstance(a, argparse._SubParsersAction))
     count = action.nargs if isinstance(action.nargs, int) else 1
@@ -55,11 +45,11 @@ def test_no_flag_silently_replaces_an_earlier_one(
     assert "expected once, got" in shown
 
 
-def test_abbreviated_flag_is_the_same_flag(cli: Cli) -> None:
+def test_abbreviated_flag_is_the_same_flag(cli):
     assert "expected once" in cli(["build", "--output-pre", "x", "--output-prefix", "y"], 2).err
 
 
-def test_one_parser_reads_several_command_lines() -> None:
+def test_one_parser_reads_several_command_lines():
     parser = Parser(prog="x")
     parser.add_argument("--one")
     parser.add_argument("--many", nargs="+", default=["default"])

@@ -1,11 +1,8 @@
 """`dsindex plan`: what it says agrees with what a build then makes."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,14 +12,8 @@ from dsindex.tools.estimate import file_system, find_limits, find_place_limits, 
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from dsindex.options.build import BuildConfig
-    from tests.jobs.conftest import Cli
-
-
-def test_plan_agrees_with_the_build_that_follows(make_config: Callable[..., BuildConfig], tmp_path: Path) -> None:
+def test_plan_agrees_with_the_build_that_follows(make_config, tmp_path):
     """The sample of a small input is all of it, so the figures are exact."""
     config = make_config(json_keys=("text",), keep_shards=True)
     plan = run_plan(config)
@@ -42,9 +33,7 @@ def test_plan_agrees_with_the_build_that_follows(make_config: Callable[..., Buil
     assert plan.limits == ()
 
 
-def test_sample_of_a_large_input_stands_for_the_whole(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sample_of_a_large_input_stands_for_the_whole(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr(estimate, "PIECE_BYTES", 4096)
     path = tmp_path / "large.jsonl"
     path.write_text("".join(f'{{"text": "word number {number} of many"}}\n' for number in range(30_000)))
@@ -55,7 +44,7 @@ def test_sample_of_a_large_input_stands_for_the_whole(
     assert plan.num_shards == -(-path.stat().st_size // 65536) + -(-OWN.docs.stat().st_size // 65536)
 
 
-def test_time_and_memory_are_of_the_workers_asked_for(make_config: Callable[..., BuildConfig]) -> None:
+def test_time_and_memory_are_of_the_workers_asked_for(make_config):
     few, many = (
         run_plan(make_config(workers=2, shard_size="1KiB")),
         run_plan(make_config(workers=64, shard_size="1KiB")),
@@ -66,7 +55,7 @@ def test_time_and_memory_are_of_the_workers_asked_for(make_config: Callable[...,
     assert per_worker == pytest.approx(many.source.total_bytes / many.sample.bytes_per_second * many.sample.threads)
 
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "documents": 1e6, "bin_bytes": 1e9, "longest_document": 10**6, "vocabulary_size": 50257, "num_shards": 1000,
     "wanted_shard_size": 64 << 20, "shard_size": 64 << 20,
 }  # fmt: skip
@@ -84,7 +73,7 @@ SMALL: dict[str, Any] = {
     ({"shard_size": 128 << 20}, ["shards of 128 MiB instead of 64 MiB"]),
     ({"num_shards": 1_000_000}, ["1,000,000 shards, since no shard spans two inputs"]),
 ])  # fmt: skip
-def test_limits_are_said_where_they_begin(changes: dict[str, Any], expected: list[str]) -> None:
+def test_limits_are_said_where_they_begin(changes, expected):
     limits = find_limits(**{**SMALL, **changes})
     assert len(limits) == len(expected)
     assert all(part in limit for part, limit in zip(expected, limits, strict=True))
@@ -102,14 +91,14 @@ broken
     ("folder", "kind"),
     [("/home/x", "ext4"), ("/mnt", "nfs4"), ("/mnt/a/b", "nfs4"), ("/mnt/fast disk/b", "xfs"), ("/mntx", "ext4")],
 )
-def test_file_system_is_that_of_the_longest_mount(folder: str, kind: str, tmp_path: Path) -> None:
+def test_file_system_is_that_of_the_longest_mount(folder, kind, tmp_path):
     table = tmp_path / "mounts"
     table.write_text(MOUNTS.replace("broken\n", ""))
     assert file_system(folder, mounts=str(table)) == kind
     assert file_system(folder, mounts=str(tmp_path / "none")) == ""
 
 
-def test_network_storage_and_full_disks_are_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_storage_and_full_disks_are_limits(tmp_path, monkeypatch):
     table = tmp_path / "mounts"
     table.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")
     monkeypatch.setattr(estimate, "free_bytes", lambda _folder: 15e9)
@@ -120,9 +109,7 @@ def test_network_storage_and_full_disks_are_limits(tmp_path: Path, monkeypatch: 
     assert third == f"{tmp_path}/out and {tmp_path}/work: about 16.00 GB are needed, 15.00 GB are free"
 
 
-def test_command_takes_the_options_of_build_and_prints(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, cli: Cli
-) -> None:
+def test_command_takes_the_options_of_build_and_prints(make_config, tmp_path, cli):
     config = make_config()
     words = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--append-eod"]
     more = ["--epochs", "2", "--seq-length", "128", "--shard-size", "8KiB", "--workers", "3"]
@@ -137,7 +124,7 @@ def test_command_takes_the_options_of_build_and_prints(
     assert main(["plan", *words, "--output-prefix", "x", "--input", str(tmp_path / "none")]) == 1
 
 
-def test_bad_records_of_the_sample_are_said(make_config: Callable[..., BuildConfig], tmp_path: Path) -> None:
+def test_bad_records_of_the_sample_are_said(make_config, tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"text": "a"}\nbroken\n' * 10)
     plan = run_plan(make_config(input=(str(path),)))

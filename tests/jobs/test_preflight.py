@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,17 +16,11 @@ from dsindex.engine import nodes
 from dsindex.engine.nodes import check_nodes, require_sound
 from dsindex.engine.source import open_source
 from dsindex.errors import InputError, TokenizerError
-from dsindex.execution.calls import THIS_MACHINE, Call, NodeAnswer
+from dsindex.execution.calls import THIS_MACHINE, NodeAnswer
 from dsindex.execution.local import ThreadExecutor
 from dsindex.tools import check
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dsindex.options.build import BuildConfig
-    from tests.jobs.conftest import Cli
 
 
 @dataclass
@@ -38,10 +32,10 @@ class Cluster(ThreadExecutor):
     names: tuple[str, ...] = ("a", "b")
     is_cluster = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         super().__init__(2)
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
+    def on_every_node(self, call, *, timeout):
         assert timeout > 0
         answers = {}
         for name in self.names:
@@ -55,7 +49,7 @@ class Cluster(ThreadExecutor):
 
 
 @contextlib.contextmanager
-def moved_away(path: str | Path) -> Iterator[None]:
+def moved_away(path):
     os.rename(path, f"{path}.away")
     try:
         yield
@@ -64,14 +58,14 @@ def moved_away(path: str | Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def own_input(tmp_path: Path) -> Path:
+def own_input(tmp_path):
     path = tmp_path / "in" / "docs.jsonl"
     path.parent.mkdir()
     path.write_bytes(OWN.docs.read_bytes())
     return path
 
 
-def reports_of(cluster: Cluster, config: BuildConfig, *, thorough: bool = True) -> list[nodes.NodeReport]:
+def reports_of(cluster, config, *, thorough=True):
     source = open_source(config, append_eod=True)
     try:
         return check_nodes(
@@ -85,9 +79,7 @@ def reports_of(cluster: Cluster, config: BuildConfig, *, thorough: bool = True) 
         cluster.close()
 
 
-def test_sound_nodes_have_no_faults_and_leave_nothing_behind(
-    make_config: Callable[..., BuildConfig], tmp_path: Path
-) -> None:
+def test_sound_nodes_have_no_faults_and_leave_nothing_behind(make_config, tmp_path):
     reports = reports_of(Cluster(), make_config())
     assert [report.node for report in reports] == ["a", "b"]
     assert [report.faults for report in reports] == [(), ()]
@@ -100,20 +92,18 @@ def test_sound_nodes_have_no_faults_and_leave_nothing_behind(
     assert os.listdir(tmp_path) == []
 
 
-def test_input_that_one_node_does_not_see_is_named_with_it(
-    make_config: Callable[..., BuildConfig], own_input: Path
-) -> None:
+def test_input_that_one_node_does_not_see_is_named_with_it(make_config, own_input):
     reports = reports_of(Cluster({"b": lambda: moved_away(own_input)}), make_config(input=(str(own_input),)))
     assert reports[0].faults == ()
     with pytest.raises(InputError, match=rf"^b: {own_input}: cannot be read \(No such file.*mount the same storage"):
         require_sound(reports)
 
 
-def test_input_of_another_size_is_named(make_config: Callable[..., BuildConfig], own_input: Path) -> None:
+def test_input_of_another_size_is_named(make_config, own_input):
     size = own_input.stat().st_size
 
     @contextlib.contextmanager
-    def shorter() -> Iterator[None]:
+    def shorter():
         content = own_input.read_bytes()
         own_input.write_bytes(content[:-7])
         yield
@@ -125,13 +115,13 @@ def test_input_of_another_size_is_named(make_config: Callable[..., BuildConfig],
     )
 
 
-def test_folder_that_is_another_one_on_a_node_is_named(make_config: Callable[..., BuildConfig], tmp_path: Path) -> None:
+def test_folder_that_is_another_one_on_a_node_is_named(make_config, tmp_path):
     config = make_config()
     folder = tmp_path / "out"
     folder.mkdir()
 
     @contextlib.contextmanager
-    def another_disk() -> Iterator[None]:
+    def another_disk():
         with moved_away(folder):
             folder.mkdir()
             yield
@@ -144,13 +134,11 @@ def test_folder_that_is_another_one_on_a_node_is_named(make_config: Callable[...
     assert "got no folder" in faults[0][0]
 
 
-def test_other_versions_and_silent_nodes_are_named(
-    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_versions_and_silent_nodes_are_named(make_config, monkeypatch):
     older = {**nodes.versions(), "ray": "2.9.0"}
 
     @contextlib.contextmanager
-    def with_older() -> Iterator[None]:
+    def with_older():
         with monkeypatch.context() as patch:
             patch.setattr(nodes, "versions", lambda: older)
             yield
@@ -162,10 +150,8 @@ def test_other_versions_and_silent_nodes_are_named(
     assert second.facts is None
 
 
-def test_tokenizer_that_differs_on_a_node_is_named(
-    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def differ(*_: object) -> None:
+def test_tokenizer_that_differs_on_a_node_is_named(make_config, monkeypatch):
+    def differ(*_):
         raise TokenizerError("they differ on 'x'")
 
     monkeypatch.setattr("dsindex.text.audit.audit", differ)
@@ -175,9 +161,7 @@ def test_tokenizer_that_differs_on_a_node_is_named(
     assert report.facts.tokenizer == "fails"
 
 
-def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(make_config, tmp_path, monkeypatch):
     monkeypatch.setattr(nodes, "QUICK_INPUTS", 10)
     paths = [tmp_path / f"{number:02}.jsonl" for number in range(25)]
     for path in paths:
@@ -186,7 +170,7 @@ def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(
     source = open_source(config, append_eod=True)
 
     @contextlib.contextmanager
-    def unmounted() -> Iterator[None]:
+    def unmounted():
         with contextlib.ExitStack() as stack:
             for path in paths:
                 stack.enter_context(moved_away(path))
@@ -200,14 +184,12 @@ def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(
     assert len(report.faults) == 25
 
 
-def test_cluster_without_nodes_is_refused() -> None:
+def test_cluster_without_nodes_is_refused():
     with pytest.raises(InputError, match="lost its last node with CPUs"):
         require_sound([])
 
 
-def test_build_on_a_cluster_looks_at_its_nodes_first(
-    make_config: Callable[..., BuildConfig], own_input: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_on_a_cluster_looks_at_its_nodes_first(make_config, own_input, monkeypatch):
     cluster = Cluster({"b": lambda: moved_away(own_input)})
     monkeypatch.setattr("dsindex.engine.start.make_executor", lambda _config, **_options: cluster)
     config = make_config(input=(str(own_input),))
@@ -223,14 +205,12 @@ def test_build_on_a_cluster_looks_at_its_nodes_first(
 # The command
 
 
-def words_of(config: BuildConfig, *more: str) -> list[str]:
+def words_of(config, *more):
     words = ["build", "--check", "--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--append-eod"]
     return [*words, "--output-prefix", config.output_prefix, *more]
 
 
-def test_check_prints_a_table_and_builds_nothing(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, cli: Cli
-) -> None:
+def test_check_prints_a_table_and_builds_nothing(make_config, tmp_path, cli):
     shown = cli(words_of(make_config()))
     header, row, *_ = shown.out.splitlines()
     assert header.split()[:2] == ["node", "inputs"]
@@ -242,9 +222,7 @@ def test_check_prints_a_table_and_builds_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_check_with_faults_ends_with_1(
-    make_config: Callable[..., BuildConfig], own_input: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_with_faults_ends_with_1(make_config, own_input, cli, monkeypatch):
     cluster = Cluster({"b": lambda: moved_away(own_input)})
     monkeypatch.setattr(check, "make_executor", lambda _config: cluster)
     shown = cli(words_of(make_config(input=(str(own_input),))), 1)
@@ -254,8 +232,6 @@ def test_check_with_faults_ends_with_1(
     assert shown.err.startswith(f"b: {own_input}: cannot be read (No such file or directory); mount")
 
 
-def test_check_refuses_what_does_not_fit(
-    make_config: Callable[..., BuildConfig], cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_refuses_what_does_not_fit(make_config, cli, monkeypatch):
     monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
     assert "kB are needed for shards and output, 1.00 kB are free" in cli(words_of(make_config()), 1).err

@@ -1,10 +1,7 @@
 """Flags of pretrain_gpt.py, pasted to `dsindex index` or `build`: each is an option, named in a note, or refused."""
 
-from __future__ import annotations
-
 import os
 import shlex
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,11 +17,6 @@ from dsindex.options.megatron_flags import (
 )
 from tests.support.golden import GOLDEN, OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
 JOB = """
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --sequence-parallel --num-layers 32
     --hidden-size 4096 --micro-batch-size 1 --lr 3.0e-4 --min-lr=3.0e-5 --lr-warmup-init -1e-9 --bf16
@@ -33,7 +25,7 @@ JOB = """
 OWN_FLAGS = f"--data-path {GOLDEN / 'merged'} --seq-length 32 --num-samples 100,10,10 --split 90,5,5 --seed 7"
 
 
-def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, cli: Cli) -> None:
+def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path, cli):
     own = ["index", *shlex.split(OWN_FLAGS), "--executor", "local", "--data-cache-path"]
     assert "without effect" not in cli([*own, str(tmp_path / "alone")]).err
     shown = cli([*own, str(tmp_path / "pasted"), *shlex.split(JOB)]).err
@@ -47,13 +39,13 @@ def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path: Path, cli: C
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED_OF_JOBS))
-def test_flags_that_change_caches_say_what_to_do(name: str) -> None:
+def test_flags_that_change_caches_say_what_to_do(name):
     with pytest.raises(ValueError, match=f"^--{name}: "):
         describe_pretrain_flags([name])
     assert name in PRETRAIN_FLAGS
 
 
-def test_refused_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_flag_is_a_usage_error(capsys):
     assert main(["index", *shlex.split(OWN_FLAGS), "--mock-data"]) == 2
     assert "dsindex index: --mock-data: such a job makes up its data and looks for no caches" in capsys.readouterr().err
     assert main(["build", "--data-path", "x"]) == 2
@@ -69,7 +61,7 @@ def test_refused_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> No
     ("--micro-batch 4", "--micro-batch 4", {}),
     ("--seed 1 -- --bf16", "--seed 1 -- --bf16", {}),
 ])  # fmt: skip
-def test_flags_are_separated_with_their_values(words: str, remaining: str, found: dict[str, tuple[str, ...]]) -> None:
+def test_flags_are_separated_with_their_values(words, remaining, found):
     own = {"--data-path", "--seed"}
     assert split_pretrain_flags(words.split(), own=own) == (remaining.split(), found)
 
@@ -80,16 +72,16 @@ def test_flags_are_separated_with_their_values(words: str, remaining: str, found
     ("--lr --bf16", "--lr: expected one value, as in pretrain_gpt.py, got none"),
     ("--data-path a --lr 1 b", "--lr: expected one value, as in pretrain_gpt.py, got 1 b"),
 ])  # fmt: skip
-def test_no_word_is_lost(words: str, message: str, cli: Cli) -> None:
+def test_no_word_is_lost(words, message, cli):
     assert message in cli(["index", *words.split()], 2).err
 
 
-def test_every_name_has_one_number_of_values() -> None:
+def test_every_name_has_one_number_of_values():
     assert len(PRETRAIN_FLAGS) == len(WITHOUT_VALUE) + len(WITH_VALUE) + len(WITH_VALUES)
     assert {"bf16", "micro-batch-size", "lr"} <= PRETRAIN_FLAGS
 
 
-def test_build_names_flags_of_both_programs_in_one_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_names_flags_of_both_programs_in_one_note(tmp_path, capsys):
     given = ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
     assert main(["build", "--input", str(OWN.docs), *given, "--bf16", "--partitions", "2", "--micro-batch-size=4"]) == 0
     [note] = [line for line in capsys.readouterr().err.splitlines() if "without effect" in line]
@@ -97,12 +89,12 @@ def test_build_names_flags_of_both_programs_in_one_note(tmp_path: Path, capsys: 
         assert note.count(f"{flag} ") == 1
 
 
-def test_key_of_a_file_is_not_taken_for_flags(tmp_path: Path, cli: Cli) -> None:
+def test_key_of_a_file_is_not_taken_for_flags(tmp_path, cli):
     (tmp_path / "c.yaml").write_text("pretrain_flags: [bf16]\n")
     assert "there is no option 'pretrain_flags'" in cli(["index", "--config", str(tmp_path / "c.yaml")], 2).err
 
 
-def test_submitted_command_may_have_them_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submitted_command_may_have_them_as_well(tmp_path, capsys):
     job = [
         "index", "--data-path", "/data/x", "--seq-length", "32", "--epochs", "1", "--micro-batch-size", "4", "--bf16",
     ]  # fmt: skip

@@ -1,12 +1,9 @@
 """Ranges of the output that are merged while shards are still made: that it happens, and that nothing else changes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,15 +22,6 @@ from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from dsindex.engine.merge import MergeRange, RangeResult
-    from dsindex.execution.calls import Call
-
-    MakeConfig = Callable[..., BuildConfig]
-
 STEP = 4096
 """Bytes of a range in these tests; it has two digest blocks."""
 OWN_BIN = OWN.run("eod").prefixes["text"].with_name("eod_text_document.bin")
@@ -42,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 
 
 @pytest.fixture
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_ranges(monkeypatch):
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
     monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", STEP // 2)
     monkeypatch.setattr(ranges, "COPY_BYTES", STEP // 4)
@@ -50,12 +38,12 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def started(monkeypatch):
     """Names of all calls, in the order in which they were begun."""
-    names: list[str] = []
+    names = []
     start = ThreadExecutor.start
 
-    def recorded(executor: ThreadExecutor, call: Call, **options: bool) -> int:
+    def recorded(executor, call, **options):
         names.append(call.name)
         return start(executor, call, **options)
 
@@ -63,13 +51,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def early(started: list[str]) -> list[str]:
+def early(started):
     """Ranges that were begun before the last shard was."""
     last = max(place for place, name in enumerate(started) if name.startswith("tokenize["))
     return [name for name in started[:last] if name.startswith("merge[")]
 
 
-def merged(started: list[str]) -> list[str]:
+def merged(started):
     return [name for name in started if name.startswith("merge[")]
 
 
@@ -78,12 +66,12 @@ class Stopped(Exception):
 
 
 @contextlib.contextmanager
-def stopped_after(num_ranges: int) -> Iterator[list[str]]:
+def stopped_after(num_ranges):
     """Let the job in the block end when it has committed so many ranges; gives the names of their calls."""
-    committed: list[str] = []
+    committed = []
     record = Ledger.record_range
 
-    def recorded(ledger: Ledger, task: MergeRange, result: RangeResult) -> None:
+    def recorded(ledger, task, result):
         record(ledger, task, result)
         name = os.path.basename(task.output).rpartition(".partial")[0].rsplit(".", 2)[0]
         committed.append(f"merge[{name}:{task.number:05d}]")
@@ -96,12 +84,12 @@ def stopped_after(num_ranges: int) -> Iterator[list[str]]:
             yield committed
 
 
-def partials(folder: Path) -> list[Path]:
+def partials(folder):
     return sorted(folder.glob("*.partial"))
 
 
 @pytest.mark.parametrize("name", ["eod", "keys"])
-def test_ranges_are_merged_before_the_last_shard_is_begun(name: str, tmp_path: Path, started: list[str]) -> None:
+def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, started):
     run = OWN.run(name)
     own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
     own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB"}
@@ -121,12 +109,10 @@ def test_ranges_are_merged_before_the_last_shard_is_begun(name: str, tmp_path: P
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("version", PBIN_VERSIONS)
-def test_packed_ranges_but_the_first_are_merged_early(
-    version: str, tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_ranges_but_the_first_are_merged_early(version, tmp_path, started, monkeypatch):
     """The first one has the header, which says how many tokens there are."""
 
-    def pack(folder: str) -> dict[str, bytes]:
+    def pack(folder):
         output = str(tmp_path / folder / "docs.pbin")
         config = config_of(PackConfig, OWN.docs, output=output, pbin_era=version, workers=1, shard_size="4KiB")
         run_config(config)
@@ -142,10 +128,8 @@ def test_packed_ranges_but_the_first_are_merged_early(
     assert not early(started)
 
 
-def test_tokens_and_masks_of_instructions_are_merged_early(
-    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def instruct(folder: str) -> dict[str, bytes]:
+def test_tokens_and_masks_of_instructions_are_merged_early(tmp_path, started, monkeypatch):
+    def instruct(folder):
         run_config(job(tmp_path / folder / "chat", workers=1, shard_size="8KiB"), SPLIT_IN_PARTS)
         return published(tmp_path / folder)
 
@@ -157,9 +141,7 @@ def test_tokens_and_masks_of_instructions_are_merged_early(
 
 
 @pytest.mark.parametrize("num_ranges", [1, 3, 6])
-def test_finished_ranges_are_not_merged_again(
-    num_ranges: int, tmp_path: Path, make_config: MakeConfig, started: list[str]
-) -> None:
+def test_finished_ranges_are_not_merged_again(num_ranges, tmp_path, make_config, started):
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(num_ranges) as committed:
         run_config(config)
@@ -174,9 +156,7 @@ def test_finished_ranges_are_not_merged_again(
 
 
 @pytest.mark.parametrize("what", ["gone", "shorter"])
-def test_file_that_lost_its_ranges_gets_them_all_again(
-    what: str, tmp_path: Path, make_config: MakeConfig, started: list[str]
-) -> None:
+def test_file_that_lost_its_ranges_gets_them_all_again(what, tmp_path, make_config, started):
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(3) as committed:
         run_config(config)
@@ -191,7 +171,7 @@ def test_file_that_lost_its_ranges_gets_them_all_again(
     assert_is_golden(tmp_path / "out")
 
 
-def test_file_that_is_longer_than_the_output_is_cut(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_file_that_is_longer_than_the_output_is_cut(tmp_path, make_config):
     """As where somebody removed the work folder, and the file stayed."""
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(3):
@@ -203,9 +183,7 @@ def test_file_that_is_longer_than_the_output_is_cut(tmp_path: Path, make_config:
     assert_is_golden(tmp_path / "out")
 
 
-def test_shard_that_is_made_again_takes_its_ranges_with_it(
-    tmp_path: Path, make_config: MakeConfig, started: list[str]
-) -> None:
+def test_shard_that_is_made_again_takes_its_ranges_with_it(tmp_path, make_config, started):
     """A disk turned bits round before its ranges were merged, so they are as wrong as the shard."""
     config = make_config(workers=1, shard_size="4KiB")
     with stopped_after(5) as committed:
@@ -226,12 +204,10 @@ def test_shard_that_is_made_again_takes_its_ranges_with_it(
     assert_is_golden(tmp_path / "out")
 
 
-def test_assembled_dataset_is_made_again_where_a_shard_was(
-    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_assembled_dataset_is_made_again_where_a_shard_was(tmp_path, make_config, monkeypatch):
     config = make_config(workers=1, shard_size="4KiB")
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise Stopped
 
     with monkeypatch.context() as patch:
@@ -248,7 +224,7 @@ def test_assembled_dataset_is_made_again_where_a_shard_was(
     assert_is_golden(tmp_path / "out")
 
 
-def test_added_inputs_begin_another_file_and_remove_the_former(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_added_inputs_begin_another_file_and_remove_the_former(tmp_path, make_config):
     with stopped_after(3):
         run_config(make_config(workers=1, shard_size="4KiB"))
     [former] = partials(tmp_path / "out")
@@ -262,7 +238,7 @@ def test_added_inputs_begin_another_file_and_remove_the_former(tmp_path: Path, m
     assert published(tmp_path / "out") == published(tmp_path / "whole")
 
 
-def test_fresh_removes_what_was_begun(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_fresh_removes_what_was_begun(tmp_path, make_config):
     with stopped_after(3):
         run_config(make_config(workers=1, shard_size="4KiB"))
     with stopped_after(1) as committed:
@@ -274,9 +250,7 @@ def test_fresh_removes_what_was_begun(tmp_path: Path, make_config: MakeConfig) -
     assert_is_golden(tmp_path / "out")
 
 
-def test_too_large_a_share_of_bad_records_keeps_what_was_merged(
-    tmp_path: Path, make_config: MakeConfig, started: list[str]
-) -> None:
+def test_too_large_a_share_of_bad_records_keeps_what_was_merged(tmp_path, make_config, started):
     (tmp_path / "in.jsonl").write_bytes(b"broken\n" + OWN.docs.read_bytes())
     options = {"input": (str(tmp_path / "in.jsonl"),), "workers": 1, "shard_size": "4KiB"}
     options["on_bad_record"] = "quarantine"
@@ -291,9 +265,7 @@ def test_too_large_a_share_of_bad_records_keeps_what_was_merged(
     assert_is_golden(tmp_path / "out")
 
 
-def test_bad_record_is_told_although_a_range_failed_before(
-    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config, monkeypatch):
     """Which error is told does not depend on what was merged meanwhile: the shard is allowed to end."""
     text = OWN.docs.read_bytes()
     bad = text.index(b"\n", 12 * 2048) + 1  # in a shard that runs when the first range does
@@ -301,7 +273,7 @@ def test_bad_record_is_told_although_a_range_failed_before(
     (tmp_path / "in.jsonl").write_bytes(text[:bad] + b"broken\n" + text[bad:])
     failed = []
 
-    def fail(task: MergeRange) -> RangeResult:
+    def fail(task):
         failed.append(task)
         raise InputError("the storage went away")
 
@@ -314,7 +286,7 @@ def test_bad_record_is_told_although_a_range_failed_before(
     assert failed
 
 
-def assert_is_golden(folder: Path) -> None:
+def assert_is_golden(folder):
     assert (folder / "docs_text_document.bin").read_bytes() == OWN_BIN.read_bytes()
     assert (folder / "docs_text_document.idx").read_bytes() == OWN_BIN.with_suffix(".idx").read_bytes()
     assert not partials(folder)

@@ -1,11 +1,8 @@
 """`dsindex raw-index` and `dsindex convert`: their flags, what they say, and executors."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,24 +15,15 @@ from dsindex.formats import raw_index
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import joined_by_modalities, pbin_bytes, write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-    from tests.jobs.conftest import Cli
-
-
-def run(command: Any, *arguments: object) -> int:
+def run(command, *arguments):
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    code: int = command.run(parser.parse_args([str(argument) for argument in arguments]))
-    return code
+    return command.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_raw_index_says_what_became_of_the_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], executor: str
-) -> None:
+def test_raw_index_says_what_became_of_the_lines(tmp_path, capsys, executor):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n{\n[1]\n\n")
     options = [path, "--executor", executor, "--workers", 2]
@@ -48,14 +36,14 @@ def test_raw_index_says_what_became_of_the_lines(
         run(raw_index_command, *options)
 
 
-def test_raw_index_names_ten_lines_at_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_index_names_ten_lines_at_most(tmp_path, capsys):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{\n" * 25)
     assert run(raw_index_command, path, "--drop-faulty-entries") == 0
     assert "line 10 (byte 18)\n  and 15 more\n" in capsys.readouterr().out
 
 
-def test_convert_goes_both_ways_and_between_eras(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_goes_both_ways_and_between_eras(tmp_path, capsys):
     write_dataset(tmp_path / "x", [[[1, 2]], [], [[3]]])
     assert run(convert_command, tmp_path / "x.idx", tmp_path / "y.pbin", "--pbin-era", "spec") == 0
     assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2], [], [3]], version="spec")
@@ -67,13 +55,13 @@ def test_convert_goes_both_ways_and_between_eras(tmp_path: Path, capsys: pytest.
     assert "3 documents, 3 tokens of type uint16" in capsys.readouterr().out
 
 
-def test_convert_flattens_when_told_to(tmp_path: Path) -> None:
+def test_convert_flattens_when_told_to(tmp_path):
     write_dataset(tmp_path / "x", [[[1], [2]]])
     assert run(convert_command, tmp_path / "x", tmp_path / "y.pbin", "--flatten") == 0
     assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2]], version="current", token_bytes=2)
 
 
-def test_ordered_runner_keeps_order_over_groups(tmp_path: Path) -> None:
+def test_ordered_runner_keeps_order_over_groups(tmp_path):
     executor = ThreadExecutor(2)
     try:
         run_tasks = ordered_runner(executor, name="test")
@@ -86,7 +74,7 @@ def test_ordered_runner_keeps_order_over_groups(tmp_path: Path) -> None:
         executor.close()
 
 
-def test_convert_in_spawned_processes(tmp_path: Path) -> None:
+def test_convert_in_spawned_processes(tmp_path):
     source = write_pbin(tmp_path / "x.pbin", [[1, 2, 3]] * 10, version="2024-04")
     assert run(convert_command, source, tmp_path / "y.pbin", "--executor", "processes", "--workers", 1) == 0
     assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2, 3]] * 10, version="current")
@@ -99,9 +87,7 @@ def test_convert_in_spawned_processes(tmp_path: Path) -> None:
     ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
     ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
 ], ids=lambda command: command[0])  # fmt: skip
-def test_output_that_is_an_input_by_another_name_is_refused(
-    tmp_path: Path, cli: Cli, command: list[str], link: Callable[[Path, Path], None]
-) -> None:
+def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, command, link):
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
     files = [(tmp_path / "a.pbin").read_bytes(), pbin_bytes([[4]], version="current")]
     (tmp_path / "joined.pbin").write_bytes(joined_by_modalities(files))

@@ -1,13 +1,10 @@
 """Addresses of clusters: how they are written, and what is said of servers that listen there."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -22,15 +19,12 @@ from dsindex.execution.ray_token import VARIABLES, Token, TokenError
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.merge import MergeConfig
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 GIVEN = Token(value="right", place="RAY_AUTH_TOKEN")
 WRONG = Token(value="wrong", place="/home/me/.ray/auth_token")
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def clean_environment(monkeypatch, tmp_path):
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "http_proxy", "HTTP_PROXY", JOB_VARIABLE, *VARIABLES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -43,7 +37,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None
     ("head:7000", "head:7000"), ("head", "head:6379"), ("10.0.0.1", "10.0.0.1:6379"),
     ("[fd00::1]:7000", "[fd00::1]:7000"), ("[fd00::1]", "[fd00::1]:6379"),
 ])  # fmt: skip
-def test_address_is_a_host_and_a_port(text: str, expected: str) -> None:
+def test_address_is_a_host_and_a_port(text, expected):
     assert str(parse_address(text, source="--address")) == expected
 
 
@@ -67,7 +61,7 @@ def test_address_is_a_host_and_a_port(text: str, expected: str) -> None:
         ],
     ],
 )
-def test_other_addresses_are_refused(text: str, says: str) -> None:
+def test_other_addresses_are_refused(text, says):
     with pytest.raises(TaskError, match=f"RAY_ADDRESS: .*{says}"):
         parse_address(text, source="RAY_ADDRESS")
 
@@ -84,9 +78,7 @@ MERGE = {"input": ("a",), "output_prefix": "b"}
     (MergeConfig(**MERGE, address="local"), {"RAY_ADDRESS": "head:1"}, None),
     (MergeConfig(**MERGE), {"RAY_ADDRESS": ""}, None),
 ], ids=["no cluster needed", "named", "ray by name", "in a job", "work folder", "local", "empty"])  # fmt: skip
-def test_environment_names_the_cluster_of_jobs_that_are_for_one(
-    config: ExecutorConfig, environment: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_names_the_cluster_of_jobs_that_are_for_one(config, environment, expected, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert cluster_address(config) == expected
@@ -97,11 +89,11 @@ def test_environment_names_the_cluster_of_jobs_that_are_for_one(
 
 
 @contextlib.contextmanager
-def listener(says: bytes | None) -> Iterator[Address]:
+def listener(says):
     """Accept connections and say something; None says nothing and keeps them open."""
     open_connections = []
 
-    def serve() -> None:
+    def serve():
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = server.accept()
@@ -123,7 +115,7 @@ def listener(says: bytes | None) -> Iterator[Address]:
 
 
 @contextlib.contextmanager
-def nobody() -> Iterator[Address]:
+def nobody():
     """Bind a port without listening, so that nobody else can answer there."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
@@ -133,16 +125,16 @@ def nobody() -> Iterator[Address]:
 class Head(grpc.GenericRpcHandler):
     """Plays the head of a cluster whose token is `right`, one without tokens, or a server without its services."""
 
-    def __init__(self, *, is_head: bool, wants_token: bool) -> None:
+    def __init__(self, *, is_head, wants_token):
         self.is_head = is_head
         self.wants_token = wants_token
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(self, handler_call_details):
         if not (self.is_head and handler_call_details.method.endswith("/CheckAlive")):
             return None
         sent = dict(handler_call_details.invocation_metadata).get("authorization")
 
-        def answer(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        def answer(_request, context):
             if self.wants_token and sent != "Bearer right":
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
             return b""
@@ -151,7 +143,7 @@ class Head(grpc.GenericRpcHandler):
 
 
 @contextlib.contextmanager
-def head(*, is_head: bool = True, wants_token: bool = True) -> Iterator[Address]:
+def head(*, is_head=True, wants_token=True):
     server = grpc.server(ThreadPoolExecutor(1), handlers=[Head(is_head=is_head, wants_token=wants_token)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -166,7 +158,7 @@ def head(*, is_head: bool = True, wants_token: bool = True) -> Iterator[Address]
     [(Address(host="no-such-host.invalid", port=1), "."), (Address(host="x" * 70, port=1), "label")],
     ids=["unknown host", "no host name"],
 )
-def test_host_that_cannot_be_reached(address: Address, says: str) -> None:
+def test_host_that_cannot_be_reached(address, says):
     assert re.search(says, try_port(address) or "")
 
 
@@ -188,15 +180,13 @@ def test_host_that_cannot_be_reached(address: Address, says: str) -> None:
     ],
     ids=["nobody", "stale variable", "dashboard", "other program", "hangs up", "silent", "other port of Ray"],
 )
-def test_what_is_no_head_is_told(
-    opened: contextlib.AbstractContextManager[Address], source: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_head_is_told(opened, source, says, monkeypatch):
     monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", 2.0)
     with opened as address, pytest.raises(TaskError, match=rf"^{address}: .*{re.escape(says)}"):
         check_head(address, None, source=source)
 
 
-def test_encrypted_head_is_only_tried_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encrypted_head_is_only_tried_for_a_connection(monkeypatch):
     monkeypatch.setenv("RAY_USE_TLS", "1")
     with listener(b"") as address:  # ends what does not begin with a handshake
         check_head(address, None)
@@ -204,7 +194,7 @@ def test_encrypted_head_is_only_tried_for_a_connection(monkeypatch: pytest.Monke
         check_head(address, None)
 
 
-def test_head_accepts_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_accepts_its_own_token_only(monkeypatch):
     with head() as address:
         check_head(address, GIVEN)
         with pytest.raises(TokenError, match=f"{address}: the cluster does not accept the token in /home/me/.ray/aut"):
@@ -216,7 +206,7 @@ def test_head_accepts_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> Non
             check_head(address, None)
 
 
-def test_token_is_left_out_where_the_head_wants_none() -> None:
+def test_token_is_left_out_where_the_head_wants_none():
     with head() as address:
         assert wants_token(address)
     with head(wants_token=False) as address:
@@ -224,7 +214,7 @@ def test_token_is_left_out_where_the_head_wants_none() -> None:
         assert not wants_token(address)
 
 
-def test_job_server_is_named_where_a_head_was_given() -> None:
+def test_job_server_is_named_where_a_head_was_given():
     for opened in (head(), listener(b"SSH-2.0-x\r\n")):
         with (
             opened as address,
@@ -235,7 +225,7 @@ def test_job_server_is_named_where_a_head_was_given() -> None:
             JobServer(str(address))
 
 
-def test_machine_that_is_no_node_of_the_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_that_is_no_node_of_the_cluster_is_told(monkeypatch):
     """Ray looks for a node of this machine for a minute."""
     monkeypatch.setattr(ray_cluster, "_set_authentication", lambda _: None)  # of this process
     monkeypatch.setattr(ray_cluster, "JOIN_SECONDS", 0.2)
@@ -249,7 +239,7 @@ def test_machine_that_is_no_node_of_the_cluster_is_told(monkeypatch: pytest.Monk
     given_up.set()
 
 
-def test_forwarded_port_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwarded_port_is_told(monkeypatch):
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.2")
     with (
         head(wants_token=False) as address,
@@ -263,11 +253,11 @@ def test_forwarded_port_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 LATE = "The current node timed out during startup. This could happen because some of the raylet failed to startup."
 
 
-def start_with(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> list[dict[str, Any]]:
+def start_with(monkeypatch, *failures):
     """Start a private cluster with a Ray that fails so often; return what each attempt was given."""
-    given: list[dict[str, Any]] = []
+    given = []
 
-    def init(**options: Any) -> None:
+    def init(**options):
         given.append(options)
         if len(given) <= len(failures):
             raise failures[len(given) - 1]
@@ -280,7 +270,7 @@ def start_with(monkeypatch: pytest.MonkeyPatch, *failures: Exception) -> list[di
 @pytest.mark.parametrize(
     ("tmpdir", "expected"), [("/tmp", None), ("/scratch/" + 80 * "x", "/tmp/ray"), ("/" + 29 * "x", None)]
 )
-def test_sockets_go_to_a_short_folder(tmpdir: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_go_to_a_short_folder(tmpdir, expected, monkeypatch):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", tmpdir)
     [options] = start_with(monkeypatch)
@@ -288,7 +278,7 @@ def test_sockets_go_to_a_short_folder(tmpdir: str, expected: str | None, monkeyp
     assert (options["address"], options["num_cpus"]) == ("local", 1)
 
 
-def test_start_is_tried_again_once_where_ray_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_is_tried_again_once_where_ray_gives_up(monkeypatch):
     assert len(start_with(monkeypatch, Exception(LATE))) == 2
     with pytest.raises(TaskError, match=r"did not start within Ray's own limit of 30 s, twice; .* --executor local"):
         start_with(monkeypatch, Exception(LATE), Exception(LATE))

@@ -1,13 +1,10 @@
 """The thread that Ray is called in: it gets no signals, may hang, and loses its cluster; the driver goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +12,6 @@ from dsindex.execution import ray_thread
 from dsindex.execution.calls import Call, ClusterLostError, NodeAnswer, Outcome
 from dsindex.execution.interrupts import TerminatedError, stop_on_signals
 from dsindex.execution.ray_thread import RayInThread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CALL = Call(name="x", place="x", function=len, arguments=("abc",))
 
@@ -29,52 +23,52 @@ class Cluster:
     is_cluster = True
     slots = backlog = 2
 
-    def __init__(self, during_wait: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, during_wait=lambda: None):
         self.go = threading.Event()
         self.during_wait = during_wait
-        self.threads: dict[str, threading.Thread] = {"connect": threading.current_thread()}
-        self.head_address: str | None = None
+        self.threads = {"connect": threading.current_thread()}
+        self.head_address = None
 
-    def _called(self, name: str) -> None:
+    def _called(self, name):
         self.threads[name] = threading.current_thread()
 
-    def share(self, value: object) -> object:
+    def share(self, value):
         self._called("share")
         return value
 
-    def start(self, call: Call, *, beyond_slots: bool = False) -> int:
+    def start(self, call, *, beyond_slots=False):
         self._called("start")
         return len(call.name) + beyond_slots
 
-    def wait(self, timeout: float) -> list[Outcome]:
+    def wait(self, timeout):
         self._called("wait")
         self.during_wait()
         self.go.wait()
         self.slots = 5
         return [Outcome(attempt_id=1, value=timeout)]
 
-    def abandon(self, attempt_id: int) -> None:
+    def abandon(self, attempt_id):
         self._called(f"abandon {attempt_id}")
 
-    def on_every_node(self, call: Call, *, timeout: float) -> dict[str, NodeAnswer]:
+    def on_every_node(self, call, *, timeout):
         self._called("on_every_node")
         return {call.name: NodeAnswer(value=timeout)}
 
-    def close(self) -> None:
+    def close(self):
         self._called("close")
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster():
     made = Cluster()
     yield made
     made.go.set()
 
 
-def test_every_call_is_made_in_one_other_thread(cluster: Cluster) -> None:
+def test_every_call_is_made_in_one_other_thread(cluster):
     cluster.go.set()
 
-    def connect() -> Cluster:
+    def connect():
         cluster.threads["connect"] = threading.current_thread()
         return cluster
 
@@ -92,22 +86,22 @@ def test_every_call_is_made_in_one_other_thread(cluster: Cluster) -> None:
     assert threading.main_thread() not in cluster.threads.values()
 
 
-def test_errors_of_the_thread_are_raised() -> None:
-    def connect() -> Any:
+def test_errors_of_the_thread_are_raised():
+    def connect():
         raise ConnectionError("nobody there")
 
     with pytest.raises(ConnectionError, match="nobody there"):
         RayInThread(connect)
 
 
-def test_cluster_that_does_not_answer_does_not_hold_the_driver(cluster: Cluster) -> None:
+def test_cluster_that_does_not_answer_does_not_hold_the_driver(cluster):
     executor = RayInThread(lambda: cluster)
     assert executor.wait(0) == []
     cluster.go.set()
     assert executor.wait(60) == [Outcome(attempt_id=1, value=0)]
 
 
-def test_signal_stops_a_driver_that_waits_for_a_hanging_cluster(cluster: Cluster) -> None:
+def test_signal_stops_a_driver_that_waits_for_a_hanging_cluster(cluster):
     """And nothing more is asked of the cluster: the process ends, which ends its work."""
     cluster.during_wait = lambda: os.kill(os.getpid(), signal.SIGTERM)
     executor = RayInThread(lambda: cluster)
@@ -116,12 +110,12 @@ def test_signal_stops_a_driver_that_waits_for_a_hanging_cluster(cluster: Cluster
     assert cluster.threads.keys() == {"connect", "wait"}
 
 
-def test_ctrl_c_while_connecting_closes_what_was_connected(cluster: Cluster) -> None:
+def test_ctrl_c_while_connecting_closes_what_was_connected(cluster):
     """As in a notebook, where the process goes on."""
     closed = threading.Event()
     cluster.close = closed.set  # type: ignore[method-assign]
 
-    def connect() -> Cluster:
+    def connect():
         os.kill(os.getpid(), signal.SIGINT)
         interrupted.wait()
         return cluster
@@ -133,7 +127,7 @@ def test_ctrl_c_while_connecting_closes_what_was_connected(cluster: Cluster) -> 
     assert closed.wait(60)
 
 
-def test_lost_head_ends_every_call(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_head_ends_every_call(cluster, monkeypatch):
     monkeypatch.setattr(ray_thread, "KNOCK_SECONDS", 0.01)
     monkeypatch.setattr(ray_thread, "LOST_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as head:

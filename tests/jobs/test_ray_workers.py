@@ -1,12 +1,9 @@
 """Workers on a Ray cluster: they keep their processes, and give up their CPUs when others wait for them."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,15 +13,10 @@ from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_call
 from tests.jobs.test_executors import die, fail, process_id
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dsindex.execution.ray_executor import RayExecutor
-
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
-def wait_for(path: str) -> int:
+def wait_for(path):
     """Return this process's id once the file exists; until then, another one shows that the call runs."""
     Path(f"{path}.{os.getpid()}").touch()
     while not Path(path).exists():
@@ -32,20 +24,20 @@ def wait_for(path: str) -> int:
     return os.getpid()
 
 
-def call(function: Callable[..., Any], *arguments: Any, memory_bytes: int = 0) -> Call:
+def call(function, *arguments, memory_bytes=0):
     name = f"{function.__name__}[{arguments[0]}]"
     return Call(name=name, place="f.jsonl", function=function, arguments=arguments, memory_bytes=memory_bytes)
 
 
-def run(executor: RayExecutor, *calls: Call) -> dict[int, Any]:
-    results: dict[int, Any] = {}
+def run(executor, *calls):
+    results = {}
     policy = RetryPolicy(first_pause_seconds=0.01)
     run_calls(executor, enumerate(calls), on_result=results.__setitem__, policy=policy)
     return results
 
 
 @pytest.fixture
-def executor() -> Iterator[RayExecutor]:
+def executor():
     from dsindex.execution.ray_executor import RayExecutor
 
     made = RayExecutor(address=None, workers=2)
@@ -53,14 +45,14 @@ def executor() -> Iterator[RayExecutor]:
     made.close()
 
 
-def test_workers_keep_their_processes(executor: RayExecutor) -> None:
+def test_workers_keep_their_processes(executor):
     results = run(executor, *[call(process_id, number) for number in range(20)])
     later = run(executor, *[call(process_id, number) for number in range(20)])
     assert sorted(results) == list(range(20))
     assert len({*results.values(), *later.values()}) <= 2
 
 
-def test_error_is_reported_and_dead_worker_replaced(executor: RayExecutor) -> None:
+def test_error_is_reported_and_dead_worker_replaced(executor):
     with pytest.raises(BadRecordError, match=r"f\.jsonl, line at byte 7: broken"):
         run(executor, call(process_id, 1), call(fail, 2))
     statistics = DispatchStatistics()
@@ -76,14 +68,14 @@ def test_error_is_reported_and_dead_worker_replaced(executor: RayExecutor) -> No
     assert len(run(executor, call(process_id, 3))) == 1
 
 
-def test_call_that_needs_more_memory_gets_a_worker_that_reserves_it(executor: RayExecutor) -> None:
+def test_call_that_needs_more_memory_gets_a_worker_that_reserves_it(executor):
     first = run(executor, call(process_id, 0))
     more = run(executor, call(process_id, 0, memory_bytes=1 << 20), call(process_id, 1, memory_bytes=1 << 60))
     assert first[0] not in more.values()
     assert len(more) == 2  # what no node has is not asked for
 
 
-def test_attempt_begins_when_a_worker_has_it(executor: RayExecutor, tmp_path: Path) -> None:
+def test_attempt_begins_when_a_worker_has_it(executor, tmp_path):
     gate = str(tmp_path / "gate")
     attempts = [executor.start(call(wait_for, gate)) for _ in range(3)]
     wait_until(lambda: executor.wait(0.1) or len(list(tmp_path.iterdir())) == 2)
@@ -94,7 +86,7 @@ def test_attempt_begins_when_a_worker_has_it(executor: RayExecutor, tmp_path: Pa
     assert ended == set(attempts)
 
 
-def wait_for_all(executor: RayExecutor, number: int) -> Iterator[list[Any]]:
+def wait_for_all(executor, number):
     deadline = time.monotonic() + PATIENCE_SECONDS
     while number > 0:
         assert time.monotonic() < deadline
@@ -104,9 +96,7 @@ def wait_for_all(executor: RayExecutor, number: int) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("is_busy", [True, False], ids=["held for long", "idle"])
-def test_worker_gives_up_its_cpu_if_another_job_waits(
-    executor: RayExecutor, monkeypatch: pytest.MonkeyPatch, is_busy: bool
-) -> None:
+def test_worker_gives_up_its_cpu_if_another_job_waits(executor, monkeypatch, is_busy):
     import ray
 
     monkeypatch.setattr("dsindex.execution.ray_executor.LOOK_SECONDS", 0.1)
@@ -124,19 +114,17 @@ def test_worker_gives_up_its_cpu_if_another_job_waits(
     assert not own & set(ray.get(others))
 
 
-def test_worker_keeps_its_cpu_if_nobody_waits(executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_keeps_its_cpu_if_nobody_waits(executor, monkeypatch):
     monkeypatch.setattr("dsindex.execution.ray_executor.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("dsindex.execution.ray_executor.HOLD_SECONDS", 0.0)
-    processes: set[int] = set()
+    processes = set()
     for _ in range(3):
         processes |= set(run(executor, *[call(process_id, number) for number in range(8)]).values())
         executor.wait(0.05)
     assert len(processes) <= 2
 
 
-def test_build_without_a_cpu_says_that_others_have_them(
-    executor: RayExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, tmp_path):
     import ray
 
     monkeypatch.setattr("dsindex.execution.ray_executor.BUSY_SECONDS", 0.0)

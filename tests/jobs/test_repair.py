@@ -1,11 +1,8 @@
 """Which way a repair goes, what it proves, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,26 +15,18 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.published import move_tokenizer_away
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.jobs.rescue_files import RepairReport
-    from dsindex.options.build import BuildConfig
-
-    MakeConfig = Callable[..., BuildConfig]
-
 PLAIN_TEXTS = "".join(json.dumps({"text": f"text number {number}"}) + "\n" for number in range(50))
 
 
 @pytest.fixture
-def built(make_config: MakeConfig, tmp_path: Path) -> str:
+def built(make_config, tmp_path):
     """The prefix of a dataset with empty documents and EOD in texts, its work folder beside it."""
     run_config(make_config(keep_shards=True))
     return str(tmp_path / "out" / "docs_text_document")
 
 
 @pytest.fixture
-def plain(make_config: MakeConfig, tmp_path: Path) -> str:
+def plain(make_config, tmp_path):
     """The prefix of a dataset whose `.bin` alone tells its documents."""
     source = tmp_path / "plain.jsonl"
     source.write_text(PLAIN_TEXTS)
@@ -45,27 +34,27 @@ def plain(make_config: MakeConfig, tmp_path: Path) -> str:
     return str(tmp_path / "out" / "docs_text_document")
 
 
-def repair(prefix: str, **options: Any) -> RepairReport:
+def repair(prefix, **options):
     defaults = {"executor": "local", "workers": 2, "output": f"{prefix}_new"}
     return run_repair(prefix, RepairConfig(**{**defaults, **options}), reporter=Reporter())
 
 
-def assert_same(prefix: str, whole: dict[str, bytes], suffixes: tuple[str, ...] = ("bin", "idx")) -> None:
+def assert_same(prefix, whole, suffixes=("bin", "idx")):
     for suffix in suffixes:
         assert Path(f"{prefix}.{suffix}").read_bytes() == whole[suffix], suffix
 
 
-def files_of(prefix: str) -> dict[str, bytes]:
+def files_of(prefix):
     return {suffix: Path(f"{prefix}.{suffix}").read_bytes() for suffix in ("bin", "idx")}
 
 
-def test_whole_dataset_is_left_alone(built: str) -> None:
+def test_whole_dataset_is_left_alone(built):
     assert repair(built).outputs == ()
     assert not Path(f"{built}_new.idx").exists()
 
 
 @pytest.mark.parametrize("lost", ["idx", "bin", "both"])
-def test_shards_restore_everything(lost: str, built: str) -> None:
+def test_shards_restore_everything(lost, built):
     whole = files_of(built)
     for suffix in ("idx", "bin") if lost == "both" else (lost,):
         Path(f"{built}.{suffix}").unlink()
@@ -77,14 +66,14 @@ def test_shards_restore_everything(lost: str, built: str) -> None:
     assert json.loads(Path(f"{built}_new.repair.json").read_bytes())["num_documents"] == 102
 
 
-def test_lost_index_is_put_back_beside_its_tokens(built: str) -> None:
+def test_lost_index_is_put_back_beside_its_tokens(built):
     whole = files_of(built)
     Path(f"{built}.idx").unlink()
     repair(built, output=built, index_only=True)
     assert_same(built, whole)
 
 
-def test_missing_shards_are_accounted_for(built: str) -> None:
+def test_missing_shards_are_accounted_for(built):
     folder = Path(built).parent / "docs.build"
     [path] = folder.glob("shards/*/00000002.*.0.bin")
     path.write_bytes(b"damaged")
@@ -101,13 +90,13 @@ def test_missing_shards_are_accounted_for(built: str) -> None:
     assert "bytes 32768 to 40960: its shard was never finished" in report.lost[1]
 
 
-def test_work_folder_of_another_dataset_is_refused(built: str, tmp_path: Path) -> None:
+def test_work_folder_of_another_dataset_is_refused(built, tmp_path):
     other = str(tmp_path / "other_document")
     with pytest.raises(FormatError, match="expected a build of other_document, got one of docs_text_document"):
         repair(other, way="shards", work_dir=str(Path(built).parent / "docs.build"))
 
 
-def test_tokens_alone_are_enough_where_the_manifest_says_so(plain: str) -> None:
+def test_tokens_alone_are_enough_where_the_manifest_says_so(plain):
     whole = files_of(plain)
     Path(f"{plain}.idx").unlink()
     report = repair(plain)
@@ -115,7 +104,7 @@ def test_tokens_alone_are_enough_where_the_manifest_says_so(plain: str) -> None:
     assert_same(f"{plain}_new", whole)
 
 
-def test_damaged_tokens_are_not_enough(plain: str) -> None:
+def test_damaged_tokens_are_not_enough(plain):
     Path(f"{plain}.idx").unlink()
     path = Path(f"{plain}.bin")
     path.write_bytes(b"\1" + path.read_bytes()[1:])
@@ -124,7 +113,7 @@ def test_damaged_tokens_are_not_enough(plain: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])
-def test_source_restores_what_tokens_cannot(executor: str, built: str) -> None:
+def test_source_restores_what_tokens_cannot(executor, built):
     whole = files_of(built)
     Path(f"{built}.idx").unlink()
     shutil.rmtree(Path(built).parent / "docs.build")
@@ -136,7 +125,7 @@ def test_source_restores_what_tokens_cannot(executor: str, built: str) -> None:
     assert_same(f"{built}_new", whole)
 
 
-def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path) -> None:
+def test_crashed_megatron_build_gives_its_whole_documents(tmp_path):
     golden = OWN.run("eod").prefixes["text"]
     prefix = str(tmp_path / "crashed")
     shutil.copy(f"{golden}.idx", f"{prefix}.idx")
@@ -149,7 +138,7 @@ def test_crashed_megatron_build_gives_its_whole_documents(tmp_path: Path) -> Non
     assert len(new) > 15_000
 
 
-def test_index_that_fits_but_is_another_is_not_copied(built: str) -> None:
+def test_index_that_fits_but_is_another_is_not_copied(built):
     shutil.rmtree(Path(built).parent / "docs.build")
     tokens = bytearray(Path(f"{built}.bin").read_bytes())
     tokens[100] ^= 1
@@ -158,7 +147,7 @@ def test_index_that_fits_but_is_another_is_not_copied(built: str) -> None:
         repair(built)
 
 
-def test_damaged_manifest_is_said_and_not_used(built: str) -> None:
+def test_damaged_manifest_is_said_and_not_used(built):
     Path(f"{built}.idx").unlink()
     Path(manifest_path(built)).write_bytes(b"{}")
     report = repair(built)
@@ -166,7 +155,7 @@ def test_damaged_manifest_is_said_and_not_used(built: str) -> None:
     assert report.num_documents == 102
 
 
-def test_existing_output_is_never_overwritten(built: str) -> None:
+def test_existing_output_is_never_overwritten(built):
     Path(f"{built}.idx").unlink()
     with pytest.raises(OutputError, match=r"\.bin: expected another file than the input .*; choose another name"):
         repair(built, output=built)
@@ -176,7 +165,7 @@ def test_existing_output_is_never_overwritten(built: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "repair.json"])
-def test_file_of_a_new_name_is_kept(built: str, tmp_path: Path, suffix: str) -> None:
+def test_file_of_a_new_name_is_kept(built, tmp_path, suffix):
     Path(f"{built}.idx").unlink()
     mine = tmp_path / f"new.{suffix}"
     mine.write_text("mine")
@@ -186,7 +175,7 @@ def test_file_of_a_new_name_is_kept(built: str, tmp_path: Path, suffix: str) -> 
     assert mine.read_text() == "mine"
 
 
-def test_packed_file_joined_with_low_offsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packed_file_joined_with_low_offsets(tmp_path, capsys):
     import pickle
 
     index = [(0, 8), (8, 4), (0, 4)]  # the second file's offsets count from 12 bytes too low

@@ -1,13 +1,10 @@
 """`dsindex report`: what is on the page, which is the same however it was made, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,16 +21,12 @@ from tests.support.pages import ReadPage
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.jobs.conftest import Cli
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> str:
+def built(tmp_path_factory):
     """The prefix of a dataset whose documents all occur twice, in two inputs."""
     folder = tmp_path_factory.mktemp("built")
     copy = folder / "copy.jsonl"
@@ -43,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{config.output_prefix}_text_document"
 
 
-def report(tmp_path: Path, *arguments: str, code: int = 0) -> ReadPage:
+def report(tmp_path, *arguments, code=0):
     output = tmp_path / "report.html"
     assert main(["report", *arguments, "-o", str(output)]) == code
     page = ReadPage(output.read_bytes())
@@ -51,9 +44,7 @@ def report(tmp_path: Path, *arguments: str, code: int = 0) -> ReadPage:
     return page
 
 
-def test_page_says_what_the_manifest_and_the_tokens_say(
-    built: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_page_says_what_the_manifest_and_the_tokens_say(built, tmp_path, capsys):
     page = report(tmp_path, built)
     manifest = json.loads(Path(f"{built}.manifest.json").read_bytes())["content"]
     documents, tokens = manifest["documents"], manifest["tokens"]
@@ -89,7 +80,7 @@ def test_page_says_what_the_manifest_and_the_tokens_say(
     assert f"{documents:,} documents, {tokens:,} tokens, {repetitions:,} repetitions" in shown
 
 
-def test_examples_are_documents_of_the_inputs(built: str, tmp_path: Path) -> None:
+def test_examples_are_documents_of_the_inputs(built, tmp_path):
     page = report(tmp_path, built)
     texts = [json.loads(line)["text"] for line in OWN.docs.read_bytes().splitlines()]
     articles = page.with_tag("article")
@@ -104,7 +95,7 @@ def test_examples_are_documents_of_the_inputs(built: str, tmp_path: Path) -> Non
     assert any(f"{OWN.docs}, line " in text for text in page.texts["article"])
 
 
-def test_page_does_not_depend_on_threads_or_time(built: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_does_not_depend_on_threads_or_time(built, tmp_path, monkeypatch):
     pages = []
     for cpus in (1, 3):
         monkeypatch.setattr(report_dataset, "available_cpus", lambda cpus=cpus: cpus)
@@ -114,7 +105,7 @@ def test_page_does_not_depend_on_threads_or_time(built: str, tmp_path: Path, mon
     assert os.listdir(tmp_path) == ["report.html"]
 
 
-def test_page_needs_nothing_else_and_can_be_read_without_seeing_it(built: str, tmp_path: Path) -> None:
+def test_page_needs_nothing_else_and_can_be_read_without_seeing_it(built, tmp_path):
     page = report(tmp_path, built)
     for tag, attributes in page.elements:
         for name in ("src", "href", "action"):
@@ -136,7 +127,7 @@ def test_page_needs_nothing_else_and_can_be_read_without_seeing_it(built: str, t
     assert str(policy).startswith("default-src 'none'; style-src 'sha256-")
 
 
-def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
+def test_hostile_text_is_shown_as_text(tmp_path):
     texts = [
         "<script>alert(1)</script> ]]> </pre></article> <!-- & &lt; \u2028 x",
         "</script><svg onload=alert(2)> \x1b[2J \u202egnp.exe \u200b \x00 \udcff".encode("utf-8", "replace").decode(),
@@ -161,9 +152,7 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["other file", "edited report", "folder", "link"])
-def test_files_of_others_are_never_replaced(
-    kind: str, built: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_others_are_never_replaced(kind, built, tmp_path, capsys):
     output = tmp_path / "report.html"
     if kind == "folder":
         output.mkdir()
@@ -182,7 +171,7 @@ def test_files_of_others_are_never_replaced(
     assert "report.html: expected the name of a file" in (shown := capsys.readouterr().err) or "exists already" in shown
 
 
-def test_foreign_dataset_is_reported_from_its_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     page = report(tmp_path, GOLDEN_EOD)
     assert page.texts["h3"] == [
         *("Sources", "Document lengths", "Tokens", "Short, long and repeated documents", "Examples")
@@ -194,7 +183,7 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path: Path, capsys: pyt
     assert page.row("0")[1] == "<|endoftext|>"
 
 
-def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> None:
+def test_merged_dataset_has_its_parts_as_sources(built, tmp_path):
     merged = str(tmp_path / "merged")
     assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
     page = report(tmp_path, merged)
@@ -206,7 +195,7 @@ def test_merged_dataset_has_its_parts_as_sources(built: str, tmp_path: Path) -> 
     assert any(f"{GOLDEN_EOD}.manifest.json: expected the manifest" in text for text in page.texts["li"])
 
 
-def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
+def test_instruction_data_has_its_masks(tmp_path):
     prefix = str(tmp_path / "chat")
     write_dataset(Path(f"{prefix}_text_document"), [[[5, 6, 7]], [[8]]])
     write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
@@ -223,9 +212,7 @@ def test_instruction_data_has_its_masks(tmp_path: Path) -> None:
     ([GOLDEN_EOD, "--cache", "{tmp}/none"], "expected a folder with index caches, found none"),
     ([GOLDEN_EOD, "--tokenizer-model", "{tmp}/none"], "none"),
 ])  # fmt: skip
-def test_bad_arguments_are_told_before_the_work(
-    arguments: Sequence[str], sentence: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_bad_arguments_are_told_before_the_work(arguments, sentence, tmp_path, cli):
     given = [argument.replace("{tmp}", str(tmp_path)) for argument in arguments]
     shown = cli(["report", *given, "-o", str(tmp_path / "report.html")], 1).err
     assert sentence in shown
@@ -233,20 +220,20 @@ def test_bad_arguments_are_told_before_the_work(
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_missing_package_is_named(tmp_path, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert "pip install 'dsindex[report]'" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")], 1).err
 
 
 @pytest.fixture
-def copied(built: str, tmp_path: Path) -> str:
+def copied(built, tmp_path):
     """A copy of the dataset that may be damaged."""
     folder = tmp_path / "data"
     shutil.copytree(Path(built).parent, folder)
     return str(folder / Path(built).name)
 
 
-def test_damage_is_a_finding(copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_a_finding(copied, tmp_path, capsys):
     path = Path(f"{copied}.idx")
     path.write_bytes(path.read_bytes()[:-50])
     page = report(tmp_path, copied, GOLDEN_EOD, code=1)
@@ -261,18 +248,14 @@ def test_damage_is_a_finding(copied: str, tmp_path: Path, capsys: pytest.Capture
     ("suffix", "sentence"),
     [("provenance.parquet", "cannot be read as a provenance file"), ("manifest.json", "cannot be read as a manifest")],
 )
-def test_damage_beside_the_tokens_is_a_finding(
-    suffix: str, sentence: str, copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_beside_the_tokens_is_a_finding(suffix, sentence, copied, tmp_path, capsys):
     Path(f"{copied}.{suffix}").write_bytes(b"PAR1 {")
     page = report(tmp_path, copied, code=1)
     assert sentence in capsys.readouterr().out
     assert "Document lengths" in page.texts["h3"]
 
 
-def test_manifest_of_another_dataset_is_not_believed(
-    copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_manifest_of_another_dataset_is_not_believed(copied, tmp_path, capsys):
     for suffix in ("bin", "idx"):
         shutil.copy(f"{GOLDEN_EOD}.{suffix}", f"{copied}.{suffix}")
     page = report(tmp_path, copied, code=1)
@@ -280,7 +263,7 @@ def test_manifest_of_another_dataset_is_not_believed(
     assert not {"Records", "Run", "Digests"} & set(page.texts["h3"])
 
 
-def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path, capsys):
     prefix = write_dataset(tmp_path / "d", [[[5, -7, 60000]], [[]], [[1 << 24] * 3]], dtype=np.int32)
     report(tmp_path, prefix, "--tokenizer-model", str(OWN.plain_tokenizer), code=1)
     shown = capsys.readouterr().out
@@ -288,13 +271,13 @@ def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path: Path, capsys: pytest.
     assert "got 1 token with larger ids, up to 60,000" in shown
 
 
-def test_empty_dataset_has_a_page(tmp_path: Path) -> None:
+def test_empty_dataset_has_a_page(tmp_path):
     prefix = write_dataset(tmp_path / "d", [])
     page = report(tmp_path, prefix)
     assert "pre" not in page.texts
 
 
-def test_throughput_is_that_of_the_run(copied: str, tmp_path: Path) -> None:
+def test_throughput_is_that_of_the_run(copied, tmp_path):
     path = Path(f"{copied.removesuffix('_text_document')}.progress.json")
     entry = json.loads(path.read_bytes())
     [stage] = [each for each in entry["finished_stages"] if each["stage"] == "tokenize"]
@@ -310,7 +293,7 @@ def test_throughput_is_that_of_the_run(copied: str, tmp_path: Path) -> None:
     assert any("is of another run" in text for text in page.texts["p"])
 
 
-def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> None:
+def test_datasets_are_compared_and_blends_shown(built, tmp_path):
     cache = str(tmp_path / "cache")
     index = ["index", "--data-path", "0.25", built, "0.75", GOLDEN_EOD, "--seq-length", "64"]
     index += ["--num-samples", "400,40,0", "--split", "90,10,0", "--data-cache-path", cache]
@@ -334,7 +317,7 @@ def test_datasets_are_compared_and_blends_shown(built: str, tmp_path: Path) -> N
     assert "Caches that cannot be read" in page.texts["h3"]
 
 
-def test_function_does_what_the_command_does(built: str, tmp_path: Path) -> None:
+def test_function_does_what_the_command_does(built, tmp_path):
     report(tmp_path, built)
     output = tmp_path / "function.html"
     written = dsindex.report(built, output=output)

@@ -1,9 +1,6 @@
 """The page of `dsindex report` in a headless Chromium, where there is one."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +8,6 @@ from dsindex.cli.main import main
 from tests.support.chromium import find_chromium, open_tab
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.chromium import Tab
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium on this machine")
@@ -25,7 +17,7 @@ STATUS = "document.querySelector('output').textContent"
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def tab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     # Ids of letters: with the golden tokenizer, documents are runs of different lengths.
     documents = [[[10 + number % 50] * (number + 2) + [0]] for number in range(90)]
@@ -38,7 +30,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
         yield tab
 
 
-def test_nothing_is_refused_or_fetched(tab: Tab) -> None:
+def test_nothing_is_refused_or_fetched(tab):
     tab.run("1")
     assert tab.problems == []
     assert len(tab.requests) == 1
@@ -51,7 +43,7 @@ def test_nothing_is_refused_or_fetched(tab: Tab) -> None:
     tab.requests.clear()
 
 
-def test_examples_are_leafed_through_by_keyboard(tab: Tab) -> None:
+def test_examples_are_leafed_through_by_keyboard(tab):
     total = tab.run("document.querySelectorAll('article').length")
     first = tab.run(SHOWN)
     assert len(first) == 5
@@ -73,7 +65,7 @@ def test_examples_are_leafed_through_by_keyboard(tab: Tab) -> None:
     assert tab.run(SHOWN) == first
 
 
-def test_examples_are_searched(tab: Tab) -> None:
+def test_examples_are_searched(tab):
     tab.run("document.querySelector('input').focus()")
     tab.write("document 89 ")
     assert tab.run(f"{SHOWN}.length") == 1
@@ -97,7 +89,7 @@ def test_examples_are_searched(tab: Tab) -> None:
     tab.run("select.value = ''; select.dispatchEvent(new Event('change'))")
 
 
-def test_page_fits_phones_and_paper_light_and_dark(tab: Tab) -> None:
+def test_page_fits_phones_and_paper_light_and_dark(tab):
     for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 25, 28)")):
         tab.prefer(scheme)
         assert tab.run("getComputedStyle(document.body).backgroundColor") == paper
@@ -114,7 +106,7 @@ def test_page_fits_phones_and_paper_light_and_dark(tab: Tab) -> None:
     assert tab.print().startswith(b"%PDF")
 
 
-def test_skip_link_is_the_first_stop_of_the_keyboard(tab: Tab) -> None:
+def test_skip_link_is_the_first_stop_of_the_keyboard(tab):
     tab.run("document.activeElement.blur(); scrollTo(0, 0)")
     tab.run("getSelection().removeAllRanges(); document.body.tabIndex = -1; document.body.focus()")
     tab.press("Tab")

@@ -1,7 +1,5 @@
 """Parts of a report: texts are escaped, examples fit, pictures cannot act, and pages are recognised."""
 
-from __future__ import annotations
-
 import pytest
 from markupsafe import escape
 
@@ -15,7 +13,7 @@ SHOWN = r"</script></title><b onclick=x>&amp;]]>\u2028\u202e\x00\x1b"
 PLAIN = "a text that is as long as the other"
 
 
-def page_of(text: str) -> bytes:
+def page_of(text):
     table = Table(caption=text, head=(text, text), rows=((text, text),), code=frozenset({1}))
     example = Example(document=1, num_tokens=2, kinds=("drawn",), facts=(text,), text=text, is_cut=True)
     section = Section(
@@ -26,7 +24,7 @@ def page_of(text: str) -> bytes:
     return write_page(Page(title=text, version="1", overview=(block,), sections=(section,), closing=(block,)))
 
 
-def test_every_text_of_a_page_is_escaped() -> None:
+def test_every_text_of_a_page_is_escaped():
     plain, hostile = ReadPage(page_of(PLAIN)), ReadPage(page_of(HOSTILE))
     assert plain.unbalanced == hostile.unbalanced == []
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
@@ -36,7 +34,7 @@ def test_every_text_of_a_page_is_escaped() -> None:
         assert after == {name: value and value.replace(PLAIN, SHOWN) for name, value in before.items()}
 
 
-def test_page_is_recognised_unless_it_was_changed() -> None:
+def test_page_is_recognised_unless_it_was_changed():
     page = page_of("text")
     assert is_page(page)
     for changed in (page[:-1], page + b" ", page.replace(b"text", b"test"), b"", b"<!DOCTYPE html>\n", page[3:]):
@@ -44,7 +42,7 @@ def test_page_is_recognised_unless_it_was_changed() -> None:
 
 
 @pytest.mark.parametrize("text", ["plain " * 100, "<&\"'>" * 90, "\x1b\u200b\U000e0041" * 80, "数" * 200, "a\n\t" * 99])
-def test_examples_take_no_more_room_than_they_have(text: str) -> None:
+def test_examples_take_no_more_room_than_they_have(text):
     for room in (0, 1, 7, 200, 10_000):
         short = cut_to_fit(text, room)
         assert text.startswith(short)
@@ -54,7 +52,7 @@ def test_examples_take_no_more_room_than_they_have(text: str) -> None:
     assert cut_to_fit(text, 10_000) == text
 
 
-def test_pictures_have_nothing_that_acts() -> None:
+def test_pictures_have_nothing_that_acts():
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
     from dsindex.tools.page.pictures import draw_lengths_of_many, draw_shares
 

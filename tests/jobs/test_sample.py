@@ -1,9 +1,6 @@
 """The sample before a build: where its pieces lie, and what encoding one shows."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,16 +13,13 @@ from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 MIB = 1 << 20
 
 
 @pytest.mark.parametrize(("sizes", "num_pieces"), [
     ([], 0), ([0, 0], 0), ([5], 1), ([70 * MIB], 2), ([10**9, 0, 10**9], 31), ([10**13], 256), ([10**8] * 10_000, 256),
 ], ids=["none", "empty", "tiny", "small", "two", "huge", "many"])  # fmt: skip
-def test_sample_spreads_over_all_inputs(sizes: list[int], num_pieces: int) -> None:
+def test_sample_spreads_over_all_inputs(sizes, num_pieces):
     pieces = audited_pieces(sizes)
     assert len(pieces) == num_pieces
     assert all(0 <= piece.begin < piece.end <= sizes[piece.input] for piece in pieces)
@@ -39,14 +33,14 @@ def test_sample_spreads_over_all_inputs(sizes: list[int], num_pieces: int) -> No
 
 
 @pytest.mark.parametrize("sizes", [[0, 10, 31, 0, 1], [64]])
-def test_pieces_of_small_inputs_are_all_of_them(sizes: list[int]) -> None:
+def test_pieces_of_small_inputs_are_all_of_them(sizes):
     pieces = spread_pieces(sizes, num_pieces=8, piece_bytes=8)
     for number, size in enumerate(sizes):
         own = [piece for piece in pieces if piece.input == number]
         assert [place for piece in own for place in range(piece.begin, piece.end)] == list(range(size))
 
 
-def test_encoding_a_piece_counts_what_begins_in_it(tmp_path: Path) -> None:
+def test_encoding_a_piece_counts_what_begins_in_it(tmp_path):
     texts = ["one", "two words", "", "a longer text of several words"]
     lines = [json.dumps({"text": text, "title": "x"}) for text in texts]
     lines[2:2] = ["not a record", ""]
@@ -67,7 +61,7 @@ def test_encoding_a_piece_counts_what_begins_in_it(tmp_path: Path) -> None:
     assert whole.longest_text == rest.longest_text > first.longest_text > 0
 
 
-def test_tokens_of_shortened_texts_are_estimated(tmp_path: Path) -> None:
+def test_tokens_of_shortened_texts_are_estimated(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps({"text": "word " * 4000}) + "\n")
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
@@ -82,9 +76,7 @@ def test_tokens_of_shortened_texts_are_estimated(tmp_path: Path) -> None:
     assert short.tokens == pytest.approx(exact.tokens, rel=0.05)
 
 
-def test_records_that_may_not_fit_in_memory_are_no_part_of_the_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_may_not_fit_in_memory_are_no_part_of_the_sample(tmp_path, monkeypatch):
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "word " * 10_000}) + "\n")
     inputs = find_inputs([str(tmp_path / "a.jsonl")])

@@ -3,8 +3,6 @@
 DSINDEX_SCALE_SHARDS=1000000 runs the large form, which takes some minutes and prints what it measured.
 """
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os
@@ -13,7 +11,6 @@ import tempfile
 import time
 import uuid
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -23,7 +20,7 @@ from dsindex.engine.inputs import InputFile, plan_shards
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.merge import MergeRange, RangeResult, plan_merge
 from dsindex.engine.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
-from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.engine.shards.tokenize import KeyResult, ShardResult
 from dsindex.engine.start import Work
 from dsindex.engine.tokenize import make_shards
 from dsindex.execution.calls import Call, Outcome
@@ -31,11 +28,6 @@ from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_call
 from dsindex.execution.progress.displays import displays_of_job
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.store.storage import StoredFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dsindex.engine.merge import Part
 
 NUM_SHARDS = int(os.environ.get("DSINDEX_SCALE_SHARDS", "20000"))
 SHARD_BYTES = 1000
@@ -50,25 +42,25 @@ class Simulated:
     shortage = None
     waiting = None
 
-    def __init__(self) -> None:
-        self.running: list[tuple[int, Call]] = []
+    def __init__(self):
+        self.running = []
         self.num_attempts = self.most_in_flight = 0
         self.seconds = 0.0
         """Of CPU, spent on playing."""
 
-    def share(self, value: object) -> object:
+    def share(self, value):
         return value
 
-    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
+    def start(self, call, *, beyond_slots=False):  # noqa: ARG002
         self.num_attempts += 1
         self.running.append((self.num_attempts, call))
         self.most_in_flight = max(self.most_in_flight, len(self.running))
         return self.num_attempts
 
-    def running_since(self, attempt_id: int) -> float | None:
+    def running_since(self, attempt_id):
         raise AssertionError(attempt_id)  # nothing is overdue
 
-    def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002
+    def wait(self, timeout):  # noqa: ARG002
         began = time.process_time()
         ended = [
             Outcome(attempt_id=attempt_id, value=pickle.loads(pickle.dumps(play(call.arguments[0]))))  # noqa: S301 - our own
@@ -78,17 +70,17 @@ class Simulated:
         self.seconds += time.process_time() - began
         return ended
 
-    def abandon(self, attempt_id: int) -> None:
+    def abandon(self, attempt_id):
         raise AssertionError(attempt_id)
 
 
-def play(task: ShardTask | MergeRange) -> ShardResult | RangeResult:
+def play(task):
     """What a shard of the default size gives: every number and name its own object, as long as real ones."""
     if isinstance(task, MergeRange):
         return RangeResult(number=task.number, block_digests=(uuid.uuid4().hex, uuid.uuid4().hex))
     stem = f"shards/{task.shard // 10_000:04d}/{task.shard:08d}.{uuid.uuid4().hex}"
 
-    def stored(suffix: str) -> StoredFile:
+    def stored(suffix):
         return StoredFile(name=f"{stem}.{suffix}", size_bytes=40_000_000 + task.shard, digest=uuid.uuid4().hex)
 
     number = 60_000 + task.shard
@@ -96,23 +88,23 @@ def play(task: ShardTask | MergeRange) -> ShardResult | RangeResult:
     of_key |= {"num_empty_documents": 0, "eod_in_text": 0}
     counts = {"num_lines": number, "num_blank": 0, "num_records": number, "num_quarantined": 0}
     keys = (KeyResult(key="text", bin=stored("0.bin"), idx=stored("0.idx"), **of_key),)
-    own: dict[str, Any] = {"provenance": stored("prov"), "quarantine": None, "input_fingerprint": uuid.uuid4().hex}
+    own = {"provenance": stored("prov"), "quarantine": None, "input_fingerprint": uuid.uuid4().hex}
     return ShardResult(shard=task.shard, keys=keys, **counts, **own)
 
 
-def inputs_of(num_inputs: int, num_shards: int) -> list[InputFile]:
+def inputs_of(num_inputs, num_shards):
     size = num_shards // num_inputs * SHARD_BYTES
     paths = [f"/shared/data/corpus/part-{number:07}.jsonl" for number in range(num_inputs)]
     return [InputFile(path=path, absolute_path=path, size_bytes=size, version="1790000000000000000") for path in paths]
 
 
-def resident_bytes() -> int:
+def resident_bytes():
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
+def drive(num_inputs, num_shards):
     """Run a build's driver over played shards, all but the writing, and say what it took."""
     inputs = inputs_of(num_inputs, num_shards)
     before, began = resident_bytes(), time.process_time()
@@ -125,7 +117,7 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
             executor=executor, ledger=ledger, reporter=reporter, policy=RetryPolicy(), statistics=DispatchStatistics()
         )
 
-        def part_of(result: ShardResult) -> Part:
+        def part_of(result):
             return shard_part(result.keys[0], folder, np.dtype("<u2"))
 
         prefix = os.path.join(folder, "x_text_document")
@@ -167,7 +159,7 @@ def drive(num_inputs: int, num_shards: int) -> dict[str, float]:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("num_inputs", [100, NUM_SHARDS], ids=["few inputs", "one shard each"])
-def test_driver_takes_a_few_kilobytes_and_little_time_per_shard(num_inputs: int) -> None:
+def test_driver_takes_a_few_kilobytes_and_little_time_per_shard(num_inputs):
     # In a process of its own: what tests before this one left behind would be counted, or used again.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         measured = pool.apply(drive, (num_inputs, NUM_SHARDS))
@@ -191,29 +183,29 @@ class Scripted:
     shortage = None
     waiting = None
 
-    def __init__(self, slots: int, clock: list[float]) -> None:
+    def __init__(self, slots, clock):
         self.slots = slots
         self.backlog = 0
         self.clock = clock
-        self.running: dict[int, tuple[float, Call]] = {}
-        self.since: dict[int, float] = {}
+        self.running = {}
+        self.since = {}
         self.num_attempts = 0
-        self.in_flight: list[int] = []
+        self.in_flight = []
 
-    def share(self, value: object) -> object:
+    def share(self, value):
         return value
 
-    def start(self, call: Call, *, beyond_slots: bool = False) -> int:  # noqa: ARG002
+    def start(self, call, *, beyond_slots=False):  # noqa: ARG002
         self.num_attempts += 1
         seconds = call.arguments[0].pop(0)
         self.running[self.num_attempts] = (self.clock[0] + seconds, call)
         self.since[self.num_attempts] = self.clock[0]
         return self.num_attempts
 
-    def running_since(self, attempt_id: int) -> float | None:
+    def running_since(self, attempt_id):
         return self.since[attempt_id]
 
-    def wait(self, timeout: float) -> list[Outcome]:
+    def wait(self, timeout):
         self.in_flight.append(len(self.running))
         now = self.clock[0] = max(
             self.clock[0], min([self.clock[0] + max(timeout, 0.01), *(end for end, _ in self.running.values())])
@@ -228,18 +220,18 @@ class Scripted:
                     outcomes.append(Outcome(attempt_id=attempt_id, error=error))
         return outcomes
 
-    def abandon(self, attempt_id: int) -> None:
+    def abandon(self, attempt_id):
         self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("dsindex.execution.dispatch.time.monotonic", lambda: clock[0])
     return clock
 
 
-def scripted(durations: list[list[float]], function: Any = lambda: None) -> Iterator[tuple[int, Call]]:
+def scripted(durations, function=lambda: None):
     for number, seconds in enumerate(durations):
         yield number, Call(name=str(number), place="", function=function, arguments=(list(seconds),))
 
@@ -249,21 +241,19 @@ def scripted(durations: list[list[float]], function: Any = lambda: None) -> Iter
     [("processes", 100.0, 1), ("ray", 100.0, 1), ("local", 100.0, 0), ("processes", 50.0, 0)],
     ids=["processes", "Ray", "a second thread would be of no use", "short of a minute"],
 )
-def test_call_of_many_medians_is_dispatched_again(
-    kind: str, seconds: float, stragglers: int, clock: list[float]
-) -> None:
+def test_call_of_many_medians_is_dispatched_again(kind, seconds, stragglers, clock):
     """Medians of 1 s, so the least deadline of 60 s counts; the second attempt takes 1 s."""
     executor = Scripted(4, clock)
     executor.kind = kind
     statistics = DispatchStatistics()
-    durations: list[list[float]] = [[1.0, 1.0] for _ in range(40)]
+    durations = [[1.0, 1.0] for _ in range(40)]
     durations[30] = [seconds, 1.0]
     run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
     assert statistics.stragglers == stragglers
     assert clock[0] == pytest.approx(71 - 2 if stragglers else seconds + 7, abs=5)
 
 
-def test_deadline_grows_with_the_calls_themselves(clock: list[float]) -> None:
+def test_deadline_grows_with_the_calls_themselves(clock):
     """Medians of 100 s: 500 s are no straggler, 900 s are."""
     for slow, expected in ((500.0, 0), (900.0, 1)):
         executor, statistics = Scripted(4, clock), DispatchStatistics()
@@ -272,13 +262,13 @@ def test_deadline_grows_with_the_calls_themselves(clock: list[float]) -> None:
         assert statistics.stragglers == expected
 
 
-def test_short_calls_say_nothing_of_how_long_others_take(clock: list[float]) -> None:
+def test_short_calls_say_nothing_of_how_long_others_take(clock):
     """Merging a range takes a second, tokenizing a large shard 100."""
 
-    def merge() -> None:
+    def merge():
         pass
 
-    def tokenize() -> None:
+    def tokenize():
         pass
 
     statistics = DispatchStatistics()
@@ -288,7 +278,7 @@ def test_short_calls_say_nothing_of_how_long_others_take(clock: list[float]) -> 
     assert statistics.stragglers == 0
 
 
-def test_slow_storage_does_not_get_everything_twice(clock: list[float]) -> None:
+def test_slow_storage_does_not_get_everything_twice(clock):
     """From one moment on all calls are slow: only a few of them are tried a second time at once."""
     executor, statistics = Scripted(16, clock), DispatchStatistics()
     durations = [[1.0] for _ in range(64)] + [[70.0, 70.0, 70.0] for _ in range(16)]
@@ -296,11 +286,11 @@ def test_slow_storage_does_not_get_everything_twice(clock: list[float]) -> None:
     assert 1 <= statistics.stragglers <= 4
 
 
-def test_failing_storage_gets_fewer_calls_at_once_until_it_is_well(clock: list[float]) -> None:
+def test_failing_storage_gets_fewer_calls_at_once_until_it_is_well(clock):
     executor, statistics = Scripted(16, clock), DispatchStatistics()
     failures = [OSError(5, "Input/output error") for _ in range(4)]
 
-    def function() -> None:
+    def function():
         if clock[0] >= 3 and failures:
             raise failures.pop()
 

@@ -1,11 +1,8 @@
 """Passwords and signatures in addresses are shown by no command, wherever the address comes from."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +12,6 @@ from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, make_parser
 from dsindex.errors import DsindexError
 from tests.support.golden import OWN
-
-if TYPE_CHECKING:
-    import argparse
 
 SECRET = "hunter2-planted"
 ADDRESSES = [
@@ -30,20 +24,20 @@ GIVEN = {"--output-prefix": "out/o", "--tokenizer-model": "t", "--input": "i.jso
 """What commands are given beside the flag that is tried."""
 
 
-def flags_with_values(command: str) -> list[argparse.Action]:
-    groups: Any = make_parser(command)._subparsers
+def flags_with_values(command):
+    groups = make_parser(command)._subparsers
     subparser = groups._group_actions[0].choices[command]
     return [action for action in subparser._actions if action.nargs != 0 and action.dest != "help"]
 
 
-def run(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+def run(words, capfd):
     with contextlib.suppress(SystemExit):
         main(words)
     return "".join(capfd.readouterr())
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """The working folder, with a record; no store is there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -57,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
 @pytest.mark.usefixtures("folder")
-def test_no_flag_of_a_command_shows_a_secret(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_flag_of_a_command_shows_a_secret(command, capfd):
     actions = flags_with_values(command)
     known = {flag for action in actions for flag in action.option_strings}
     needed = [action for action in actions if not action.option_strings and action.nargs not in {"?", "*"}]
@@ -77,7 +71,7 @@ def test_no_flag_of_a_command_shows_a_secret(command: str, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_no_file_of_options_shows_a_secret(address: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_file_of_options_shows_a_secret(address, folder, capfd):
     (folder / "list").write_text(f"{address}\n")
     quoted = json.dumps(address)
     texts = {
@@ -98,7 +92,7 @@ def test_no_file_of_options_shows_a_secret(address: str, folder: Path, capfd: py
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.usefixtures("folder")
-def test_no_error_of_a_function_holds_a_secret(address: str) -> None:
+def test_no_error_of_a_function_holds_a_secret(address):
     for call in (
         lambda: open_dataset(address),
         lambda: build(address, tokenizer=OWN.plain_tokenizer, output_prefix="out/x"),
@@ -112,7 +106,7 @@ def test_no_error_of_a_function_holds_a_secret(address: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_no_recorded_address_shows_a_secret(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_recorded_address_shows_a_secret(folder, capfd):
     """Manifests, plans and ledgers that others have written may have addresses as people have them."""
     source = str(folder / "i.jsonl")
     Path(source).write_text('{"text": "a text"}\n' * 30)

@@ -1,17 +1,11 @@
 """Shell scripts that are read without running them: the words are those that bash gives, and the rest is named."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.options.shell_script import find_commands
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ARGUMENTS = ["/data/a b", "two"]
 SCRIPTS = {
@@ -70,7 +64,7 @@ show b""",
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_words_are_those_that_bash_gives(name: str, tmp_path: Path) -> None:
+def test_words_are_those_that_bash_gives(name, tmp_path):
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("there is no bash")
@@ -78,7 +72,7 @@ def test_words_are_those_that_bash_gives(name: str, tmp_path: Path) -> None:
     runner = f'show() {{ printf "%s\\0" "$@" >> {log}; printf "\\n\\0" >> {log}; }}; export -f show\n'
     (tmp_path / "x.sh").write_text(runner + SCRIPTS[name])
     subprocess.run([bash, str(tmp_path / "x.sh"), *ARGUMENTS], check=True, cwd=tmp_path, env={"NONE": ""})
-    expected: list[list[str]] = [[]]
+    expected = [[]]
     for word in log.read_text().split("\0")[:-1]:
         if word == "\n":
             expected.append([])
@@ -119,7 +113,7 @@ def test_words_are_those_that_bash_gives(name: str, tmp_path: Path) -> None:
         ("show ~/x {a,b} $'x'", ["~", "{a,b}", "$'x'"]),
     ],
 )
-def test_what_only_a_shell_knows_is_named(script: str, unknown: list[str]) -> None:
+def test_what_only_a_shell_knows_is_named(script, unknown):
     [command] = [each for each in find_commands(script) if each.words[0].text == "show"]
     assert [text for word in command.words for text in word.unknown] == unknown
 
@@ -128,28 +122,28 @@ def test_what_only_a_shell_knows_is_named(script: str, unknown: list[str]) -> No
     *("show 'a", 'show "a', "show ${a", "show `a", "A=(b", "if true; then show a", "for i in 1; do show a", "$((1"),
     *("case a in", "case a in b", "case a in b) show", "case a in &", "case a in b) show;; esa"),
 ])  # fmt: skip
-def test_what_is_never_closed_is_refused(script: str) -> None:
+def test_what_is_never_closed_is_refused(script):
     with pytest.raises(ValueError, match=r"line [23] has what is never closed"):
         find_commands(f"\n{script}")
 
 
 @pytest.mark.parametrize("script", ["show \\  b", "show $A\\$$((2))"])
-def test_words_that_the_grammar_cuts_are_refused(script: str) -> None:
+def test_words_that_the_grammar_cuts_are_refused(script):
     with pytest.raises(ValueError, match=r"line 2 has a word that is not understood, near"):
         find_commands(f"\n{script}")
 
 
-def test_arguments_are_not_known_once_they_are_shifted() -> None:
+def test_arguments_are_not_known_once_they_are_shifted():
     [command] = find_commands("A=$1; shift; show $A $1 $#", ["x", "y"])[-1:]
     assert [word.text for word in command.words] == ["show", "x", "$1", "$#"]
 
 
-def test_what_branches_share_of_an_array_is_known() -> None:
+def test_what_branches_share_of_an_array_is_known():
     [command] = find_commands("A=(x 'y z'); if [ -f x ]; then A+=(w); fi; show \"${A[@]}\"")[-1:]
     assert [word.text for word in command.words] == ["show", "x", "y z", "$A"]
 
 
-def test_variables_cannot_grow_without_bound() -> None:
+def test_variables_cannot_grow_without_bound():
     doubling = "A=xxxxxxxxxxxxxxxx;" + 'A="$A$A";' * 40
     with pytest.raises(ValueError, match="grow to more than"):
         find_commands(doubling)
@@ -157,7 +151,7 @@ def test_variables_cannot_grow_without_bound() -> None:
         find_commands("A=(x x x x);" + "A=(${A[@]} ${A[@]});" * 40)
 
 
-def test_lines_are_counted() -> None:
+def test_lines_are_counted():
     commands = find_commands("a\n\nb <<E\n1\n2\nE\nc \\\n d\ne\r\nf")
     assert [(command.words[0].text, command.line) for command in commands] == [
         ("a", 1),

@@ -1,12 +1,9 @@
 """Many small inputs share shards, and the output is that of a shard for each."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,18 +15,11 @@ from dsindex.store.storage import make_folder
 from tests.support.jobs import run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.options.build import BuildConfig
-
-    MakeConfig = Callable[..., BuildConfig]
-
 NUM_FILES = 200
 BAD = (90, 91, 150)
 
 
-def write_inputs(folder: Path) -> list[Path]:
+def write_inputs(folder):
     """Write files of one to three records, of which some are compressed, have a byte order mark, or a bad record."""
     make_folder(str(folder))
     paths = []
@@ -50,28 +40,21 @@ def write_inputs(folder: Path) -> list[Path]:
     return paths
 
 
-def build(make_config: MakeConfig, source: Path, folder: Path, **options: Any) -> Any:
+def build(make_config, source, folder, **options):
     own = {"shard_size": "64KiB", "on_bad_record": "quarantine", "input": (str(source),)}
     return run_config(make_config(output_prefix=str(folder / "x"), **{**own, **options}))
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("source")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
     write_inputs(folder)
     return folder
 
 
 @pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
 @pytest.mark.parametrize("options", [{}, {"shard_size": "4MiB", "where": ".n % 7 != 3", "sample": 0.7}], ids=str)
-def test_outputs_are_those_of_a_shard_for_each(
-    options: dict[str, Any],
-    executor: str,
-    source: Path,
-    tmp_path: Path,
-    make_config: MakeConfig,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_path, make_config, monkeypatch):
     result = build(make_config, source, tmp_path / "joined", executor=executor, **options)
     assert result.run.shards < NUM_FILES / 2
     monkeypatch.setattr(planning, "FEW_SHARDS", NUM_FILES)
@@ -82,9 +65,7 @@ def test_outputs_are_those_of_a_shard_for_each(
     assert files == published(tmp_path / "alone")
 
 
-def test_documents_of_plain_text_share_shards(
-    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_of_plain_text_share_shards(tmp_path, make_config, monkeypatch):
     folder = tmp_path / "source"
     folder.mkdir()
     for number in range(80):
@@ -97,7 +78,7 @@ def test_documents_of_plain_text_share_shards(
     assert published(tmp_path / "joined") == published(tmp_path / "alone")
 
 
-def test_tools_find_the_files(source: Path, tmp_path: Path, make_config: MakeConfig) -> None:
+def test_tools_find_the_files(source, tmp_path, make_config):
     prefix = build(make_config, source, tmp_path, keep_shards=True).datasets[0].prefix
     assert main(["verify", prefix, "--against-source"]) == 0
     found = read_source(f"{prefix}.provenance.parquet", 300)
@@ -111,18 +92,18 @@ def test_tools_find_the_files(source: Path, tmp_path: Path, make_config: MakeCon
     assert Path(f"{prefix}-new.idx").read_bytes() == index
 
 
-def test_first_bad_record_is_named(source: Path, tmp_path: Path, make_config: MakeConfig) -> None:
+def test_first_bad_record_is_named(source, tmp_path, make_config):
     with pytest.raises(BadRecordError, match=r"/0090\.jsonl, line 2: expected JSON"):
         build(make_config, source, tmp_path, on_bad_record="fail")
 
 
-def test_kept_shards_are_used_again(tmp_path: Path, make_config: MakeConfig) -> None:
+def test_kept_shards_are_used_again(tmp_path, make_config):
     """A damaged shard is made again, an added input changes the last shard alone, and changed bytes are noticed."""
     own = tmp_path / "source"
     paths = write_inputs(own)
     shards = tmp_path / "x.build" / "shards"
 
-    def build_again() -> tuple[Any, int]:
+    def build_again():
         """Return the result, and how many shards were made."""
         before = {path.name for path in shards.rglob("*.files")}
         for path in tmp_path.glob("x_text_document.*"):

@@ -1,9 +1,6 @@
 """Standard input as an input: the same bytes as a file, resumed without being read again, and never half stored."""
 
-from __future__ import annotations
-
 import gzip
-import io
 import json
 import os
 import pty
@@ -11,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,14 +19,6 @@ from tests.support.golden import OWN
 from tests.support.processes import wait_until
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Callable, Sequence
-
-    Pipe = Callable[[bytes], io.BytesIO]
-
-    from tests.jobs.conftest import Cli
-
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
@@ -41,14 +29,14 @@ WORDS = ("build", "--input", "-", *TOKENIZER, "--output-prefix", "out/x", "--sha
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(monkeypatch):
     """End the next build after its shards, before anything is published."""
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -56,7 +44,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main([*WORDS]) == 130
 
 
-def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe: Pipe) -> None:
+def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
     Path("in.jsonl").write_bytes(TEXT)
     assert main(["build", "--input", "in.jsonl", *TOKENIZER, "--output-prefix", "file/x", "--shard-size", "9KiB"]) == 0
     pipe(TEXT)
@@ -69,7 +57,7 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe: Pipe) -> None:
     assert not STORED.parent.parent.exists()
 
 
-def test_other_inputs_keep_their_places(pipe: Pipe) -> None:
+def test_other_inputs_keep_their_places(pipe):
     Path("in.jsonl").write_bytes(OTHER)
     pipe(TEXT)
     assert main([*WORDS, "--input", "in.jsonl"]) == 0
@@ -78,9 +66,7 @@ def test_other_inputs_keep_their_places(pipe: Pipe) -> None:
     assert recorded == [("-", len(TEXT)), ("in.jsonl", len(OTHER))]
 
 
-def test_interrupted_build_continues_without_reading_again(
-    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cli):
     pipe(TEXT)
     assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
     pipe(TEXT)
@@ -94,10 +80,8 @@ def test_interrupted_build_continues_without_reading_again(
     assert not STORED.parent.parent.exists()
 
 
-def test_build_interrupted_after_publishing_needs_no_input(
-    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    def stop(*_: object, **__: object) -> None:
+def test_build_interrupted_after_publishing_needs_no_input(pipe, monkeypatch, cli):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     words = [*WORDS, "--seq-length", "16", "--epochs", "1", "--data-cache-path", "cache"]
@@ -113,7 +97,7 @@ def test_build_interrupted_after_publishing_needs_no_input(
     assert not STORED.parent.parent.exists()
 
 
-def test_fresh_reads_again(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_reads_again(pipe, monkeypatch):
     pipe(TEXT)
     interrupt(monkeypatch)
     pipe(OTHER)
@@ -123,7 +107,7 @@ def test_fresh_reads_again(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     assert STORED.read_bytes() == OTHER
 
 
-def test_damaged_store_is_not_taken_for_what_was_read(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_store_is_not_taken_for_what_was_read(pipe, monkeypatch):
     pipe(TEXT)
     interrupt(monkeypatch)
     STORED.write_bytes(TEXT[:-1] + b" ")
@@ -132,7 +116,7 @@ def test_damaged_store_is_not_taken_for_what_was_read(pipe: Pipe, monkeypatch: p
     assert piped.tell() == len(TEXT)
 
 
-def test_finished_build_knows_the_same_text_and_refuses_another(pipe: Pipe, cli: Cli) -> None:
+def test_finished_build_knows_the_same_text_and_refuses_another(pipe, cli):
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     before = published(Path("out"))
@@ -145,7 +129,7 @@ def test_finished_build_knows_the_same_text_and_refuses_another(pipe: Pipe, cli:
     assert published(Path("out")) == before
 
 
-def test_another_text_for_a_finished_output_leaves_no_work_folder(pipe: Pipe, cli: Cli) -> None:
+def test_another_text_for_a_finished_output_leaves_no_work_folder(pipe, cli):
     pipe(TEXT)
     assert main([*WORDS]) == 0
     pipe(OTHER)
@@ -153,7 +137,7 @@ def test_another_text_for_a_finished_output_leaves_no_work_folder(pipe: Pipe, cl
     assert not STORED.parent.parent.exists()
 
 
-def test_damage_is_named_and_can_be_piped_again(pipe: Pipe, cli: Cli) -> None:
+def test_damage_is_named_and_can_be_piped_again(pipe, cli):
     pipe(gzip.compress(TEXT)[:-9])
     said = cli(WORDS, 1).err
     assert f"dsindex build: - (stored as {STORED.absolute()}): expected gzip data, but the member" in said
@@ -162,7 +146,7 @@ def test_damage_is_named_and_can_be_piped_again(pipe: Pipe, cli: Cli) -> None:
     assert main([*WORDS, "--fresh"]) == 0
 
 
-def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe: Pipe, cli: Cli) -> None:
+def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe, cli):
     pipe(TEXT + b"broken\n")
     assert f"dsindex build: - (stored as {STORED.absolute()}), line 61: expected JSON" in cli(WORDS, 1).err
     pipe(b"")
@@ -176,9 +160,7 @@ def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe: P
     (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
     (("submit", "--dry-run", "--", "build", "--input", "-"), "-: standard input does not reach the cluster", 1),
 ])  # fmt: skip
-def test_uses_that_make_no_sense_are_refused(
-    words: Sequence[str], message: str, code: int, pipe: Pipe, cli: Cli
-) -> None:
+def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):
     piped = pipe(TEXT)
     own = () if words[0] == "submit" else (*TOKENIZER, "--output-prefix", "out/x")
     assert message in cli([*words, *own], code).err
@@ -187,9 +169,7 @@ def test_uses_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("data", [b"", None], ids=["empty", "closed"])
-def test_nothing_on_standard_input_is_said(
-    data: bytes | None, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_nothing_on_standard_input_is_said(data, pipe, monkeypatch, cli):
     if data is None:
         monkeypatch.setattr(sys, "stdin", None)
     else:
@@ -198,7 +178,7 @@ def test_nothing_on_standard_input_is_said(
     assert not STORED.parent.parent.exists()
 
 
-def test_terminal_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_terminal_is_refused_at_once(monkeypatch, cli):
     ours, theirs = pty.openpty()
     try:
         with open(theirs, encoding="utf-8") as terminal:
@@ -209,7 +189,7 @@ def test_terminal_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, cli: Cli) 
     assert "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | " in shown
 
 
-def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe: Pipe) -> None:
+def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe):
     piped = pipe(TEXT)
     assert main([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"]) == 1
     assert main([*WORDS, "--input", "missing.jsonl"]) == 1
@@ -218,7 +198,7 @@ def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe: Pipe) ->
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_users_file_in_place_of_the_folder_stays(kind: str, pipe: Pipe, cli: Cli) -> None:
+def test_users_file_in_place_of_the_folder_stays(kind, pipe, cli):
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     STORED.unlink()
@@ -234,7 +214,7 @@ def test_users_file_in_place_of_the_folder_stays(kind: str, pipe: Pipe, cli: Cli
     assert Path("mine/stdin").read_text() == "mine"
 
 
-def test_folder_of_someone_else_is_refused(pipe: Pipe, cli: Cli) -> None:
+def test_folder_of_someone_else_is_refused(pipe, cli):
     STORED.parent.mkdir(parents=True)
     STORED.write_text("mine")
     pipe(TEXT)
@@ -242,7 +222,7 @@ def test_folder_of_someone_else_is_refused(pipe: Pipe, cli: Cli) -> None:
     assert STORED.read_text() == "mine"
 
 
-def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
     limited = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 20}, {1 << 20}));"
     run = "from dsindex.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", limited + run, *WORDS]
@@ -260,9 +240,7 @@ def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     [(signal.SIGINT, 130, "interrupted; nothing of standard input is kept"), (signal.SIGKILL, -9, "")],
     ids=["Ctrl-C", "kill"],
 )
-def test_stop_while_reading_leaves_nothing_that_is_taken_for_the_whole(
-    number: signal.Signals, code: int, said: str, pipe: Pipe
-) -> None:
+def test_stop_while_reading_leaves_nothing_that_is_taken_for_the_whole(number, code, said, pipe):
     command = [sys.executable, "-m", "dsindex", *WORDS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as running:
@@ -282,14 +260,14 @@ def test_stop_while_reading_leaves_nothing_that_is_taken_for_the_whole(
     assert os.listdir(STORED.parent) == ["stdin"]
 
 
-def test_file_of_the_name_needs_its_folder(pipe: Pipe) -> None:
+def test_file_of_the_name_needs_its_folder(pipe):
     Path("-").write_bytes(OTHER)
     piped = pipe(TEXT)
     assert main(["build", "--input", "./-", *TOKENIZER, "--output-prefix", "out/x"]) == 0
     assert piped.tell() == 0
 
 
-def test_source_of_a_kept_input_can_be_verified(pipe: Pipe, cli: Cli) -> None:
+def test_source_of_a_kept_input_can_be_verified(pipe, cli):
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     Path("-").write_bytes(OTHER)
@@ -299,7 +277,7 @@ def test_source_of_a_kept_input_can_be_verified(pipe: Pipe, cli: Cli) -> None:
     assert "the dataset was made from it, store standard input there again" in cli(verify, 1).out
 
 
-def test_other_jobs_and_functions_read_it(pipe: Pipe) -> None:
+def test_other_jobs_and_functions_read_it(pipe):
     piped = pipe(TEXT)
     words = ["pack", "--input", "-", "--tokenizer-model", str(OWN.plain_tokenizer), "--output", "out/x.pbin"]
     assert main(words) == 0
@@ -313,7 +291,7 @@ def test_other_jobs_and_functions_read_it(pipe: Pipe) -> None:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_workers_of_a_cluster_read_what_was_stored(pipe: Pipe) -> None:
+def test_workers_of_a_cluster_read_what_was_stored(pipe):
     pipe(TEXT)
     assert main([*WORDS]) == 0
     pipe(TEXT)

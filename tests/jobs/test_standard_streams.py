@@ -1,7 +1,5 @@
 """Standard output that is closed, full, unread or ASCII only: a job that succeeded has succeeded."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -18,7 +16,7 @@ PREFIX = "out/ä_text_document"
 FULL = "could not be written to standard output (No space left on device)"
 
 
-def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(shell, folder, **environment):
     """Run a command of bash, in which `$ds` is dsindex."""
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; ds='{sys.executable} -m dsindex'; {shell}"], cwd=folder,
@@ -32,7 +30,7 @@ def run(shell: str, folder: Path, **environment: str) -> subprocess.CompletedPro
     (">/dev/full", f"dsindex build: done, but its summary {FULL}\n"),
     ("| true", ""), (">/dev/full 2>/dev/full", None), (">&- 2>&- <&-", None),
 ], ids=["closed", "full", "unread", "both-full", "all-closed"])  # fmt: skip
-def test_build_whose_summary_cannot_be_printed_is_done(tmp_path: Path, redirection: str, said: str | None) -> None:
+def test_build_whose_summary_cannot_be_printed_is_done(tmp_path, redirection, said):
     ended = run(f"$ds {BUILD} {redirection}", tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / f"{PREFIX}.manifest.json").exists()
@@ -45,7 +43,7 @@ def test_build_whose_summary_cannot_be_printed_is_done(tmp_path: Path, redirecti
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("command", ["--help", "--version", "build --help", "verify nowhere", "verify nowhere --json"])
-def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path: Path, command: str) -> None:
+def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
     ended = run(f"$ds {command} >/dev/full", tmp_path)
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].endswith(f"its output {FULL}")
@@ -54,7 +52,7 @@ def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path: Path, command: 
 
 
 @pytest.mark.exhaustive
-def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
+def test_letters_that_the_terminal_lacks_are_escaped(tmp_path):
     ended = run(f"$ds {BUILD} && $ds {BUILD} && $ds instruct --help", tmp_path, PYTHONIOENCODING="ascii")
     assert ended.returncode == 0, ended.stderr
     assert r"out/\xe4_text_document: " in ended.stdout
@@ -73,7 +71,7 @@ def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     assert ended.stderr.startswith("dsindex build: ")
 
 
-def test_files_of_a_job_never_become_standard_output(tmp_path: Path) -> None:
+def test_files_of_a_job_never_become_standard_output(tmp_path):
     """With descriptor 1 closed, the first file that is opened would get its number."""
     code = (
         "import os, dsindex.execution.progress.standard_streams as s; s.prepare_standard_streams();"

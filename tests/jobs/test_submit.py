@@ -1,7 +1,5 @@
 """`dsindex submit`: what is shipped and refused, how a cluster and its token are found, and how a job is followed."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import os
@@ -10,7 +8,6 @@ import socket
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,16 +18,11 @@ from dsindex.cli.submit import ClusterError, Submission, find_address, plan_subm
 from dsindex.errors import InputError, LimitError
 from dsindex.execution.ray_token import TokenError, find_token
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from tests.jobs.conftest import Cli
-
 VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch, tmp_path):
     """No test reaches the user's own cluster, nor the token in their home folder."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -40,11 +32,11 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # What is shipped.
 
 
-def shipped_names(submission: Submission) -> set[str]:
+def shipped_names(submission):
     return {file.name for file in submission.files}
 
 
-def test_every_module_is_shipped_and_no_cache_or_data() -> None:
+def test_every_module_is_shipped_and_no_cache_or_data():
     names = shipped_names(plan_submission(["build"]))
     for package in (dsindex,):
         folder = Path(str(package.__file__)).parent
@@ -53,7 +45,7 @@ def test_every_module_is_shipped_and_no_cache_or_data() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["--config {}", "--config={}"])
-def test_local_config_is_shipped_and_found_by_its_last_name(spelling: str, tmp_path: Path) -> None:
+def test_local_config_is_shipped_and_found_by_its_last_name(spelling, tmp_path):
     config = tmp_path / "my build.yaml"
     config.write_text("input: [x]\n")
     command = ["build", *spelling.format("\0").split(" ")]
@@ -66,12 +58,12 @@ def test_local_config_is_shipped_and_found_by_its_last_name(spelling: str, tmp_p
 
 
 @pytest.mark.parametrize("command", [["build", "--config", "/nowhere/b.yaml"], ["build", "--config"], ["build"]])
-def test_config_of_the_cluster_stays_as_it_is(command: list[str]) -> None:
+def test_config_of_the_cluster_stays_as_it_is(command):
     submission = plan_submission(command, installed=True)
     assert submission == Submission(entrypoint=shlex.join(["python", "-m", "dsindex", *command]))
 
 
-def test_shipped_folder_leaves_out_data_but_a_named_file_never(tmp_path: Path) -> None:
+def test_shipped_folder_leaves_out_data_but_a_named_file_never(tmp_path):
     folder = tmp_path / "tokenizer"
     for name in ("tokenizer.json", "weights.bin", ".git/config", "data/x.json", "vocab/a.txt", "__pycache__/a.pyc"):
         path = folder / name
@@ -86,7 +78,7 @@ def test_shipped_folder_leaves_out_data_but_a_named_file_never(tmp_path: Path) -
     }
 
 
-def test_what_cannot_be_shipped_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_shipped_is_refused_by_name(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="nowhere: expected a file or folder to ship"):
         plan_submission(["build"], ship=[str(tmp_path / "nowhere")])
     (tmp_path / "dsindex").mkdir()
@@ -106,7 +98,7 @@ def test_what_cannot_be_shipped_is_refused_by_name(tmp_path: Path, monkeypatch: 
 # The command line.
 
 
-def test_dry_run_says_what_would_happen_without_a_cluster(cli: Cli) -> None:
+def test_dry_run_says_what_would_happen_without_a_cluster(cli):
     shown = cli(["submit", "--dry-run", "--address", "head:8265", "--", "verify", "/out/x", "--json"]).out
     assert "job server   http://head:8265\n" in shown
     assert "token        none\n" in shown
@@ -125,7 +117,7 @@ def test_dry_run_says_what_would_happen_without_a_cluster(cli: Cli) -> None:
     (["--dry-run", "--", "convert", "only-one"], "the following arguments are required: DST"),
     (["--no-wait", "--no-wait", "--", "build"], "argument --no-wait: expected once"),
 ])  # fmt: skip
-def test_wrong_usage_ends_with_2(words: list[str], says: str, cli: Cli) -> None:
+def test_wrong_usage_ends_with_2(words, says, cli):
     assert says in cli(["submit", *words], 2).err
 
 
@@ -155,9 +147,7 @@ TEXT = "--input /in/*.jsonl --tokenizer-model gpt2 --output-prefix /out/x"
     ("pack modalities.yaml", "dsindex pack: --output: expected an absolute path"),
     ("demo", "got 'demo-output': the job would write it to Ray's session folder, which is deleted with the cluste"),
 ])  # fmt: skip
-def test_job_that_could_not_work_is_refused_before_anything_is_sent(
-    command: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_job_that_could_not_work_is_refused_before_anything_is_sent(command, says, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://")  # nothing may reach it
     options = "input: [/in/a]\ntokenizer_model: gpt2\noutput_prefix: out/x\n"
@@ -171,9 +161,7 @@ def test_job_that_could_not_work_is_refused_before_anything_is_sent(
     assert shown.count("\n") == 1
 
 
-def test_job_may_name_shipped_files_and_tokenizers_of_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_job_may_name_shipped_files_and_tokenizers_of_the_hub(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tokenizer").mkdir()
     (tmp_path / "conf").mkdir()
@@ -186,12 +174,12 @@ def test_job_may_name_shipped_files_and_tokenizers_of_the_hub(
         assert "pack.yaml: 1 files, 20 bytes\n" in shown
 
 
-def test_file_of_options_that_is_nowhere_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_options_that_is_nowhere_is_told(capsys):
     assert main(["submit", "--", "build", "--config", "nowhere.yaml"]) == 1
     assert "dsindex build: nowhere.yaml: expected a file of options, found none in" in capsys.readouterr().err
 
 
-def test_job_server_is_named_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_server_is_named_before_the_command(capsys):
     assert main(["submit", "--", "verify", "/out/x", "--address", "http://head:8265"]) == 1
     assert "got the job server http://head:8265; " in capsys.readouterr().err
 
@@ -209,16 +197,14 @@ def test_job_server_is_named_before_the_command(capsys: pytest.CaptureFixture[st
     (None, {"RAY_ADDRESS": "http://third:1"}, "http://third:1"),
     (None, {"RAY_ADDRESS": "10.0.0.1:6379"}, "http://127.0.0.1:8265"),
 ])  # fmt: skip
-def test_address_is_the_flag_then_the_environment(
-    given: str | None, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_address_is_the_flag_then_the_environment(given, environment, expected, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert find_address(given) == expected
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "http://", "http://[::1"])
-def test_address_of_another_kind_is_refused(address: str) -> None:
+def test_address_of_another_kind_is_refused(address):
     with pytest.raises(ClusterError, match="--address: expected a job server such as http://127"):
         find_address(address)
 
@@ -231,9 +217,7 @@ def test_address_of_another_kind_is_refused(address: str) -> None:
     ({"RAY_AUTH_TOKEN_PATH": "~/file"}, "of-file"),
     ({"RAY_AUTH_TOKEN": "of-environment", "RAY_AUTH_TOKEN_PATH": "~/file"}, "of-environment"),
 ])  # fmt: skip
-def test_token_that_is_there_is_used(
-    environment: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_token_that_is_there_is_used(environment, expected, monkeypatch, tmp_path):
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("of-home\n")
     (tmp_path / "file").write_text("of-file\n")
@@ -243,7 +227,7 @@ def test_token_that_is_there_is_used(
     assert (token and token.value) == expected
 
 
-def test_no_token_is_no_error_unless_one_is_announced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_token_is_no_error_unless_one_is_announced(monkeypatch, tmp_path):
     assert find_token() is None
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(TokenError, match=r"\.ray/auth_token: expected the cluster's token, got none or an empty one"):
@@ -267,9 +251,7 @@ UNSENDABLE = r"RAY_AUTH_TOKEN: expected the cluster's token, got one with a spac
 
 
 @pytest.mark.parametrize("token", ["abc\ndefSECRET", "abcéSECRET", "abc日SECRET", "abc SECRET", "abc\udcffSECRET"])
-def test_token_that_cannot_be_sent_is_refused_and_never_shown(
-    token: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_token_that_cannot_be_sent_is_refused_and_never_shown(token, monkeypatch, cli):
     monkeypatch.setenv("RAY_AUTH_TOKEN", token)
     shown = cli(["submit", "--dry-run", "--debug", "--", "demo", "--output", "/x"], 1).err
     assert UNSENDABLE in shown
@@ -284,7 +266,7 @@ class Ended(str):
 
     __slots__ = ()
 
-    def is_terminal(self) -> bool:
+    def is_terminal(self):
         return True
 
 
@@ -293,36 +275,36 @@ class Client:
 
     chunks = ("one\n", "two\nthree\n", "four\n")
 
-    def __init__(self, *breaks: int, status: str = "SUCCEEDED", code: int | None = 0, message: str = "") -> None:
+    def __init__(self, *breaks, status="SUCCEEDED", code=0, message=""):
         self.breaks = list(breaks)
         self.details = SimpleNamespace(status=Ended(status), driver_exit_code=code, message=message)
 
-    def submit_job(self, **_options: object) -> str:
+    def submit_job(self, **_options):
         return "j"
 
-    async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
+    async def tail_job_logs(self, _job):
         after = self.breaks.pop(0) if self.breaks else len(self.chunks) + 1
         for number, chunk in enumerate(self.chunks):
             if number == after:
                 raise RuntimeError("WebSocket connection closed unexpectedly")
             yield chunk
 
-    def get_job_info(self, _job: str) -> SimpleNamespace:
+    def get_job_info(self, _job):
         return self.details
 
 
 class WebServer(http.server.BaseHTTPRequestHandler):
     """A web server that knows no page."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.send_error(404)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Print nothing."""
 
 
 @contextlib.contextmanager
-def serving(handler: type[WebServer]) -> Iterator[str]:
+def serving(handler):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -334,14 +316,14 @@ def serving(handler: type[WebServer]) -> Iterator[str]:
 
 
 @pytest.fixture
-def web_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def web_server(monkeypatch):
     """The address of a web server."""
     monkeypatch.setattr(submit.time, "sleep", lambda _seconds: None)
     with serving(WebServer) as address:
         yield address
 
 
-def run_job(client: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> int:
+def run_job(client, address, monkeypatch):
     monkeypatch.setattr("ray.job_submission.JobSubmissionClient", lambda *_, **__: client)
     return main(["submit", "--installed", "--address", address, "--", "--version"])
 
@@ -356,43 +338,32 @@ def run_job(client: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> in
     (Client(status="STOPPED", code=None), 143, "j: stopped; its work folder keeps finished shards"),
     (Client(0, 2, 1, 0), 0, "j: succeeded"),
 ], ids=["succeeded", "failed", "interrupted", "killed", "never began", "stopped", "broken connections"])  # fmt: skip
-def test_submit_shows_the_log_and_ends_as_the_job_did(
-    client: Client,
-    code: int,
-    says: str,
-    web_server: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_submit_shows_the_log_and_ends_as_the_job_did(client, code, says, web_server, monkeypatch, capsys):
     assert run_job(client, web_server, monkeypatch) == code
     shown = capsys.readouterr()
     assert shown.out == "one\ntwo\nthree\nfour\n"
     assert f"\n{says}" in shown.err
 
 
-def test_connection_that_does_not_come_back_leaves_the_way_back(
-    web_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_connection_that_does_not_come_back_leaves_the_way_back(web_server, monkeypatch, capsys):
     assert run_job(Client(*[0] * 100), web_server, monkeypatch) == 1
     assert f"may still run: ray job logs --follow --address {web_server} j\n" in capsys.readouterr().err
 
 
-def test_interrupt_ends_the_following_and_not_the_job(
-    web_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupt_ends_the_following_and_not_the_job(web_server, monkeypatch, capsys):
     class Interrupted(Client):
-        def get_job_info(self, _job: str) -> SimpleNamespace:
+        def get_job_info(self, _job):
             raise KeyboardInterrupt
 
     assert run_job(Interrupted(), web_server, monkeypatch) == 130
     assert f"j: continues; ray job status --address {web_server} j; ray job logs" in capsys.readouterr().err
 
 
-def test_no_message_holds_a_token(web_server: str, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_no_message_holds_a_token(web_server, monkeypatch, cli):
     """Whatever another library says about a request, its token is not said with it."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "abcSECRET")
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise ValueError("Invalid header value b'Bearer abcSECRET'")
 
     monkeypatch.setattr("ray.job_submission.JobSubmissionClient", refuse)
@@ -407,7 +378,7 @@ def test_no_message_holds_a_token(web_server: str, monkeypatch: pytest.MonkeyPat
 # Slots where no job server is.
 
 
-def test_address_where_nothing_answers_is_told_at_once() -> None:
+def test_address_where_nothing_answers_is_told_at_once():
     with socket.socket() as reserved:  # Bound, not listening: nobody else can answer there.
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
@@ -424,11 +395,11 @@ MISSING = b"no such page"
     (MISSING, MISSING), (VERSION, b"null"), (VERSION, b"{}"), (VERSION, b"[]"), (VERSION, b'"text"'),
     (VERSION, b"<html>hello</html>"), (VERSION, b"[" * 200_000),
 ], ids=lambda content: content[:18].decode())  # fmt: skip
-def test_server_of_another_kind_is_told(version: bytes, other: bytes) -> None:
+def test_server_of_another_kind_is_told(version, other):
     """One that answers with anything else, also without an end; an empty content here stands for that."""
 
     class Other(WebServer):
-        def do_GET(self) -> None:
+        def do_GET(self):
             content = version if self.path == "/api/version" else other
             self.send_response(200 if content != MISSING else 404)
             self.end_headers()

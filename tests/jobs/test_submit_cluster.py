@@ -1,21 +1,14 @@
 """Jobs on a real cluster with token authentication on this machine."""
 
-from __future__ import annotations
-
 import shlex
-from typing import TYPE_CHECKING
 
 import pytest
 
 import dsindex
 from dsindex.cli.main import main
 from dsindex.cli.submit import ClusterError, JobServer, Submission, exit_code, plan_submission
-from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.local_cluster import local_cluster
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 RAYS_OWN_CALL = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
 """Ray 2.60 follows logs with a parameter that aiohttp 3.14 no longer likes; users do not see the warning."""
@@ -24,7 +17,7 @@ RAYS_OWN_CALL = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:Deprec
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+def cluster(request):
     """A cluster with tokens; afterwards this process can start no instance without, so the shared one comes first."""
     request.getfixturevalue("ray_instance")
     with local_cluster(1) as running:
@@ -32,7 +25,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def reach(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> str:
+def reach(cluster, monkeypatch):
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, cluster.access[name])
     return cluster.access["RAY_API_SERVER_ADDRESS"]
@@ -49,9 +42,7 @@ SHIPPED_CODE = (
 @pytest.mark.exhaustive
 @pytest.mark.ray
 @RAYS_OWN_CALL
-def test_jobs_end_with_their_own_exit_code(
-    reach: str, cluster: LocalCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_end_with_their_own_exit_code(reach, cluster, tmp_path, capfd):
     status = cluster.script("status")
     assert "head: running" in status
     assert "worker-0: running" in status
@@ -71,9 +62,7 @@ def test_jobs_end_with_their_own_exit_code(
 
 @pytest.mark.ray
 @RAYS_OWN_CALL
-def test_submit_runs_the_command_line_and_says_how_to_come_back_to_a_detached_job(
-    reach: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_runs_the_command_line_and_says_how_to_come_back_to_a_detached_job(reach, capfd):
     assert main(["submit", "--no-wait", "--address", reach, "--", "--version"]) == 0
     shown = capfd.readouterr()
     job = shown.out.strip()
@@ -91,7 +80,7 @@ def test_submit_runs_the_command_line_and_says_how_to_come_back_to_a_detached_jo
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("reach")
-def test_missing_and_wrong_token_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_wrong_token_are_told_apart(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     with pytest.raises(ClusterError, match="does not accept the token in RAY_AUTH_TOKEN; set RAY_AUTH_TOKEN, or"):
         JobServer()
@@ -102,9 +91,7 @@ def test_missing_and_wrong_token_are_told_apart(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
-def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(
-    reach: str, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(reach, cluster, tmp_path):
     """The last test here: Ray's own ways of stopping leave drivers running, and the fixture looks for them."""
     started = tmp_path / "started"
     driver = f"import os, time; open({str(started)!r}, 'w').close(); time.sleep(1000)"

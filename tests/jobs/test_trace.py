@@ -1,12 +1,9 @@
 """`dsindex trace` on builds of the golden text: forwards, backwards, and what is said when something is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,15 +16,11 @@ from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, golden_caches
 from tests.support.published import move_tokenizer_away
 
-if TYPE_CHECKING:
-    from dsindex.datasets import GPTDataset
-    from tests.jobs.conftest import Cli
-
 TOKENIZER = str(OWN.plain_tokenizer)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     """A folder with the inputs, datasets a and b, a cache of a and one of both blended."""
     folder = tmp_path_factory.mktemp("trace")
     lines = Path(OWN.docs).read_bytes().splitlines(keepends=True)
@@ -52,25 +45,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copied(built, tmp_path, monkeypatch):
     """A copy of it whose files a test may change; the datasets are found by their new paths."""
     shutil.copytree(built, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
     return tmp_path / "copy"
 
 
-def trace(cli: Cli, *words: object) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(cli(["trace", *map(str, words), "--json"]).out)
-    return report
+def trace(cli, *words):
+    return json.loads(cli(["trace", *map(str, words), "--json"]).out)
 
 
-def refusal(cli: Cli, code: int, *words: object) -> str:
+def refusal(cli, code, *words):
     shown = cli(["trace", *map(str, words)], code)
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     return shown.err
 
 
-def test_samples_lead_to_lines_and_text(built: Path, cli: Cli) -> None:
+def test_samples_lead_to_lines_and_text(built, cli):
     samples = dsindex.open(str(built / "cache"))
     numbers = range(0, len(samples), 7)
     report = trace(cli, built / "cache", "--sample", *numbers, "--text-tokens", "99", "--tokenizer-model", TOKENIZER)
@@ -88,15 +80,14 @@ def test_samples_lead_to_lines_and_text(built: Path, cli: Cli) -> None:
             assert part["text"] == decode(tokenizer, part["tokens"])
 
 
-def tokenizer_ids(text: str) -> list[int]:
+def tokenizer_ids(text):
     import tokenizers
 
-    ids: list[int] = tokenizers.Tokenizer.from_file(os.path.join(TOKENIZER, "tokenizer.json")).encode(text).ids
-    return ids
+    return tokenizers.Tokenizer.from_file(os.path.join(TOKENIZER, "tokenizer.json")).encode(text).ids
 
 
 @pytest.mark.parametrize("cache", ["cache", "blend"])
-def test_lines_lead_to_the_samples_that_lead_to_them(built: Path, cache: str, cli: Cli) -> None:
+def test_lines_lead_to_the_samples_that_lead_to_them(built, cache, cli):
     samples = dsindex.open(str(built / cache))
     every = trace(cli, built / cache, "--sample", *range(len(samples)), "--text-tokens", "0")
     for path, line in ((built / "one.jsonl", 22), (built / "two.jsonl", 3)):
@@ -121,7 +112,7 @@ def test_lines_lead_to_the_samples_that_lead_to_them(built: Path, cache: str, cl
             assert same == document
 
 
-def test_a_rank_reads_its_samples_of_a_step(built: Path, cli: Cli) -> None:
+def test_a_rank_reads_its_samples_of_a_step(built, cli):
     batch = ["--global-batch-size", 8, "--micro-batch-size", 2, "--data-parallel-size", 2, "--text-tokens", 0]
     report = trace(cli, built / "cache", "--step", 2, *batch, "--data-parallel-rank", 1)
     assert [shown["sample"] for shown in report["samples"]] == [10, 11, 14, 15]
@@ -131,7 +122,7 @@ def test_a_rank_reads_its_samples_of_a_step(built: Path, cli: Cli) -> None:
     assert [shown["rank"] for shown in whole["samples"]] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
-def test_without_a_tokenizer_documents_are_shown(copied: Path, cli: Cli) -> None:
+def test_without_a_tokenizer_documents_are_shown(copied, cli):
     words = [copied / "cache", "--prefix", copied / "a_text_document", "--sample", 0, "--text-tokens", 5]
     [sample] = trace(cli, *words)["samples"]
     assert all(part["text"] is not None for part in sample["parts"])
@@ -146,7 +137,7 @@ def test_without_a_tokenizer_documents_are_shown(copied: Path, cli: Cli) -> None
         assert json.loads(line)["text"].startswith(part["document_text"].removesuffix("…"))
 
 
-def test_text_says_the_same(built: Path, cli: Cli) -> None:
+def test_text_says_the_same(built, cli):
     shown = cli(["trace", str(built / "cache"), "--sample", "5", "--tokenizer-model", TOKENIZER]).out
     [sample] = trace(cli, built / "cache", "--sample", 5, "--tokenizer-model", TOKENIZER)["samples"]
     part = sample["parts"][0]
@@ -157,7 +148,7 @@ def test_text_says_the_same(built: Path, cli: Cli) -> None:
     assert f"sample 5, tokens {part['begin']}:{part['end']}\n" in shown
 
 
-def test_changed_and_missing_inputs_are_named(copied: Path, cli: Cli) -> None:
+def test_changed_and_missing_inputs_are_named(copied, cli):
     """The manifest has the paths of the originals; a changed copy stands in for one, as its path is relative."""
     for name in ("a", "b"):
         manifest = copied / f"{name}_text_document.manifest.json"
@@ -180,7 +171,7 @@ def test_changed_and_missing_inputs_are_named(copied: Path, cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("copied")
-def test_provenance_of_another_dataset_is_refused(cli: Cli) -> None:
+def test_provenance_of_another_dataset_is_refused(cli):
     shutil.copy("b_text_document.provenance.parquet", "a_text_document.provenance.parquet")
     words = ["cache", "--prefix", "a_text_document"]
     for what in (["--sample", 0], ["--document", 0], ["--line", "one.jsonl:1"]):
@@ -192,18 +183,18 @@ def test_provenance_of_another_dataset_is_refused(cli: Cli) -> None:
     assert "expected the provenance" in refusal(cli, 1, *words, "--line", "one.jsonl:1")
 
 
-def test_cache_of_other_data_is_refused(copied: Path, cli: Cli) -> None:
+def test_cache_of_other_data_is_refused(copied, cli):
     write_dataset(copied / "other", [[[1, 2, 3]]])
     message = refusal(cli, 1, "cache", "--prefix", "other", "--sample", 0)
     assert "they were built from other data or settings" in message
 
 
 @pytest.mark.parametrize("cache", [cache for cache in golden_caches("GPTDataset") if cache.split == "train"][:1])
-def test_megatrons_own_cache_without_a_manifest(cache: Any, cli: Cli) -> None:
+def test_megatrons_own_cache_without_a_manifest(cache, cli):
     [prefix] = cache.prefixes()
     report = trace(cli, cache.description_path, "--prefix", prefix, "--sample", 1)
     tokens = [token for part in report["samples"][0]["parts"] for token in part["tokens"]]
-    dataset: GPTDataset = dsindex.open(str(cache.description_path), prefix=prefix)  # type: ignore[assignment]
+    dataset = dsindex.open(str(cache.description_path), prefix=prefix)  # type: ignore[assignment]
     assert np.array_equal(tokens[:8], dataset.tokens(1)[:8])
     assert any("expected the manifest" in note for note in report["notes"])
     document = report["samples"][0]["parts"][0]["document"]
@@ -230,14 +221,12 @@ def test_megatrons_own_cache_without_a_manifest(cache: Any, cli: Cli) -> None:
     (1, ["--document", "z:1"], "z: expected a dataset of the index cache, which has"),
     (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
 ])  # fmt: skip
-def test_wrong_questions_get_one_sentence(
-    built: Path, code: int, words: list[object], message: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_questions_get_one_sentence(built, code, words, message, cli, monkeypatch):
     monkeypatch.chdir(built)
     assert message in refusal(cli, code, "cache", *words)
 
 
-def test_other_mistakes_get_one_sentence(built: Path, cli: Cli) -> None:
+def test_other_mistakes_get_one_sentence(built, cli):
     a = built / "a_text_document"
     assert "got a dataset without samples" in refusal(cli, 1, a, "--sample", 0)
     assert "expected PREFIX:NUMBER, since the blend has 2" in refusal(cli, 1, built / "blend", "--document", 3)
@@ -247,15 +236,13 @@ def test_other_mistakes_get_one_sentence(built: Path, cli: Cli) -> None:
     )
 
 
-def test_blend_without_the_tokenizers_identifiers_is_opened_by_its_folder(
-    built: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_blend_without_the_tokenizers_identifiers_is_opened_by_its_folder(built, tmp_path, capfd):
     """Such caches have names instead of hashes, so a blend's own datasets are known by their descriptions."""
     blend = ["0.7", str(built / "a_text_document"), "0.3", str(built / "b_text_document")]
     folder = tmp_path / "named"
     dsindex.build_index(blend, seq_length=16, num_samples=[1500], split="1,0,0", data_cache_path=str(folder))
 
-    def trace(cache: Path) -> str:
+    def trace(cache):
         capfd.readouterr()
         assert main(["trace", str(cache), "--step", "3", "--global-batch-size", "4"]) == 0
         return capfd.readouterr().out

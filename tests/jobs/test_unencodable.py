@@ -1,10 +1,7 @@
 """Records on whose text the tokenizer's library fails are bad records like any other."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,19 +13,13 @@ from tests.faults.test_quarantine import read_quarantine
 from tests.support import text_tokenizers as trained
 from tests.support.jobs import config_of, run_config
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
 RUNAWAY = "x" * 40
 """Oniguruma gives up on the pattern after ten million steps, and tokenizers panics."""
-TEXTS: list[Any] = ["one", RUNAWAY, ["two", "three"], "", ["four", RUNAWAY, "y"], "five"]
+TEXTS = ["one", RUNAWAY, ["two", "three"], "", ["four", RUNAWAY, "y"], "five"]
 GOOD = [text for text in TEXTS if RUNAWAY not in text]
 
 
-def runaway_tokenizer(folder: Path) -> str:
+def runaway_tokenizer(folder):
     splits = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
     last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     steps = {"type": "Sequence", "pretokenizers": [splits, last]}
@@ -37,7 +28,7 @@ def runaway_tokenizer(folder: Path) -> str:
     return str(path)
 
 
-def build(path: Path, folder: Path, **options: Any) -> bytes:
+def build(path, folder, **options):
     folder.mkdir()
     own = {"tokenizer_model": runaway_tokenizer(path.parent), "append_eod": True, "eod_token": "<|eot|>"}
     config = config_of(BuildConfig, path, output_prefix=str(folder / "x"), **{**own, **options})
@@ -45,20 +36,20 @@ def build(path: Path, folder: Path, **options: Any) -> bytes:
     return b"".join((folder / f"x_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx"))
 
 
-def write_lines(path: Path, texts: list[Any]) -> Path:
+def write_lines(path, texts):
     lines = "".join(json.dumps({"title": "t", "text": text}) + "\n" for text in texts)
     path.write_bytes(gzip.compress(lines.encode()) if path.name.endswith(".gz") else lines.encode())
     return path
 
 
-def write_table(path: Path, texts: list[Any]) -> Path:
+def write_table(path, texts):
     pq.write_table(pa.table({"text": [[text] if isinstance(text, str) else text for text in texts]}), path)
     return path
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_record_is_named_and_set_aside_by_every_executor(executor: str, tmp_path: Path) -> None:
+def test_record_is_named_and_set_aside_by_every_executor(executor, tmp_path):
     path = write_lines(tmp_path / "in.jsonl", TEXTS)
     expected = build(write_lines(tmp_path / "good.jsonl", GOOD), tmp_path / "good")
     message = r"in\.jsonl, line 2: expected a text that tokenizers can encode, .*retry-limit.*of length 40;"
@@ -73,9 +64,7 @@ def test_record_is_named_and_set_aside_by_every_executor(executor: str, tmp_path
     [("in.jsonl", write_lines), ("in.jsonl.gz", write_lines), ("in.parquet", write_table)],
     ids=["lines", "compressed", "table"],
 )
-def test_quarantine_has_the_record_as_it_was_read(
-    name: str, write: Callable[[Path, list[Any]], Path], tmp_path: Path
-) -> None:
+def test_quarantine_has_the_record_as_it_was_read(name, write, tmp_path):
     expected = build(write(tmp_path / f"good-{name}", GOOD), tmp_path / "good")
     assert build(write(tmp_path / name, TEXTS), tmp_path / "out", on_bad_record="quarantine") == expected
     found = read_quarantine(tmp_path / "out" / "x_text_document.quarantine.jsonl.zst")
@@ -85,13 +74,13 @@ def test_quarantine_has_the_record_as_it_was_read(
 
 
 @pytest.mark.parametrize("options", [{}, {"no_provenance": True}], ids=["provenance", "no provenance"])
-def test_verify_leaves_out_what_the_build_has_set_aside(options: dict[str, Any], tmp_path: Path, cli: Cli) -> None:
+def test_verify_leaves_out_what_the_build_has_set_aside(options, tmp_path, cli):
     path = write_lines(tmp_path / "in.jsonl", TEXTS)
     build(path, tmp_path / "out", on_bad_record="quarantine", **options)
     assert "4 of 4 documents" in cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
 
 
-def test_first_bad_record_is_told_whatever_its_kind(tmp_path: Path) -> None:
+def test_first_bad_record_is_told_whatever_its_kind(tmp_path):
     path = write_lines(tmp_path / "in.jsonl", TEXTS)
     path.write_bytes(path.read_bytes() + b"{}\n")
     with pytest.raises(BadRecordError, match="line 2: expected a text"):

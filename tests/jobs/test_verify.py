@@ -1,13 +1,10 @@
 """Verification of what a build published: against its manifest, and against its source down to the line."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -37,30 +34,22 @@ from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.published import move_tokenizer_away
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.options.build import BuildConfig
-    from tests.jobs.conftest import Cli
-
-    MakeConfig = Callable[..., BuildConfig]
-
 TOKENIZER = str(OWN.plain_tokenizer)
 TRUSTED = f"gigatoken {version('gigatoken')}, and with tokenizers {version('tokenizers')} where the two can differ"
 
 
-def build(make_config: MakeConfig, **options: Any) -> str:
+def build(make_config, **options):
     config = make_config(**options)
     run_config(config)
     return f"{config.output_prefix}_text_document"
 
 
-def verify(prefix: str, **options: Any) -> VerifyReport:
+def verify(prefix, **options):
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
     return run_verify(prefix, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
 
 
-def change_token(prefix: str, token: int, value: int) -> None:
+def change_token(prefix, token, value):
     tokens = np.memmap(f"{prefix}.bin", "<u2", mode="r+")
     tokens[token] = value
     tokens.flush()
@@ -68,7 +57,7 @@ def change_token(prefix: str, token: int, value: int) -> None:
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_build_is_whole_and_equals_its_source(provenance: bool, engine: str, make_config: MakeConfig) -> None:
+def test_build_is_whole_and_equals_its_source(provenance, engine, make_config):
     prefix = build(make_config, no_provenance=not provenance)
     report = verify(prefix, against_source=True, engine=engine)
     assert report.findings == ()
@@ -77,9 +66,7 @@ def test_build_is_whole_and_equals_its_source(provenance: bool, engine: str, mak
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_first_document_that_differs_is_named_with_its_line(
-    provenance: bool, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_document_that_differs_is_named_with_its_line(provenance, make_config, monkeypatch):
     monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
     prefix = build(make_config, no_provenance=not provenance)
     change_token(prefix, 15000, 7)
@@ -93,19 +80,19 @@ def test_first_document_that_differs_is_named_with_its_line(
     assert json.loads(line)["text"]
 
 
-def document_of_token(prefix: str, token: int) -> int:
+def document_of_token(prefix, token):
     index = read_index(f"{prefix}.idx")
     sequence = int(np.searchsorted(index.sequence_pointers, 2 * token, side="right")) - 1
     return int(np.searchsorted(index.document_indices, sequence, side="right")) - 1
 
 
-def test_sample_reads_a_part(make_config: MakeConfig) -> None:
+def test_sample_reads_a_part(make_config):
     prefix = build(make_config)
     report = verify(prefix, against_source=True, sample="10%")
     assert f"against the source: 6 of 102 documents tokenized again with {TRUSTED}" in report.checks
 
 
-def test_quarantined_and_blank_lines_are_no_difference(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_quarantined_and_blank_lines_are_no_difference(make_config, tmp_path):
     lines = Path(OWN.docs).read_text().splitlines()
     lines[3:3] = ["not json", "", "  "]
     lines += ["{", ""]
@@ -124,7 +111,7 @@ def test_quarantined_and_blank_lines_are_no_difference(make_config: MakeConfig, 
     assert f"{OWN.docs}, line " in finding
 
 
-def test_record_that_is_bad_for_another_key_is_no_difference(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_path):
     """It was quarantined for every key, also for those that it has."""
     lines = ['{"text": "a", "title": "b"}', '{"text": "c"}', '{"text": "d", "title": ["e", "f"]}', '{"title": "g"}']
     source = tmp_path / "in.jsonl"
@@ -137,7 +124,7 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config: MakeCo
             assert verify(dataset.prefix, against_source=True).findings == ()
 
 
-EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
+EDITS = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 102"),
     ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
     ("kept", lambda m: m["content"]["inputs"][0].update(kept=101), "records kept of all inputs, got 102 and 101"),
@@ -156,9 +143,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
-def test_manifest_that_lies_is_found(
-    edit: Callable[[dict[str, Any]], None], message: str, make_config: MakeConfig
-) -> None:
+def test_manifest_that_lies_is_found(edit, message, make_config):
     prefix = build(make_config)
     edit_manifest(prefix, edit)
     report = verify(prefix)
@@ -166,7 +151,7 @@ def test_manifest_that_lies_is_found(
     assert message.removeprefix("x") in all_findings(report)
 
 
-def test_damaged_files_are_found(make_config: MakeConfig) -> None:
+def test_damaged_files_are_found(make_config):
     prefix = build(make_config)
     path = Path(f"{prefix}.provenance.parquet")
     whole = path.read_bytes()
@@ -183,7 +168,7 @@ def test_damaged_files_are_found(make_config: MakeConfig) -> None:
     assert f"dsindex repair {prefix} --output" in report.findings[0]
 
 
-def test_source_that_changed_is_named(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_source_that_changed_is_named(make_config, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
     prefix = build(make_config, input=(str(source),))
@@ -193,7 +178,7 @@ def test_source_that_changed_is_named(make_config: MakeConfig, tmp_path: Path) -
     assert f"{source}: cannot be read" in verify(prefix, against_source=True).findings[0]
 
 
-def test_source_needs_the_same_tokenizer(make_config: MakeConfig) -> None:
+def test_source_needs_the_same_tokenizer(make_config):
     prefix = build(make_config)
     assert verify(prefix, against_source=True, tokenizer_model=None).is_whole
     move_tokenizer_away(prefix)
@@ -206,7 +191,7 @@ def test_source_needs_the_same_tokenizer(make_config: MakeConfig) -> None:
         verify(prefix, against_source=True)
 
 
-def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path: Path) -> None:
+def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path):
     prefix = str(tmp_path / "chat")
     config = config_of(InstructConfig, CONVERSATIONS, output_prefix=prefix, seq_length=4096)
     run_config(config, check_config(SPEC, source="test"))
@@ -217,7 +202,7 @@ def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path:
             verify(f"{prefix}_{name}", against_source=True)
 
 
-def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig) -> None:
+def test_damaged_manifest_leaves_the_source_out(make_config):
     prefix = build(make_config)
     Path(manifest_path(prefix)).write_text("{")
     report = verify(prefix, against_source=True)
@@ -225,7 +210,7 @@ def test_damaged_manifest_leaves_the_source_out(make_config: MakeConfig) -> None
     assert "cannot be read as a manifest" in report.findings[0]
 
 
-def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path) -> None:
+def test_blend_of_datasets_of_one_name_is_whole(tmp_path):
     """Caches of a name of their own, since the tokenizer's identifiers are not known, and two datasets called `d`."""
     prefixes = [str(tmp_path / folder / "d") for folder in "ab"]
     for number, prefix in enumerate(prefixes):
@@ -239,7 +224,7 @@ def test_blend_of_datasets_of_one_name_is_whole(tmp_path: Path) -> None:
         assert "index caches against the data: 2 of a dataset and 2 of a blend" in report.checks
 
 
-def test_cache_is_checked_against_the_data() -> None:
+def test_cache_is_checked_against_the_data():
     case = OWN.index_case("one_epoch")
     prefix = str(case.folder / case.prefixes[0])
     report = verify(prefix, cache=str(case.cache))
@@ -252,7 +237,7 @@ def test_cache_is_checked_against_the_data() -> None:
         verify(prefix, cache="/nowhere")
 
 
-def test_command_says_what_was_found(make_config: MakeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_says_what_was_found(make_config, capsys):
     prefix = build(make_config)
     assert main(["verify", f"{prefix}.bin", "--executor", "local"]) == 0
     assert f"{prefix}: intact\n  102 documents (2 empty), 100 sequences" in capsys.readouterr().out
@@ -266,7 +251,7 @@ def test_command_says_what_was_found(make_config: MakeConfig, capsys: pytest.Cap
     assert "expected a share such as 1%" in capsys.readouterr().err
 
 
-def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, cli: Cli) -> None:
+def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     nope = str(tmp_path / "nope")
     assert cli(["verify", nope, f"{nope}.pbin"], 1).out == (
         f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n"
@@ -278,7 +263,7 @@ def test_dataset_that_is_not_there_is_called_that(tmp_path: Path, cli: Cli) -> N
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst"])
-def test_pipe_in_a_files_place_is_found(make_config: MakeConfig, suffix: str) -> None:
+def test_pipe_in_a_files_place_is_found(make_config, suffix):
     """It is not opened: whoever opens a pipe waits for a writer."""
     prefix = build(make_config)
     Path(f"{prefix}.{suffix}").unlink(missing_ok=True)
@@ -290,7 +275,7 @@ def test_pipe_in_a_files_place_is_found(make_config: MakeConfig, suffix: str) ->
     )
 
 
-def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_source_that_is_a_pipe_is_found(make_config, tmp_path):
     source = tmp_path / "source.jsonl"
     source.write_bytes(OWN.docs.read_bytes())
     prefix = build(make_config, input=[str(source)])
@@ -301,9 +286,7 @@ def test_source_that_is_a_pipe_is_found(make_config: MakeConfig, tmp_path: Path)
 
 
 @pytest.mark.parametrize("cut_bytes", [0, 2])
-def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
-    cut_bytes: int, make_config: MakeConfig
-) -> None:
+def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(cut_bytes, make_config):
     prefix = build(make_config)
     path = Path(f"{prefix}.bin")
     num_bytes = path.stat().st_size
@@ -326,6 +309,6 @@ def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(
     assert (ran.verdict.checked, ran.verdict.notes) == ((), (note,))
 
 
-def test_report_for_people_says_all_of_it() -> None:
+def test_report_for_people_says_all_of_it():
     report = VerifyReport(prefix="p", checks=("a",), findings=("b",), notes=("c",))
     assert describe_verification(report) == ["p: DAMAGED", "  checked: a", "  note: c", "  FOUND: b"]

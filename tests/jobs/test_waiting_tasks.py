@@ -1,33 +1,31 @@
 """Tasks in threads that wait for a store, and give their place to others until the answer is there."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 
 import pytest
 
-from dsindex.execution.calls import Call, Outcome
+from dsindex.execution.calls import Call
 from dsindex.execution.local import ThreadExecutor
 from dsindex.store.requests import release_slot, result_of
 
 PATIENCE_SECONDS = 60
 
 
-def call(function: object, *arguments: object) -> Call:
+def call(function, *arguments):
     return Call(name="task", place="here", function=function, arguments=arguments)  # type: ignore[arg-type]
 
 
-def outcomes_of(executor: ThreadExecutor, number: int) -> list[Outcome]:
+def outcomes_of(executor, number):
     """Wait until so many tasks have ended."""
-    ended: list[Outcome] = []
+    ended = []
     while len(ended) < number:
         ended += executor.wait(PATIENCE_SECONDS)
     executor.close()
     return ended
 
 
-def test_other_task_computes_while_one_waits() -> None:
+def test_other_task_computes_while_one_waits():
     """The one place is free as long as the first waits; what it waits for is made by the second."""
     executor, answer = ThreadExecutor(1), Future[int]()
     executor.start(call(result_of, answer))
@@ -37,19 +35,19 @@ def test_other_task_computes_while_one_waits() -> None:
     assert [outcome.error for outcome in outcomes] == [None, None]
 
 
-def test_tasks_begin_in_their_order_and_those_that_come_back_go_first() -> None:
+def test_tasks_begin_in_their_order_and_those_that_come_back_go_first():
     """One place: the first gives it up, and stands in line for it while the second is at work."""
     executor, answer, order = ThreadExecutor(1), Future[None](), list[str]()
     waits_again = threading.Event()
 
-    def first() -> None:
+    def first():
         order.append("first")
         with release_slot():
             waits_again.set()
             answer.result()
         order.append("first again")
 
-    def second() -> None:
+    def second():
         assert waits_again.wait(PATIENCE_SECONDS)
         order.append("second")
         answer.set_result(None)
@@ -62,17 +60,17 @@ def test_tasks_begin_in_their_order_and_those_that_come_back_go_first() -> None:
     assert order == ["first", "second", "first again", "third", "fourth"]
 
 
-def test_no_more_tasks_compute_than_there_are_places() -> None:
+def test_no_more_tasks_compute_than_there_are_places():
     """Each notes how many compute beside it, before it waits and after."""
     executor, lock = ThreadExecutor(2), threading.Lock()
     computing, most = set[int](), [0]
 
-    def note(number: int) -> None:
+    def note(number):
         with lock:
             computing.add(number)
             most[0] = max(most[0], len(computing))
 
-    def work(number: int) -> int:
+    def work(number):
         for _ in range(20):
             note(number)
             threading.Event().wait(0.001)
@@ -87,7 +85,7 @@ def test_no_more_tasks_compute_than_there_are_places() -> None:
     assert most == [2]
 
 
-def test_error_of_what_is_waited_for_is_raised() -> None:
+def test_error_of_what_is_waited_for_is_raised():
     executor, answer = ThreadExecutor(1), Future[int]()
     executor.start(call(result_of, answer))
     executor.start(call(answer.set_exception, OSError("gone")))
@@ -95,7 +93,7 @@ def test_error_of_what_is_waited_for_is_raised() -> None:
     assert [str(error) for error in errors if error is not None] == ["gone"]
 
 
-def test_elsewhere_nothing_happens() -> None:
+def test_elsewhere_nothing_happens():
     answer = Future[int]()
     answer.set_result(1)
     with release_slot():

@@ -15,7 +15,6 @@ from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
 
 BUCKET = "bucket"
 KEYS = ("a", "a/b", "a/b c", "d/é#%+&<.bin", "d/e/f", "x~*'()!")
@@ -26,7 +25,7 @@ COMPARED = (
 )
 
 
-def new_client(url: str, *, checksums: str = "when_required", attempts: int = 1) -> Any:
+def new_client(url, *, checksums="when_required", attempts=1):
     """Return boto3's client of a server."""
     return boto3.client(
         "s3",
@@ -53,7 +52,7 @@ class Caller:
     etags: dict[str, str] = field(default_factory=dict)
     """Of the last version of a key that this caller put."""
 
-    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, name, **arguments):
         """Return what a call answers, or its refusal: the same for servers that do the same."""
         arguments.setdefault("Bucket", self.bucket)
         if "upload" in arguments:
@@ -78,7 +77,7 @@ class Caller:
         return {"status": answer["ResponseMetadata"]["HTTPStatusCode"], **shown}
 
 
-def compared(answer: Any) -> Any:
+def compared(answer):
     """Return the fields of an answer that are the same on all servers."""
     if isinstance(answer, dict):
         found = {name: compared(value) for name, value in answer.items() if name in COMPARED}
@@ -96,28 +95,28 @@ class Draw:
     parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
     """Content of the parts of each upload that is open: moto breaks on parts of others."""
 
-    def next(self) -> tuple[str, dict[str, Any]]:
+    def next(self):
         """Return the name of a call and its arguments."""
-        kinds: list[Callable[[], tuple[str, dict[str, Any]]]] = [self.put] * 6
+        kinds = [self.put] * 6
         kinds += [self.get] * 3 + [self.delete, self.delete_many, self.list_objects, self.list_objects, self.create]
         if self.parts:
             kinds += [self.part] * 8 + [self.complete] * 4 + [self.abort, self.list_parts, self.list_uploads]
         return self.chosen.choice(kinds)()
 
-    def note(self, name: str, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+    def note(self, name, arguments, answer):
         """Learn what became of a call."""
         if name in {"complete_multipart_upload", "abort_multipart_upload"} and answer["status"] < 300:
             del self.parts[arguments["upload"]]
 
-    def content(self) -> bytes:
+    def content(self):
         return self.chosen.randbytes(self.chosen.choice([0, 1, 10, 299, 300, 301, 5_000]))
 
-    def key(self) -> str:
+    def key(self):
         return self.chosen.choice(KEYS)
 
-    def put(self) -> tuple[str, dict[str, Any]]:
+    def put(self):
         content = self.content()
-        given: dict[str, Any] = {"Key": self.key(), "Body": content}
+        given = {"Key": self.key(), "Body": content}
         given |= self.chosen.choice(
             [
                 {},
@@ -130,8 +129,8 @@ class Draw:
         )
         return "put_object", given
 
-    def get(self) -> tuple[str, dict[str, Any]]:
-        given: dict[str, Any] = {"Key": self.key()}
+    def get(self):
+        given = {"Key": self.key()}
         wanted = self.chosen.choice([None, "bytes=0-0", "bytes=3-", "bytes=5-250", "bytes=250-9000"])
         name = self.chosen.choice(["get_object", "head_object"])
         if wanted is not None and name == "get_object":
@@ -140,34 +139,34 @@ class Draw:
             given["IfMatch"] = self.chosen.choice(["current", '"0123"'])
         return name, given
 
-    def delete(self) -> tuple[str, dict[str, Any]]:
+    def delete(self):
         return "delete_object", {"Key": self.key()}
 
-    def delete_many(self) -> tuple[str, dict[str, Any]]:
+    def delete_many(self):
         keys = sorted(self.chosen.sample(KEYS, 2))
         return "delete_objects", {"Delete": {"Objects": [{"Key": key} for key in keys]}}
 
-    def list_objects(self) -> tuple[str, dict[str, Any]]:
-        given: dict[str, Any] = {"Prefix": self.chosen.choice(["", "a", "a/", "d/", "none"])}
+    def list_objects(self):
+        given = {"Prefix": self.chosen.choice(["", "a", "a/", "d/", "none"])}
         given |= self.chosen.choice([{}, {"Delimiter": "/"}, {"StartAfter": "a/b"}, {"MaxKeys": 2}])
         return "list_objects_v2", given
 
-    def create(self) -> tuple[str, dict[str, Any]]:
+    def create(self):
         self.parts[len(self.keys)] = {}
         self.keys.append(self.key())
         return "create_multipart_upload", {"Key": self.keys[-1], "Metadata": {"plan": "ab12"}}
 
-    def upload(self) -> dict[str, Any]:
+    def upload(self):
         number = self.chosen.choice([max(self.parts), *self.parts])
         return {"upload": number, "Key": self.keys[number]}
 
-    def part(self) -> tuple[str, dict[str, Any]]:
+    def part(self):
         given = self.upload()
         number, content = self.chosen.choice([1, 1, 2, 2, 3, 7]), self.content()
         self.parts[given["upload"]][number] = content
         return "upload_part", {**given, "PartNumber": number, "Body": content}
 
-    def complete(self) -> tuple[str, dict[str, Any]]:
+    def complete(self):
         given = self.upload()
         uploaded = self.parts[given["upload"]]
         wanted = {number: hashlib.md5(content).hexdigest() for number, content in sorted(uploaded.items())}
@@ -183,11 +182,11 @@ class Draw:
             given["IfNoneMatch"] = "*"
         return "complete_multipart_upload", {**given, "MultipartUpload": {"Parts": parts}}
 
-    def abort(self) -> tuple[str, dict[str, Any]]:
+    def abort(self):
         return "abort_multipart_upload", self.upload()
 
-    def list_parts(self) -> tuple[str, dict[str, Any]]:
+    def list_parts(self):
         return "list_parts", self.upload()
 
-    def list_uploads(self) -> tuple[str, dict[str, Any]]:
+    def list_uploads(self):
         return "list_multipart_uploads", {"Prefix": self.chosen.choice(["", "a"])}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from dsindex.execution.progress.reporter import Reporter
@@ -9,5 +7,5 @@ __all__ = ["make_config"]
 
 
 @pytest.fixture
-def quiet() -> Reporter:
+def quiet():
     return Reporter()

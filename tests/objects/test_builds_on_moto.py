@@ -1,9 +1,5 @@
 """Builds from and to a bucket of moto's, through a proxy that fails: a store that the project did not write."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 pytest.importorskip("obstore")
@@ -17,13 +13,7 @@ from tests.faults.corpus import write_corpus
 from tests.objects.calls import new_client
 from tests.support.golden import OWN
 from tests.support.object_proxy import serving_before, serving_moto
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, RandomFaults
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dsindex.execution.progress.reporter import Reporter
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, RandomFaults
 
 SUFFIXES = ("bin", "idx", "provenance.parquet")
 BUCKET = "builds"
@@ -32,7 +22,7 @@ STEP = 4096
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
+def moto():
     from moto.s3 import models
 
     with pytest.MonkeyPatch.context() as patch, serving_moto() as url:
@@ -42,7 +32,7 @@ def moto() -> Iterator[str]:
 
 
 @pytest.fixture
-def proxy(moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def proxy(moto, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
@@ -50,16 +40,14 @@ def proxy(moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
         yield store
 
 
-def built(source: str, prefix: str, quiet: Reporter, **options: Any) -> None:
+def built(source, prefix, quiet, **options):
     given = {"tokenizer_model": str(OWN.plain_tokenizer), "append_eod": True, "executor": "local", "workers": 2}
     config = BuildConfig(input=(source,), output_prefix=prefix, shard_size="8KiB", **{**given, **options})
     run_build(config, reporter=quiet)
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_bucket_of_moto_has_the_files_of_a_disk(
-    moto: str, proxy: ObjectServer, seed: int | None, tmp_path: Path, quiet: Reporter
-) -> None:
+def test_bucket_of_moto_has_the_files_of_a_disk(moto, proxy, seed, tmp_path, quiet):
     text, client = tmp_path / "text.jsonl", new_client(moto)
     write_corpus(text, num_lines=200, broken={})
     built(str(text), str(tmp_path / "x"), quiet)

@@ -1,7 +1,5 @@
 """An answer that is cut off in the middle is asked for again, also where no more than so many bytes are wanted."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -12,7 +10,7 @@ from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_o
 
 
 @pytest.mark.parametrize("most_bytes", [None, 50, 100, 5_000])
-def test_small_object_is_read_whole_or_again(most_bytes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_object_is_read_whole_or_again(most_bytes, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     content = bytes(range(100))

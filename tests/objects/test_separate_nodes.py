@@ -1,12 +1,9 @@
 """Builds from and to a bucket on a cluster whose nodes share nothing else."""
 
-from __future__ import annotations
-
 import ast
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,15 +15,9 @@ from dsindex.jobs.build import run_build
 from tests.faults.object_kills import CHAT, objects
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import GOLDEN, OWN
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
 from tests.support.published import published
-from tests.support.separate_nodes import SeparateNodes, separate_nodes, why_impossible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dsindex.execution.progress.reporter import Reporter
-    from dsindex.options.build import BuildConfig
+from tests.support.separate_nodes import separate_nodes, why_impossible
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 
@@ -48,7 +39,7 @@ print([ray.get(write_and_list.options(scheduling_strategy=On(node, soft=False)).
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeparateNodes]:
+def nodes(tmp_path_factory):
     if reason := why_impossible():
         pytest.skip(reason)
     area = tmp_path_factory.mktemp("area")
@@ -57,26 +48,26 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeparateNodes]:
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectServer]:
+def store():
     with serving_objects(objects={"in/docs.jsonl": OWN.docs}, buckets={"out"}) as server:
         yield server
 
 
 @pytest.fixture
-def expected(make_config: Callable[..., BuildConfig], quiet: Reporter) -> dict[str, bytes]:
+def expected(make_config, quiet):
     """What a build on this machine makes of the same text."""
     config = make_config()
     run_build(config, reporter=quiet)
     return {name: Path(f"{config.output_prefix}_text_document.{name}").read_bytes() for name in PUBLISHED}
 
 
-def words(store: ObjectServer, prefix: str) -> list[str]:
+def words(store, prefix):
     """Return the words of a build; where the server is, the driver alone knows."""
     given = ["--input", "s3://in/docs.jsonl", "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     return ["build", *given, "--shard-size", "8KiB", "--output-prefix", prefix, "--endpoint-url", store.url]
 
 
-def test_file_of_a_node_is_on_no_other(nodes: SeparateNodes) -> None:
+def test_file_of_a_node_is_on_no_other(nodes):
     code, shown = nodes.run_command(sys.executable, "-c", LIST_AREA_OF_EVERY_NODE, str(nodes.area))
     assert code == 0, shown
     listed = ast.literal_eval(shown.splitlines()[-1])
@@ -84,7 +75,7 @@ def test_file_of_a_node_is_on_no_other(nodes: SeparateNodes) -> None:
     assert not list(nodes.area.iterdir())  # nor in this process
 
 
-def test_output_in_a_folder_is_refused(nodes: SeparateNodes, store: ObjectServer) -> None:
+def test_output_in_a_folder_is_refused(nodes, store):
     code, shown = nodes.run(*words(store, f"{nodes.area}/out/docs"))
     assert code == 1, shown
     assert "expected the folder that the driver writes to, got no folder" in shown
@@ -101,7 +92,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(("command", "place"), COMMANDS.values(), ids=COMMANDS)
-def test_files_that_only_the_driver_sees_are_refused(nodes: SeparateNodes, command: str, place: str) -> None:
+def test_files_that_only_the_driver_sees_are_refused(nodes, command, place):
     names = {"here": HERE, "area": nodes.area, "own": f"{nodes.area}/own"}
     copy = 'for end in bin idx; do cp $0.$end $1.$end; done; shift; exec "$@"'
     words = [sys.executable, "-m", "dsindex", *command.format(**names).split(), "--executor", "ray"]
@@ -120,15 +111,13 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("command", OTHERS.values(), ids=OTHERS)
-def test_other_jobs_need_nothing_but_a_bucket(
-    nodes: SeparateNodes, store: ObjectServer, command: str, tmp_path: Path
-) -> None:
+def test_other_jobs_need_nothing_but_a_bucket(nodes, store, command, tmp_path):
     chat = tmp_path / "given" / "chat.yaml"
     chat.parent.mkdir()
     chat.write_text(CHAT)
     store.objects["in/chats.jsonl"] = CONVERSATIONS.read_bytes()
 
-    def words_for(prefix: str) -> list[str]:
+    def words_for(prefix):
         given = {"docs": "s3://in/docs.jsonl", "chat": chat, "chats": "s3://in/chats.jsonl", "prefix": prefix}
         rest = ["--tokenizer-model", str(OWN.plain_tokenizer), "--shard-size", "8KiB", "--endpoint-url", store.url]
         return [*command.format(**given).split(), "--on-bad-record", "quarantine", *rest]
@@ -147,9 +136,7 @@ def test_other_jobs_need_nothing_but_a_bucket(
 
 
 @pytest.mark.parametrize("driver", ["apart", "on the head"])
-def test_bucket_is_all_that_the_nodes_share(
-    nodes: SeparateNodes, store: ObjectServer, expected: dict[str, bytes], driver: str
-) -> None:
+def test_bucket_is_all_that_the_nodes_share(nodes, store, expected, driver):
     submitted = ["submit", "--"] if driver == "on the head" else []
     code, shown = nodes.run(*submitted, *words(store, "s3://out/data/docs"))
     assert code == 0, shown

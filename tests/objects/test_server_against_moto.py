@@ -1,10 +1,7 @@
 """The tests' own server of objects does what moto's does, in any sequence of calls."""
 
-from __future__ import annotations
-
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,15 +14,12 @@ from tests.objects.calls import BUCKET, MIN_PART_BYTES, Caller, Draw, new_client
 from tests.support.object_proxy import serving_before, serving_moto
 from tests.support.object_server import Fault, serving_objects
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 STEPS = 80
 CONTENT = b"text" * 100_000
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[str]:
+def moto():
     from moto.s3 import models
 
     with pytest.MonkeyPatch.context() as patch, serving_moto() as url:
@@ -34,7 +28,7 @@ def moto() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_same_calls_have_the_same_answers(moto: str, seed: int) -> None:
+def test_same_calls_have_the_same_answers(moto, seed):
     bucket = f"{BUCKET}-{seed}"
     with serving_objects(min_part_bytes=MIN_PART_BYTES, remembers_completed=True, sums_of_parts=False) as store:
         checksums = ("when_required", "when_supported")[seed % 2]
@@ -64,7 +58,7 @@ def test_same_calls_have_the_same_answers(moto: str, seed: int) -> None:
         ("list_parts", {"Key": "a", "UploadId": "none"}),
     ],
 )
-def test_same_calls_have_the_same_refusals(moto: str, name: str, arguments: dict[str, Any]) -> None:
+def test_same_calls_have_the_same_refusals(moto, name, arguments):
     with serving_objects(buckets={BUCKET}) as store:
         callers = [Caller(client=new_client(url)) for url in (moto, store.url)]
         callers[0].client.create_bucket(Bucket=BUCKET)
@@ -73,7 +67,7 @@ def test_same_calls_have_the_same_refusals(moto: str, name: str, arguments: dict
 
 
 @pytest.mark.parametrize("kind", ["503", "reset", "lost", "truncate"])
-def test_proxy_fails_before_moto_and_clients_that_ask_again_succeed(moto: str, kind: str) -> None:
+def test_proxy_fails_before_moto_and_clients_that_ask_again_succeed(moto, kind):
     bucket = f"{BUCKET}-{kind}"
     with serving_before(moto, bucket) as proxy:
         client = new_client(proxy.url, attempts=4)

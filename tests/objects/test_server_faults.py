@@ -1,13 +1,10 @@
 """What the tests' own server of objects does wrong when it is told to, and S3's rules that moto does not have."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,27 +14,23 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.objects.calls import BUCKET, Caller, new_client
 from tests.support.golden import ROOT
-from tests.support.object_server import Fault, ObjectServer, RandomFaults, serving_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.support.object_server import Fault, RandomFaults, serving_objects
 
 CONTENT = random.Random(5).randbytes(3_000_000)
 
 
 @pytest.fixture
-def store() -> Iterator[ObjectServer]:
+def store():
     with serving_objects(buckets={BUCKET}, min_part_bytes=300) as server:
         yield server
 
 
 @pytest.fixture
-def caller(store: ObjectServer) -> Caller:
+def caller(store):
     return Caller(client=new_client(store.url))
 
 
-def refusal(caller: Caller, name: str, **arguments: Any) -> str:
+def refusal(caller, name, **arguments):
     answer = caller.call(name, **arguments)
     assert answer["status"] >= 300
     return f"{answer['status']} {answer['code']}"
@@ -45,13 +38,11 @@ def refusal(caller: Caller, name: str, **arguments: Any) -> str:
 
 @pytest.mark.parametrize("name", ["PutObject", "UploadPart", "CompleteMultipartUpload", "CreateMultipartUpload"])
 @pytest.mark.parametrize(("kind", "is_done"), [("lost", True), ("reset", False), ("503", False), ("200", False)])
-def test_faults_of_writes_are_before_or_after_the_work(
-    store: ObjectServer, caller: Caller, name: str, kind: str, is_done: bool
-) -> None:
+def test_faults_of_writes_are_before_or_after_the_work(store, caller, name, kind, is_done):
     caller.call("create_multipart_upload", Key="m")
     caller.call("upload_part", Key="m", upload=0, PartNumber=1, Body=CONTENT)
     etag = caller.client.list_parts(Bucket=BUCKET, Key="m", UploadId=caller.uploads[0])["Parts"][0]["ETag"]
-    calls: dict[str, tuple[str, dict[str, Any]]] = {
+    calls = {
         "PutObject": ("put_object", {"Key": "p", "Body": CONTENT}),
         "UploadPart": ("upload_part", {"Key": "m", "upload": 0, "PartNumber": 2, "Body": CONTENT}),
         "CreateMultipartUpload": ("create_multipart_upload", {"Key": "m"}),
@@ -74,7 +65,7 @@ def test_faults_of_writes_are_before_or_after_the_work(
 
 
 @pytest.mark.parametrize("checksums", ["when_required", "when_supported"])
-def test_content_that_changed_on_the_way_is_refused(store: ObjectServer, checksums: str) -> None:
+def test_content_that_changed_on_the_way_is_refused(store, checksums):
     caller = Caller(client=new_client(store.url, checksums=checksums))
     store.faults = [Fault(kind="corrupt", operation="PutObject")]
     code = "BadDigest" if checksums == "when_supported" else "XAmzContentSHA256Mismatch"
@@ -87,14 +78,14 @@ def test_content_that_changed_on_the_way_is_refused(store: ObjectServer, checksu
 
 
 @pytest.mark.parametrize("kind", ["slow", "hang"])
-def test_slow_content_is_whole(store: ObjectServer, caller: Caller, kind: str) -> None:
+def test_slow_content_is_whole(store, caller, kind):
     store.faults = [Fault(kind=kind, operation=name, seconds=0.01) for name in ("PutObject", "GetObject")]
     caller.call("put_object", Key="a", Body=CONTENT)
     assert caller.call("get_object", Key="a")["content"] == CONTENT
     assert not any(fault.times for fault in store.faults)
 
 
-def test_requests_to_parts_of_gone_uploads_are_refused(caller: Caller) -> None:
+def test_requests_to_parts_of_gone_uploads_are_refused(caller):
     caller.call("create_multipart_upload", Key="m")
     assert refusal(caller, "upload_part", Key="n", upload=0, PartNumber=1, Body=b"") == "404 NoSuchUpload"
     assert refusal(caller, "upload_part", Key="m", upload=0, PartNumber=10_001, Body=b"") == "400 InvalidArgument"
@@ -103,7 +94,7 @@ def test_requests_to_parts_of_gone_uploads_are_refused(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("remembers", [False, True])
-def test_uploads_are_completed_once(store: ObjectServer, caller: Caller, remembers: bool) -> None:
+def test_uploads_are_completed_once(store, caller, remembers):
     store.remembers_completed = remembers
     caller.call("create_multipart_upload", Key="m")
     etag = caller.call("upload_part", Key="m", upload=0, PartNumber=4, Body=b"x")["ETag"]
@@ -114,7 +105,7 @@ def test_uploads_are_completed_once(store: ObjectServer, caller: Caller, remembe
     assert again == (first if remembers else {"status": 404, "code": "NoSuchUpload"})
 
 
-def test_parts_of_other_sizes_are_refused_where_all_are_equal(store: ObjectServer, caller: Caller) -> None:
+def test_parts_of_other_sizes_are_refused_where_all_are_equal(store, caller):
     store.equal_parts = True
     caller.call("create_multipart_upload", Key="m")
     sizes = {1: 400, 2: 400, 3: 401, 4: 10}
@@ -128,10 +119,10 @@ def test_parts_of_other_sizes_are_refused_where_all_are_equal(store: ObjectServe
     assert caller.call("complete_multipart_upload", **right)["status"] == 200
 
 
-def test_one_of_many_writers_puts_an_object_that_must_be_new(store: ObjectServer) -> None:
+def test_one_of_many_writers_puts_an_object_that_must_be_new(store):
     answers = []
 
-    def write(number: int) -> None:
+    def write(number):
         client = Caller(client=new_client(store.url))
         answers.append((client.call("put_object", Key="lock", Body=b"%d" % number * 1000, IfNoneMatch="*"), number))
 
@@ -145,10 +136,10 @@ def test_one_of_many_writers_puts_an_object_that_must_be_new(store: ObjectServer
     assert store.content(f"{BUCKET}/lock") == b"%d" % winners[0] * 1000
 
 
-def test_object_that_goes_away_while_it_is_written_is_a_conflict(store: ObjectServer, caller: Caller) -> None:
+def test_object_that_goes_away_while_it_is_written_is_a_conflict(store, caller):
     caller.call("put_object", Key="a", Body=b"1")
 
-    def remove(moment: str, operation: str, _: str) -> None:
+    def remove(moment, operation, _):
         if (moment, operation) == ("reading", "PutObject"):
             store.remove(f"{BUCKET}/a")
 
@@ -157,7 +148,7 @@ def test_object_that_goes_away_while_it_is_written_is_a_conflict(store: ObjectSe
     assert answer == "409 ConditionalRequestConflict"
 
 
-def test_lists_of_uploads_and_parts_have_pages(store: ObjectServer, caller: Caller) -> None:
+def test_lists_of_uploads_and_parts_have_pages(store, caller):
     store.page_size = 2
     for key in ("b/1", "b/2", "b/2", "b/3 é", "c"):
         caller.call("create_multipart_upload", Key=key)
@@ -169,7 +160,7 @@ def test_lists_of_uploads_and_parts_have_pages(store: ObjectServer, caller: Call
     assert [(part["PartNumber"], part["Size"]) for page in pages for part in page["Parts"]] == [(1, 1), (3, 3), (5, 5)]
 
 
-def test_requests_for_another_region_are_refused_with_the_right_one(store: ObjectServer, caller: Caller) -> None:
+def test_requests_for_another_region_are_refused_with_the_right_one(store, caller):
     store.region = "eu-west-1"
     assert caller.call("put_object", Key="a", Body=b"1")["status"] == 200  # boto3 learns the region and asks again
     assert store.operations["PutObject"] >= 2
@@ -178,9 +169,7 @@ def test_requests_for_another_region_are_refused_with_the_right_one(store: Objec
 @pytest.mark.parametrize(
     ("status", "code"), [("403", "AccessDenied"), ("403", "RequestTimeTooSkewed"), ("404", "NoSuchBucket")]
 )
-def test_refusals_have_the_names_that_they_are_told(
-    store: ObjectServer, caller: Caller, status: str, code: str
-) -> None:
+def test_refusals_have_the_names_that_they_are_told(store, caller, status, code):
     store.faults = [Fault(kind=status, code=code, operation="CreateMultipartUpload", after=1, times=2)]
     assert caller.call("create_multipart_upload", Key="m")["status"] == 200
     for _ in range(2):
@@ -188,7 +177,7 @@ def test_refusals_have_the_names_that_they_are_told(
     assert caller.call("create_multipart_upload", Key="m")["status"] == 200
 
 
-def test_random_faults_are_the_same_for_the_same_seed_and_pass() -> None:
+def test_random_faults_are_the_same_for_the_same_seed_and_pass():
     taken = []
     for seed in (1, 1, 2):
         faults = RandomFaults(seed=seed, rate=0.5)
@@ -207,7 +196,7 @@ def test_random_faults_are_the_same_for_the_same_seed_and_pass() -> None:
     assert taken[0].total() > 3
 
 
-def test_program_keeps_what_is_put_in_files(tmp_path: Path) -> None:
+def test_program_keeps_what_is_put_in_files(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes(b"text")
     command = [sys.executable, "-m", "tests.support.object_server", "--folder", str(tmp_path), "--bucket", BUCKET]

@@ -16,17 +16,13 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.encoder import ChatTemplate, write_conversation
 from dsindex.instruction.records import ANY_CONVERSATION
 from dsindex.instruction.tokens import ChatTokenizer, mask_from_spans
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-Record = dict[str, Any]
 WORDS = [
     *("Hello", "there", "what is", "2 + 2", "the weather", "naïve café", "日本語", "🎉", "👩‍👩‍👧", "Привет", "مرحبا"),
     *("a\nb", "  spaced  ", "<b>tag</b>", '{"a": 1}', "e\u0301", "don't", "C:\\x", "%d", "{{ x }}", "[INST]"),
@@ -62,22 +58,22 @@ class Outcome(NamedTuple):
     """Whether a token shares a character with another."""
 
 
-def draw_conversations(number: int, seed: int = 0) -> Iterator[Record]:
+def draw_conversations(number, seed=0):
     """Yield records with tools, nulls, parts, reasoning, empty turns and text of many scripts."""
     for index in range(number):
         yield _draw(random.Random(f"{seed} {index}"))
 
 
-def _draw(rng: random.Random) -> Record:
+def _draw(rng):
     kind = rng.choice(["plain", "plain", "nulls", "parts", "tools", "tools", "reasoning"])
-    messages: list[Record] = []
+    messages = []
     if rng.random() < 0.4:
         messages.append({"role": "system", "content": _text(rng)})
     for turn in range(rng.randint(1, 4)):
         messages.append({"role": "user", "content": _text(rng)})
         if kind == "tools" and rng.random() < 0.6:
             messages += _draw_call(rng, f"call{turn}ab12")
-        reply: Record = {"role": "assistant", "content": _text(rng)}
+        reply = {"role": "assistant", "content": _text(rng)}
         if kind == "reasoning" and rng.random() < 0.7:
             reply[rng.choice(["reasoning_content", "reasoning", "thinking"])] = _text(rng)
         messages.append(reply)
@@ -86,7 +82,7 @@ def _draw(rng: random.Random) -> Record:
             message |= dict.fromkeys(rng.sample(["tool_calls", "name", "reasoning_content", "tool_call_id"], 2))
         elif kind == "parts" and rng.random() < 0.6:
             message["content"] = [{"type": "text", "text": _text(rng)} for _ in range(rng.randint(1, 2))]
-    record: Record = {"messages": messages}
+    record = {"messages": messages}
     if kind == "tools":
         record["tools"] = json.dumps(TOOLS) if rng.random() < 0.5 else TOOLS
     if rng.random() < 0.2:
@@ -94,7 +90,7 @@ def _draw(rng: random.Random) -> Record:
     return record
 
 
-def _draw_call(rng: random.Random, call_id: str) -> list[Record]:
+def _draw_call(rng, call_id):
     """Return a message that calls a tool, whose content may be missing or null, and the tool's answer."""
     call = {"name": "weather", "arguments": {"place": _text(rng)}}
     calls = [{"id": call_id, "type": "function", "function": call}]
@@ -103,23 +99,23 @@ def _draw_call(rng: random.Random, call_id: str) -> list[Record]:
     return [{"role": "assistant", **content, "tool_calls": calls}, answer]
 
 
-def _text(rng: random.Random) -> str:
+def _text(rng):
     return "" if rng.random() < 0.05 else " ".join(rng.choices(WORDS, k=rng.randint(1, 6)))
 
 
 class Peer:
     """transformers, with one tokenizer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import transformers
 
         transformers.logging.set_verbosity_error()
-        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
-        self.special_tokens: dict[str, str] = {
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.special_tokens = {
             name: str(text) for name, text in self._tokenizer.special_tokens_map.items() if isinstance(text, str)
         }
 
-    def encode(self, source: str, record: Record) -> Outcome:
+    def encode(self, source, record):
         """Apply a template as TRL does: `tools` decoded, `chat_template_kwargs` as further arguments."""
         tools = record.get("tools")
         try:
@@ -136,9 +132,9 @@ class Peer:
         return Outcome(encoded["input_ids"], encoded["assistant_masks"])
 
 
-def encode_here(template: ChatTemplate, tokenizers: Sequence[ChatTokenizer], records: Sequence[Record]) -> Any:
+def encode_here(template, tokenizers, records):
     """Return an outcome for each tokenizer and record."""
-    requests: list[bytes | RecordProblem] = []
+    requests = []
     for record in records:
         try:
             conversation = ANY_CONVERSATION.read(record)
@@ -150,7 +146,7 @@ def encode_here(template: ChatTemplate, tokenizers: Sequence[ChatTokenizer], rec
     return [[_tokenize(tokenizer, text) for text in texts] for tokenizer in tokenizers]
 
 
-def _tokenize(tokenizer: ChatTokenizer, rendered: Any) -> Outcome:
+def _tokenize(tokenizer, rendered):
     if isinstance(rendered, RecordProblem):
         return Outcome(None, None, f"{rendered.kind}: {rendered.reason}")
     text, spans = rendered
@@ -163,7 +159,7 @@ def _tokenize(tokenizer: ChatTokenizer, rendered: Any) -> Outcome:
     return Outcome(encoded.ids.tolist(), mask.tolist(), shares=shares)
 
 
-def compare(ours: Outcome, peer: Peer, source: str, record: Record, *, has_marks: bool) -> tuple[str, str]:
+def compare(ours, peer, source, record, *, has_marks):
     """Return the row of the table to which a pair belongs, and transformers' reason if it refuses."""
     theirs = peer.encode(source, record)
     if ours.ids == theirs.ids:
@@ -181,7 +177,7 @@ def compare(ours: Outcome, peer: Peer, source: str, record: Record, *, has_marks
     return ("refused by transformers" if theirs.ids is None else "other tokens"), theirs.reason
 
 
-def _compare_masks(ours: Outcome, theirs: Outcome) -> str:
+def _compare_masks(ours, theirs):
     pairs = list(zip(ours.mask or [], theirs.mask or [], strict=True))
     ours_only = [number for number, (own, other) in enumerate(pairs) if own > other]
     theirs_only = [number for number, (own, other) in enumerate(pairs) if own < other]
@@ -191,17 +187,17 @@ def _compare_masks(ours: Outcome, theirs: Outcome) -> str:
     return "other mask"
 
 
-def _join_parts(message: Record) -> Record:
+def _join_parts(message):
     content = message.get("content")
     return {**message, "content": "".join(part["text"] for part in content)} if isinstance(content, list) else message
 
 
-def _as_parts(message: Record) -> Record:
+def _as_parts(message):
     content = message.get("content")
     return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
 
 
-def _name_reasoning(message: Record) -> Record:
+def _name_reasoning(message):
     keys = ("reasoning_content", "thinking", "reasoning")
     thought = next((message[key] for key in keys if message.get(key) is not None), None)
     return message if thought is None else {**dict.fromkeys(keys, thought), **message}
@@ -214,7 +210,7 @@ CHANGES = {
 }
 
 
-def main() -> None:
+def main():
     """Print a table, and examples of each difference."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("templates", type=Path)
@@ -230,9 +226,7 @@ def main() -> None:
     write("\n".join(lines) + "\n")
 
 
-def compare_all(
-    folder: Path, tokenizer_folders: Sequence[Path], num_conversations: int, only: str = ""
-) -> tuple[dict[str, Counter[str]], list[str], Counter[str]]:
+def compare_all(folder, tokenizer_folders, num_conversations, only=""):
     """Compare all templates of a folder.
 
     Returns:
@@ -242,9 +236,9 @@ def compare_all(
     records = list(draw_conversations(num_conversations))
     peers = [Peer(path) for path in tokenizer_folders]
     tokenizers = [ChatTokenizer.from_path(path) for path in tokenizer_folders]
-    table: dict[str, Counter[str]] = {path.name: Counter() for path in tokenizer_folders}
-    lines: list[str] = []
-    found: Counter[str] = Counter()
+    table = {path.name: Counter() for path in tokenizer_folders}
+    lines = []
+    found = Counter()
     for path in sorted(folder.glob("*.jinja")):
         if not re.search(only, path.name):
             continue
@@ -260,7 +254,7 @@ def compare_all(
                 [ours] = encode_here(template, [tokenizer], records)
             else:
                 ours = [Outcome(None, None, template)] * len(records)
-            seen: Counter[str] = Counter()
+            seen = Counter()
             for index, (record, own) in enumerate(zip(records, ours, strict=True)):
                 marks = isinstance(template, ChatTemplate) and template.marks_generation
                 kind, reason = compare(own, peer, source, record, has_marks=marks)
@@ -274,14 +268,14 @@ def compare_all(
     return table, lines, found
 
 
-def _compare_found(source: str, marked: str, constants: dict[str, str], records: Sequence[Record]) -> Counter[str]:
+def _compare_found(source, marked, constants, records):
     """Compare the text found in a template with the marks of its version for training."""
     template, peer = _open(source, constants, finds_generation=True), _open(marked, constants, finds_generation=False)
     if isinstance(template, str) or isinstance(peer, str):
         return Counter({"template refused": len(records)})
     conversations = [ANY_CONVERSATION.read(record) for record in records]
     requests = [write_conversation(conversation.messages, conversation.variables) for conversation in conversations]
-    kinds: Counter[str] = Counter()
+    kinds = Counter()
     for ours, theirs in zip(template.render_all(requests), peer.render_all(requests), strict=True):
         if isinstance(ours, RecordProblem) or isinstance(theirs, RecordProblem):
             kinds[ours.kind if isinstance(ours, RecordProblem) else "refused with marks"] += 1
@@ -292,11 +286,11 @@ def _compare_found(source: str, marked: str, constants: dict[str, str], records:
     return kinds
 
 
-def _characters(spans: Sequence[tuple[int, int]]) -> set[int]:
+def _characters(spans):
     return {position for begin, end in spans for position in range(begin, end)}
 
 
-def _open(source: str, constants: dict[str, str], *, finds_generation: bool) -> ChatTemplate | str:
+def _open(source, constants, *, finds_generation):
     try:
         return ChatTemplate(
             source,
@@ -308,9 +302,7 @@ def _open(source: str, constants: dict[str, str], *, finds_generation: bool) -> 
         return str(error)
 
 
-def _count_found(
-    source: str, constants: dict[str, str], records: Sequence[Record], name: str, lines: list[str]
-) -> Counter[str]:
+def _count_found(source, constants, records, name, lines):
     """Count the conversations of a template without marks whose replies are found."""
     template = _open(source, constants, finds_generation=True)
     if isinstance(template, str):
@@ -322,7 +314,7 @@ def _count_found(
     for record in records:
         conversation = ANY_CONVERSATION.read(record)
         requests.append(write_conversation(conversation.messages, conversation.variables))
-    kinds: Counter[str] = Counter()
+    kinds = Counter()
     for rendered in template.render_all(requests):
         kind = rendered.kind if isinstance(rendered, RecordProblem) else "found"
         kinds[kind] += 1

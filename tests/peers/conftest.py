@@ -1,7 +1,5 @@
 """Tests against the real readers: `pytest -o addopts= tests/peers` in an environment with the extra `peers`."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from importlib.util import find_spec
@@ -31,14 +29,14 @@ if HAS_MEGATRON:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """A folder with the three datasets."""
     folder = tmp_path_factory.mktemp("data")
     write_three_datasets(folder)
     return folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.filterwarnings("ignore"))

@@ -4,8 +4,6 @@ For each job, given as the flags of pretrain_gpt.py, this does what the release 
 tells the numbers of samples, the tokenizer's identifiers and the first samples of each split. No tokenizer is loaded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -13,7 +11,6 @@ import os
 import sys
 import typing
 import warnings
-from typing import Any
 
 import typing_extensions
 
@@ -41,7 +38,7 @@ MODEL = [
 ]
 
 
-def load() -> None:
+def load():
     """Import what is asked of the release, and replace what would load a tokenizer or need a GPU."""
     import torch
     from megatron.core.tokenizers.text.text_tokenizer import MegatronTokenizerText
@@ -53,7 +50,7 @@ def load() -> None:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
 
 
-def build_tokenizer(args: Any) -> Any:
+def build_tokenizer(args):
     try:
         from megatron.core.tokenizers.utils.build_tokenizer import build_tokenizer as build
     except ImportError:
@@ -61,7 +58,7 @@ def build_tokenizer(args: Any) -> Any:
     return build(args)
 
 
-def counts(args: Any) -> list[tuple[int | None, ...]]:
+def counts(args):
     """Return the samples that the job requests, in each of its phases."""
     from megatron.core import num_microbatches_calculator as calculator
     from megatron.training import training
@@ -88,7 +85,7 @@ def counts(args: Any) -> list[tuple[int | None, ...]]:
     return found
 
 
-def build(args: Any, sizes: Any) -> list[Any]:
+def build(args, sizes):
     """Build the datasets of a job as its pretrain_gpt.py does."""
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
@@ -117,7 +114,7 @@ def build(args: Any, sizes: Any) -> list[Any]:
     return list(BlendedMegatronDatasetBuilder(kind, list(sizes), lambda: True, config).build())
 
 
-def digests(dataset: Any) -> Any:
+def digests(dataset):
     """Return a digest of each of the first samples' tokens."""
     if dataset is None:
         return None
@@ -127,7 +124,7 @@ def digests(dataset: Any) -> Any:
     return [len(dataset), [hashlib.md5(sample.tobytes(), usedforsecurity=False).hexdigest() for sample in samples]]
 
 
-def answer(job: dict[str, Any]) -> dict[str, Any]:
+def answer(job):
     from megatron.training.arguments import parse_args, validate_args
 
     os.chdir(job["folder"])
@@ -142,7 +139,7 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     return {"sizes": sizes, "identifiers": identifiers, "splits": built}
 
 
-def main() -> None:
+def main():
     load()
     for line in sys.stdin:
         try:

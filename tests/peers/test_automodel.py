@@ -4,15 +4,12 @@
 transformers, datasets, torchdata and pybind11, and compiles its helpers_cpp into the checkout.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,9 +18,6 @@ from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
 from tests.peers.three_datasets import NAMES
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 CHECKOUT = Path(os.environ.get("AUTOMODEL", "/none"))
 JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "150"))
 TOKENIZER = SimpleNamespace(name_or_path="openai-community/gpt2", pad_token_id=0, eos_token_id=0)
@@ -31,7 +25,7 @@ SPLITS = {"train": "train", "validation": "valid", "test": "test"}
 
 
 @pytest.fixture(scope="module")
-def pretraining() -> Any:
+def pretraining():
     if not (CHECKOUT / "nemo_automodel").is_dir():
         pytest.skip("AUTOMODEL names no checkout of NeMo Automodel")
     with pytest.MonkeyPatch.context() as patch:
@@ -39,12 +33,12 @@ def pretraining() -> Any:
         yield importlib.import_module("nemo_automodel.components.datasets.llm.megatron_dataset").MegatronPretraining
 
 
-def draw_paths(rng: random.Random) -> list[str]:
+def draw_paths(rng):
     names = rng.sample(NAMES, rng.randrange(1, 4))
     return [word for name in names for word in (str(rng.choice([3, 0.5, 7])), name)] if rng.random() < 0.6 else names
 
 
-def draw_job(rng: random.Random) -> tuple[dict[str, Any], list[str]]:
+def draw_job(rng):
     """Draw a job, as its own settings and as our flags."""
     train, valid, length, seed = rng.randrange(5, 200), rng.randrange(1, 9), rng.choice([16, 30]), rng.randrange(99)
     job = {"seq_length": length, "seed": seed, "num_train_samples": train, "num_val_samples": valid}
@@ -60,21 +54,19 @@ def draw_job(rng: random.Random) -> tuple[dict[str, Any], list[str]]:
     return {**job, "paths": words, "split": split}, [*flags, "--data-path", *words, "--split", split]
 
 
-def digests(dataset: Any) -> list[str]:
+def digests(dataset):
     first = [dataset[number] for number in range(min(8, len(dataset)))]
     tokens = [np.asarray(sample.get("input_ids", sample.get("tokens"))).astype(np.int64) for sample in first]
     return [hashlib.md5(each.tobytes(), usedforsecurity=False).hexdigest() for each in tokens]
 
 
-def our_samples(cache: Path, split: str) -> Sequence[list[str]]:
-    found: list[Any] = [BlendedDataset.open_cache(each) for each in cache.glob(f"*Blended*-{split}-description.txt")]
+def our_samples(cache, split):
+    found = [BlendedDataset.open_cache(each) for each in cache.glob(f"*Blended*-{split}-description.txt")]
     found += [GPTDataset.open_cache(each) for each in cache.glob(f"*-GPTDataset-{split}-description.txt")]
     return [digests(each) for each in found]
 
 
-def test_jobs_find_caches_made_ahead(
-    pretraining: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_jobs_find_caches_made_ahead(pretraining, data, tmp_path, monkeypatch, capsys):
     rng = random.Random(os.environ.get("DSINDEX_PEER_SEED", "7"))
     monkeypatch.chdir(data)
     refused = 0

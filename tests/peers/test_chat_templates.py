@@ -1,7 +1,5 @@
 """transformers renders and masks as we do: our own templates, and those of a folder that CHAT_TEMPLATES names."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -23,7 +21,7 @@ DIFFERENT = ("other tokens", "other mask", "refused by transformers", "refused b
 
 
 @pytest.fixture(scope="session")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def tokenizers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bytes")
     tokenizer_json, special_tokens, _ = train("bytes").__reduce__()[1]
     described = json.loads(tokenizer_json)
@@ -34,7 +32,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder]
 
 
-def test_own_templates_are_the_same_in_transformers(tokenizers: list[Path]) -> None:
+def test_own_templates_are_the_same_in_transformers(tokenizers):
     table, lines, found = compare_all(OWN, tokenizers, NUM_CONVERSATIONS)
     for counts in table.values():
         assert not [counts[kind] for kind in DIFFERENT if counts[kind]], "\n".join(lines)
@@ -43,7 +41,7 @@ def test_own_templates_are_the_same_in_transformers(tokenizers: list[Path]) -> N
 
 
 @pytest.mark.skipif(GIVEN is None, reason="CHAT_TEMPLATES names no folder of templates")
-def test_given_templates_have_the_same_tokens_in_transformers(tokenizers: list[Path]) -> None:
+def test_given_templates_have_the_same_tokens_in_transformers(tokenizers):
     table, lines, _ = compare_all(Path(GIVEN or ""), tokenizers, NUM_CONVERSATIONS)
     for counts in table.values():
         assert not counts["other tokens"], "\n".join(lines)

@@ -4,8 +4,6 @@
 script that is not in it is skipped.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -61,14 +59,14 @@ REFUSED = {
 }
 
 
-def script(name: str) -> str:
+def script(name):
     if not (EXAMPLES / name).is_file():
         pytest.skip(f"MEGATRON_LM has no examples/{name}")
     return str(EXAMPLES / name)
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_training_script_is_taken(name: str) -> None:
+def test_training_script_is_taken(name):
     variables, arguments, expected = TAKEN[name]
     words = [*variables, script(name), *arguments]
     command = take_command(read_command_file(words), place=name, environment=given_variables(words))
@@ -76,12 +74,12 @@ def test_training_script_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_script_is_refused(name: str) -> None:
+def test_other_script_is_refused(name):
     with pytest.raises(DsindexError, match=REFUSED[name]):
         take_command(read_command_file([script(name)]), place=name)
 
 
-def test_no_script_is_a_fault_of_dsindex() -> None:
+def test_no_script_is_a_fault_of_dsindex():
     scripts = sorted(EXAMPLES.rglob("*.sh"))
     if not scripts:
         pytest.skip("MEGATRON_LM names no checkout")

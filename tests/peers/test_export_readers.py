@@ -1,7 +1,5 @@
 """The trainers' own readers open the exports of instruction data and learn as many tokens as the masks say."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import json
@@ -9,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,8 +36,8 @@ NANO = """\
 """Megatron's prompt format nemotron-nano-v2, for records that mention no thinking."""
 
 
-def export(folder: Path, instruction: dict[str, Any], **options: Any) -> Path:
-    defaults: dict[str, Any] = {
+def export(folder, instruction, **options):
+    defaults = {
         "input": (str(CONVERSATIONS),),
         "tokenizer_model": str(OWN.plain_tokenizer),
         "output_prefix": str(folder / "chat"),
@@ -54,24 +51,24 @@ def export(folder: Path, instruction: dict[str, Any], **options: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     instruction = {**SPEC, "max_length": LENGTH}
     return export(tmp_path_factory.mktemp("made"), instruction, export=("hf", "hf-disk", "bridge"))
 
 
-def targets(folder: Path, split: str = "train") -> int:
+def targets(folder, split="train"):
     """Trainable tokens that are not the first of their sequence, counted in the masks."""
     return sum(int(mask[1:].sum()) for mask in IndexedDataset(folder / f"chat_{split}_loss_mask"))
 
 
-def tokenizer() -> Any:
+def tokenizer():
     from transformers import PreTrainedTokenizerFast
 
     path = Path(OWN.plain_tokenizer) / "tokenizer.json"
     return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<|endoftext|>", pad_token="<|endoftext|>")
 
 
-def tiny_model() -> Any:
+def tiny_model():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
@@ -79,11 +76,11 @@ def tiny_model() -> Any:
     )
 
 
-def learnt(batches: Any) -> int:
+def learnt(batches):
     return sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
 
 
-def datasets_of(folder: Path, form: str, cache: Path) -> Any:
+def datasets_of(folder, form, cache):
     datasets = pytest.importorskip("datasets")
     if form == "hf":
         return datasets.load_dataset(str(folder / "chat_hf"), cache_dir=str(cache))
@@ -91,7 +88,7 @@ def datasets_of(folder: Path, form: str, cache: Path) -> Any:
 
 
 @pytest.mark.parametrize("form", ["hf", "hf-disk"])
-def test_datasets_has_the_rows_of_both_splits(made: Path, tmp_path: Path, form: str) -> None:
+def test_datasets_has_the_rows_of_both_splits(made, tmp_path, form):
     found = datasets_of(made, form, tmp_path)
     assert set(found) == {"train", "validation"}
     for name, split in (("train", "train"), ("validation", "valid")):
@@ -101,7 +98,7 @@ def test_datasets_has_the_rows_of_both_splits(made: Path, tmp_path: Path, form: 
 
 
 @pytest.mark.parametrize("form", ["hf", "hf-disk"])
-def test_trl_trains_a_step_and_learns_the_trainable_tokens(made: Path, tmp_path: Path, form: str) -> None:
+def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path, form):
     trl = pytest.importorskip("trl")
     args = trl.SFTConfig(
         output_dir=str(tmp_path / "out"),
@@ -123,7 +120,7 @@ def test_trl_trains_a_step_and_learns_the_trainable_tokens(made: Path, tmp_path:
     assert np.isfinite(trainer.train().training_loss)
 
 
-def test_trainer_of_transformers_trains_a_step(made: Path, tmp_path: Path) -> None:
+def test_trainer_of_transformers_trains_a_step(made, tmp_path):
     """With the collator that axolotl and LLaMA-Factory build on."""
     transformers = pytest.importorskip("transformers")
     args = transformers.TrainingArguments(
@@ -140,7 +137,7 @@ def test_trainer_of_transformers_trains_a_step(made: Path, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def axolotl() -> Any:
+def axolotl():
     """Functions of axolotl, which wants other releases of transformers and TRL than the extra `peers` has.
 
     Importing it sets variables of this process.
@@ -157,12 +154,12 @@ def axolotl() -> Any:
     )
 
 
-def axolotl_config(folder: Path, work: Path, form: str, *, packs: bool) -> Any:
+def axolotl_config(folder, work, form, *, packs):
     """What axolotl makes of a YAML file that trains a tiny model on the splits of an export."""
     from axolotl.utils.config import normalize_config, validate_config
     from axolotl.utils.dict import DictDefault
 
-    def source(split: str) -> dict[str, Any]:
+    def source(split):
         if form == "hf":
             return {"path": str(folder / "chat_hf"), "split": split, "type": None}
         return {"path": str(folder / "chat_hf_disk" / split), "type": None}
@@ -195,9 +192,7 @@ def axolotl_config(folder: Path, work: Path, form: str, *, packs: bool) -> Any:
 
 
 @pytest.mark.parametrize(("form", "packs"), [("hf", False), ("hf", True), ("hf-disk", False), ("hf-disk", True)])
-def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(
-    made: Path, axolotl: Any, tmp_path: Path, form: str, packs: bool
-) -> None:
+def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(made, axolotl, tmp_path, form, packs):
     config = axolotl_config(made, tmp_path, form, packs=packs)
     found = axolotl.load_datasets(cfg=config)
     if packs:
@@ -213,7 +208,7 @@ def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(
     assert np.isfinite(trainer.train().training_loss)
 
 
-def test_llama_factory_takes_the_saved_tokens(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_factory_takes_the_saved_tokens(made, monkeypatch):
     if LLAMA_FACTORY is None:
         pytest.skip("LLAMA_FACTORY names no checkout of LLaMA-Factory")
     pytest.importorskip("peft")
@@ -230,7 +225,7 @@ def test_llama_factory_takes_the_saved_tokens(made: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture(scope="module")
-def bridge_reader() -> Any:
+def bridge_reader():
     """Megatron-Bridge's dataset class, without the packages above it, which import CUDA libraries."""
     if BRIDGE is None:
         pytest.skip("MEGATRON_BRIDGE names no checkout of Megatron-Bridge")
@@ -240,7 +235,7 @@ def bridge_reader() -> Any:
         module = ModuleType(name)
         module.__path__ = [str(Path(BRIDGE, "src", *name.split(".")))]
         sys.modules[name] = module
-    stubs: dict[str, dict[str, Any]] = {
+    stubs = {
         "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
         "megatron.bridge.utils.common_utils": {"get_local_rank_preinit": lambda: 0},
     }
@@ -251,9 +246,7 @@ def bridge_reader() -> Any:
 
 
 @pytest.mark.parametrize("pads_boundaries", [False, True])
-def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(
-    made: Path, bridge_reader: Any, pads_boundaries: bool
-) -> None:
+def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(made, bridge_reader, pads_boundaries):
     import torch
 
     folder = made / f"chat_bridge_{LENGTH}"
@@ -292,7 +285,7 @@ def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(
     assert losses[1] < losses[0]
 
 
-def test_olmo_core_reads_tokens_and_masks_as_they_are(tmp_path: Path) -> None:
+def test_olmo_core_reads_tokens_and_masks_as_they_are(tmp_path):
     """It finds conversations by their EOS, so the token must not begin them as well.
 
     Its package `ai2-olmo-core` wants another release of rich, and is not in the extra `peers`.
@@ -321,7 +314,7 @@ def test_olmo_core_reads_tokens_and_masks_as_they_are(tmp_path: Path) -> None:
             )
 
 
-def load_file(name: str, path: Path) -> Any:
+def load_file(name, path):
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -331,7 +324,7 @@ def load_file(name: str, path: Path) -> Any:
 
 
 @pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
-def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path: Path) -> None:
+def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path):
     pytest.importorskip("datasets")
     from megatron.core.datasets.utils import Split
     from tokenizers import AddedToken, Tokenizer

@@ -1,23 +1,17 @@
 """megatron-core's own datasets, started on the golden caches, give the samples that ours give, in the same order."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, SampleOptions
 from tests.support.datasets import write_dataset
-from tests.support.golden import GoldenCache, golden_caches
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.golden import golden_caches
 
 CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
-OPTIONS: dict[str, dict[str, bool]] = {
+OPTIONS = {
     "plain": {},
     "resets": {"reset_position_ids": True, "reset_attention_mask": True, "create_attention_mask": True},
     "no-loss-on-eod": {"eod_mask_loss": True, "create_attention_mask": True},
@@ -34,13 +28,13 @@ class Tokenizer:
     vocab_size = None
     eod = EOD
 
-    def __init__(self, unique_identifiers: dict[str, Any], pad: int | None = None) -> None:
+    def __init__(self, unique_identifiers, pad=None):
         self.unique_identifiers = unique_identifiers
         if pad is not None:
             self.pad = pad
 
 
-def megatron_config(case: dict[str, Any], tokenizer: Tokenizer, cache: Path | None, options: dict[str, bool]) -> Any:
+def megatron_config(case, tokenizer, cache, options):
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
     if "inter_document_masking" in options and "inter_document_masking" not in GPTDatasetConfig.__annotations__:
@@ -62,7 +56,7 @@ def megatron_config(case: dict[str, Any], tokenizer: Tokenizer, cache: Path | No
     )
 
 
-def assert_same_samples(ours: Any, theirs: Any) -> None:
+def assert_same_samples(ours, theirs):
     assert len(ours) == len(theirs)
     # Reset masks are square: some samples from either end say as much as all.
     for index in [*range(min(len(ours), 40)), *range(-min(len(ours), 10), 0)]:
@@ -81,9 +75,7 @@ def assert_same_samples(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("cache", CACHES, ids=str)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_golden_cache_is_a_hit_and_gives_the_same_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: GoldenCache, options: dict[str, bool]
-) -> None:
+def test_golden_cache_is_a_hit_and_gives_the_same_samples(tmp_path, monkeypatch, cache, options):
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
 
@@ -112,9 +104,7 @@ def test_golden_cache_is_a_hit_and_gives_the_same_samples(
 @pytest.mark.parametrize("pad", [None, 3], ids=["no-pad", "pad"])
 @pytest.mark.parametrize("masks", ["resets", "documents"])
 @pytest.mark.parametrize("seed", range(6))
-def test_random_documents_give_the_same_samples(
-    tmp_path: Path, extra: bool, keep_partial: bool, pad: int | None, masks: str, seed: int
-) -> None:
+def test_random_documents_give_the_same_samples(tmp_path, extra, keep_partial, pad, masks, seed):
     """Documents without tokens, one-token documents, long ones; several epochs; indices that megatron-core builds."""
     from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
     from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset

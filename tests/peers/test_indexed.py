@@ -1,9 +1,5 @@
 """megatron-core's IndexedDataset opens what we write, and writes what we write."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pytest
 
@@ -12,20 +8,17 @@ from dsindex.dtypes import TOKEN_DTYPES
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9], []], [[10]]]
 MODES = [0, 1, 0, 2, 1]
 
 
-def megatron_dataset(prefix: str, *, multimodal: bool = False) -> Any:
+def megatron_dataset(prefix, *, multimodal=False):
     from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset
 
     return MegatronDataset(prefix, multimodal=multimodal)
 
 
-def assert_same(prefix: str, *, multimodal: bool = False) -> None:
+def assert_same(prefix, *, multimodal=False):
     theirs, ours = megatron_dataset(prefix, multimodal=multimodal), IndexedDataset(prefix)
     assert len(ours) == len(theirs)
     assert np.array_equal(ours.document_indices, theirs.document_indices)
@@ -48,13 +41,13 @@ def assert_same(prefix: str, *, multimodal: bool = False) -> None:
 
 @pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("modes", [None, MODES], ids=["plain", "modes"])
-def test_megatron_reads_what_we_write(tmp_path: Path, dtype: np.dtype[Any], modes: list[int] | None) -> None:
+def test_megatron_reads_what_we_write(tmp_path, dtype, modes):
     assert_same(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes), multimodal=modes is not None)
 
 
 @pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("modes", [None, MODES], ids=["plain", "modes"])
-def test_megatron_writes_the_same_bytes(tmp_path: Path, dtype: np.dtype[Any], modes: list[int] | None) -> None:
+def test_megatron_writes_the_same_bytes(tmp_path, dtype, modes):
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
     builder = IndexedDatasetBuilder(str(tmp_path / "m.bin"), dtype=dtype.type, multimodal=modes is not None)
@@ -72,5 +65,5 @@ def test_megatron_writes_the_same_bytes(tmp_path: Path, dtype: np.dtype[Any], mo
 
 
 @pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
-def test_golden_datasets_read_equal(prefix: Path) -> None:
+def test_golden_datasets_read_equal(prefix):
     assert_same(str(prefix))

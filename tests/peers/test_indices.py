@@ -3,14 +3,11 @@
 `pytest -o addopts= tests/peers/test_indices.py` in an environment with the extra `peers`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,13 +17,10 @@ from hypothesis import strategies as st
 from dsindex.errors import LimitError
 from dsindex.execution.local import ThreadExecutor
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.jobs.index import IndexResult, run_index
+from dsindex.jobs.index import run_index
 from dsindex.options.index import IndexConfig
 from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CASES = int(os.environ.get("DSINDEX_PEER_CASES", "600"))
 SPLITS = ("train", "valid", "test")
@@ -44,7 +38,7 @@ class Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def _distributed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _distributed(tmp_path_factory):
     """A BlendedDataset builds its indices only where torch.distributed was started."""
     import torch
 
@@ -54,7 +48,7 @@ def _distributed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def write_lengths(prefix: Path, lengths: list[int]) -> None:
+def write_lengths(prefix, lengths):
     """Write an index whose `.bin` holds nothing of what it says: no token is read to build indices."""
     builder = IndexBuilder(np.dtype("<u2"), folder=str(prefix.parent))
     builder.add_documents(np.array(lengths, np.int64), np.ones(len(lengths), np.int64))
@@ -64,7 +58,7 @@ def write_lengths(prefix: Path, lengths: list[int]) -> None:
     Path(f"{prefix}.bin").write_bytes(b"\0\0")
 
 
-def build_with_megatron(case: dict[str, Any], cache: Path | None) -> list[Any]:
+def build_with_megatron(case, cache):
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.utils import get_blend_from_list
@@ -89,7 +83,7 @@ def build_with_megatron(case: dict[str, Any], cache: Path | None) -> list[Any]:
     return list(BlendedMegatronDatasetBuilder(GPTDataset, list(case["sizes"]), lambda: True, config).build())
 
 
-def build_with_dsindex(case: dict[str, Any], cache: Path, folder: Path) -> IndexResult:
+def build_with_dsindex(case, cache, folder):
     (folder / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
     names = [f"{split}_data_path" for split in SPLITS] if case["per_split"] else ["data_path"]
     executor = ThreadExecutor(2)
@@ -124,12 +118,12 @@ WEIGHTS = st.one_of(st.floats(0.01, 100), st.integers(1, 9), st.sampled_from(["0
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> dict[str, Any]:
+def jobs(draw):
     datasets = draw(st.lists(LENGTHS, min_size=1, max_size=4))
     weighted = draw(st.booleans())
     per_split = draw(st.integers(0, 3)) == 0
 
-    def draw_path() -> list[str]:
+    def draw_path():
         chosen = draw(st.lists(st.sampled_from(range(len(datasets))), min_size=1, max_size=4, unique=True))
         return [word for n in chosen for word in ([str(draw(WEIGHTS))] if weighted else []) + [f"d{n}"]]
 
@@ -148,7 +142,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def few_epochs(case: dict[str, Any]) -> bool:
+def few_epochs(case):
     """Keep cases small: a few tokens and a long sequence would take thousands of epochs, one by one in Python."""
     smallest = min(max(1, sum(lengths)) for lengths in case["datasets"])
     return max(size or 0 for size in case["sizes"]) * case["sequence_length"] <= 300 * smallest
@@ -158,9 +152,7 @@ def few_epochs(case: dict[str, Any]) -> bool:
 @pytest.mark.usefixtures("_distributed")
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=jobs().filter(few_epochs))
-def test_any_job_gets_the_files_that_megatron_writes(
-    case: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_job_gets_the_files_that_megatron_writes(case, tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     before = Path.cwd()
     os.chdir(folder)  # so that paths are the same words for both
@@ -175,9 +167,9 @@ def test_any_job_gets_the_files_that_megatron_writes(
         shutil.rmtree(folder)
 
 
-def cap_sizes(case: dict[str, Any], folder: Path) -> list[int | None]:
+def cap_sizes(case, folder):
     """Ask of each split what there is: Megatron caps without a word, and the hash knows the capped size only."""
-    capped: list[int | None] = []
+    capped = []
     for split, size in enumerate(case["sizes"]):
         alone = {**case, "sizes": [size if n == split else None for n in range(3)]}
         try:
@@ -190,12 +182,7 @@ def cap_sizes(case: dict[str, Any], folder: Path) -> list[int | None]:
     return capped
 
 
-Files = dict[str, bytes]
-
-
-def written_by_both(
-    case: dict[str, Any], folder: Path, *, as_asked: dict[str, Any] | None = None
-) -> tuple[Files, Files]:
+def written_by_both(case, folder, *, as_asked=None):
     """Return the files of both programs, ours first; none if both refuse the job."""
     theirs, ours = folder / "theirs", folder / "ours"
     try:
@@ -221,9 +208,7 @@ def written_by_both(
 @pytest.mark.usefixtures("_distributed")
 @pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "by-length"])
 @pytest.mark.parametrize("datasets", [1, 3])
-def test_megatron_started_on_our_cache_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighted: bool, datasets: int
-) -> None:
+def test_megatron_started_on_our_cache_writes_nothing(tmp_path, monkeypatch, weighted, datasets):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(datasets)
     for number in range(datasets):
@@ -260,7 +245,7 @@ def test_megatron_started_on_our_cache_writes_nothing(
     extra=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_kept_partial_samples_are_counted_in_float32(total: int, length: int, extra: bool) -> None:
+def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     from megatron.core.datasets.helpers import build_sample_idx
 
     from dsindex.index.arrays import build_sample_index

@@ -1,12 +1,9 @@
 """Modalities' own classes open our files, and ours open its. Needs `modalities` and what it imports."""
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +19,10 @@ from tests.support.pbin_files import pbin_bytes, write_pbin
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("modalities")
-    create_index: Any = pytest.importorskip("modalities.dataloader.create_index", exc_type=ImportError)
-    packed_data: Any = pytest.importorskip("modalities.dataloader.create_packed_data", exc_type=ImportError)
-    peer: Any = pytest.importorskip("modalities.dataloader.dataset", exc_type=ImportError)
-    lines_reader: Any = pytest.importorskip("modalities.dataloader.large_file_lines_reader", exc_type=ImportError)
+    create_index = pytest.importorskip("modalities.dataloader.create_index", exc_type=ImportError)
+    packed_data = pytest.importorskip("modalities.dataloader.create_packed_data", exc_type=ImportError)
+    peer = pytest.importorskip("modalities.dataloader.dataset", exc_type=ImportError)
+    lines_reader = pytest.importorskip("modalities.dataloader.large_file_lines_reader", exc_type=ImportError)
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -57,7 +54,7 @@ LINES = [
 
 @pytest.mark.parametrize("tail", [b"", b"\n"], ids=["no newline at the end", "newline at the end"])
 @pytest.mark.parametrize("lines", [LINES, [b"{}", b"1"], [b"{}", b""], [b"{"]], ids=["odd", "good", "blank", "bad"])
-def test_raw_index_is_the_same_file(tmp_path: Path, lines: list[bytes], tail: bytes) -> None:
+def test_raw_index_is_the_same_file(tmp_path, lines, tail):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\n".join(lines) + tail)
     with warnings.catch_warnings():
@@ -67,7 +64,7 @@ def test_raw_index_is_the_same_file(tmp_path: Path, lines: list[bytes], tail: by
     assert (tmp_path / "ours.idx").read_bytes() == (tmp_path / "theirs.idx").read_bytes()
 
 
-def index_by_modalities(path: Path, target: Path) -> None:
+def index_by_modalities(path, target):
     """Let Modalities index a file, and wake it where it would wait for ever.
 
     Modalities 0.5.0: where its reader sees an error of its indexer, it ends without telling the indexer so.
@@ -82,7 +79,7 @@ def index_by_modalities(path: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=repr)
-def test_the_same_lines_are_errors(tmp_path: Path, line: bytes) -> None:
+def test_the_same_lines_are_errors(tmp_path, line):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n" + line + b"\n{}\n")
     outcomes = []
@@ -98,7 +95,7 @@ def test_the_same_lines_are_errors(tmp_path: Path, line: bytes) -> None:
     assert outcomes[0] == outcomes[1]
 
 
-def test_its_reader_opens_our_index(tmp_path: Path) -> None:
+def test_its_reader_opens_our_index(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes('{"a": "é"}\n[1]\r\n3'.encode())
     create_raw_index(str(path))
@@ -108,12 +105,12 @@ def test_its_reader_opens_our_index(tmp_path: Path) -> None:
     assert len(read_raw_index(str(tmp_path / "x.idx"), size_bytes=path.stat().st_size)) == 3
 
 
-def documents_of(dataset: Any) -> list[list[int]]:
+def documents_of(dataset):
     return [dataset[number]["tokens"].tolist() for number in range(len(dataset))]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
-def test_its_datasets_open_our_files(tmp_path: Path, dtype: str) -> None:
+def test_its_datasets_open_our_files(tmp_path, dtype):
     source = write_dataset(tmp_path / "x", [[document] for document in DOCUMENTS], dtype=dtype)
     path = tmp_path / "x.pbin"
     convert_to_pbin(source, str(path))
@@ -128,7 +125,7 @@ def test_its_datasets_open_our_files(tmp_path: Path, dtype: str) -> None:
                 assert ours[number].dtype == theirs[number]["tokens"].dtype
 
 
-def test_our_reader_opens_its_files(tmp_path: Path) -> None:
+def test_our_reader_opens_its_files(tmp_path):
     """Packed by its own generator, line by line, with a tokenizer of bytes."""
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("abc", "déf", "<", "g")))
@@ -137,10 +134,10 @@ def test_our_reader_opens_its_files(tmp_path: Path) -> None:
     class Bytes:
         vocab_size = 256
 
-        def get_token_id(self, _: str) -> int:
+        def get_token_id(self, _):
             return 0
 
-        def tokenize(self, text: str) -> list[int]:
+        def tokenize(self, text):
             return [*text.encode(), 0] if text == "<" else list(text.encode())
 
     generator = packed_data.PackedDataGenerator(path, Bytes(), "eod", 1, ".text", 2, 9, 9)
@@ -160,7 +157,7 @@ def test_our_reader_opens_its_files(tmp_path: Path) -> None:
     assert open_tokens(str(target), header).tobytes() == "abc\0déf\0<\0g\0".encode()
 
 
-def test_its_join_is_detected_and_mended_and_its_reader_opens_ours(tmp_path: Path) -> None:
+def test_its_join_is_detected_and_mended_and_its_reader_opens_ours(tmp_path):
     parts = [write_pbin(tmp_path / f"{number}.pbin", DOCUMENTS) for number in range(3)]
     streams = [packed_data.EmbeddedStreamData(Path(part)) for part in parts]
     packed_data.join_embedded_stream_data(streams, tmp_path / "theirs.pbin")

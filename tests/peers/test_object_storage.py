@@ -4,10 +4,7 @@ boto3 reads AWS_ENDPOINT_URL, as we do. `pytest -o addopts= tests/peers/test_obj
 the extra `peers`, boto3 and obstore.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,11 +15,7 @@ pytest.importorskip("boto3")
 from dsindex.cli.main import main
 from dsindex.datasets import GPTDataset, IndexedDataset
 from tests.support.datasets import write_dataset
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
 
 IDENTIFIERS = {"class": "tests.Tokenizer"}
 
@@ -36,7 +29,7 @@ class Tokenizer:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def store(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     served = tmp_path / "served"
     served.mkdir()
@@ -52,7 +45,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSer
         yield server
 
 
-def test_megatron_reads_our_objects(store: ObjectServer, tmp_path: Path) -> None:
+def test_megatron_reads_our_objects(store, tmp_path):
     from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronDataset
     from megatron.core.datasets.object_storage_utils import ObjectStorageConfig
 
@@ -65,16 +58,14 @@ def test_megatron_reads_our_objects(store: ObjectServer, tmp_path: Path) -> None
     assert store.count("x_text_document.bin") > 2
 
 
-def test_megatron_finds_caches_that_were_made_from_the_bucket(
-    store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_megatron_finds_caches_that_were_made_from_the_bucket(store, tmp_path, monkeypatch):
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
     address, cache = "s3://bucket/data/x_text_document", tmp_path / "cache"
     (tmp_path / "tokenizer.json").write_text(json.dumps(IDENTIFIERS))
-    words: list[Any] = ["--seq-length", 32, "--split", "9,1,0", "--num-samples", "100,5,0", "--data-cache-path", cache]
+    words = ["--seq-length", 32, "--split", "9,1,0", "--num-samples", "100,5,0", "--data-cache-path", cache]
     words += ["--tokenizer-identifiers", tmp_path / "tokenizer.json"]
     assert main(["index", "--data-path", address, *map(str, words)]) == 0
     assert main(["index", "--explain", "--data-path", address, *map(str, words)]) == 0
@@ -84,7 +75,7 @@ def test_megatron_finds_caches_that_were_made_from_the_bucket(
     assert {path.name for path in cache.iterdir()} == {path.name for path in (tmp_path / "elsewhere").iterdir()}
     before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
 
-    def build(*_: object, **__: object) -> None:
+    def build(*_, **__):
         raise AssertionError("the job built an index, instead of finding it")
 
     monkeypatch.setattr(np, "save", build)

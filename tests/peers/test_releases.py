@@ -5,8 +5,6 @@ unpacked wheel of each release under its name: 0.16, 0.17, 0.18, 0.19 and main, 
 Python. 0.16 must be a checkout, as its wheel lacks megatron.training. A release that is not there is skipped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -14,7 +12,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,9 +20,6 @@ from dsindex.datasets import BlendedDataset, GPTDataset
 from dsindex.index.cache import FIM_CLASS
 from dsindex.index.job_tokenizer import RELEASES
 from tests.peers.three_datasets import NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RELEASES_FOLDER = Path(os.environ.get("DSINDEX_MEGATRON_RELEASES", "/none"))
 JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "150"))
@@ -36,13 +30,13 @@ SPLITS = ("train", "valid", "test")
 class Release:
     """A process of a release, which answers jobs."""
 
-    def __init__(self, name: str, log: Path) -> None:
+    def __init__(self, name, log):
         environment = {**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / name)}
         self._log = log
         self._environment = environment
         self._start()
 
-    def _start(self) -> None:
+    def _start(self):
         with self._log.open("wb") as said:
             self.process = subprocess.Popen(
                 [sys.executable, str(PROGRAM)],
@@ -53,13 +47,13 @@ class Release:
                 text=True,
             )
 
-    def close(self) -> None:
+    def close(self):
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
         self.process.wait(timeout=60)
 
-    def ask(self, flags: list[str], folder: Path) -> dict[str, Any]:
+    def ask(self, flags, folder):
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"flags": flags, "folder": str(folder)}) + "\n")
@@ -71,26 +65,25 @@ class Release:
             self.close()
             self._start()
             return {"stops": f"the process ended with {code}"}
-        found: dict[str, Any] = json.loads(reply)
-        return found
+        return json.loads(reply)
 
 
 @pytest.fixture(params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
+def release(request):
+    name = request.param
     if not (RELEASES_FOLDER / name / "megatron").is_dir():
         pytest.skip(f"there is no Megatron {name} in DSINDEX_MEGATRON_RELEASES")
     return name
 
 
 @pytest.fixture
-def process(release: str, tmp_path: Path) -> Iterator[Release]:
+def process(release, tmp_path):
     started = Release(release, tmp_path / "log")
     yield started
     started.close()
 
 
-def draw_tokenizer(rng: random.Random, release: str) -> list[str]:
+def draw_tokenizer(rng, release):
     flags = rng.choice(
         [
             ["HuggingFaceTokenizer", "--tokenizer-model", "größe/x"],
@@ -114,8 +107,8 @@ def draw_tokenizer(rng: random.Random, release: str) -> list[str]:
     return flags
 
 
-def draw_paths(rng: random.Random, folder: Path) -> list[str]:
-    def words() -> list[str]:
+def draw_paths(rng, folder):
+    def words():
         names = rng.sample(NAMES, rng.randrange(1, 4))
         return [w for name in names for w in (str(rng.choice([0.3, 1, 7])), name)] if rng.random() < 0.7 else names
 
@@ -134,7 +127,7 @@ def draw_paths(rng: random.Random, folder: Path) -> list[str]:
     return [*apart, *(["--multiple-validation-sets"] if rng.random() < 0.4 else [])]
 
 
-def draw_length(rng: random.Random, release: str) -> list[str]:
+def draw_length(rng, release):
     is_new = release in {"0.18", "0.19", "main"}
     by_samples = rng.random() < 0.5
     flags = ["--train-iters", str(rng.randrange(9, 99))]
@@ -154,16 +147,16 @@ def draw_length(rng: random.Random, release: str) -> list[str]:
     return flags + rng.choice([[], [], [], ["--full-validation"], ["--skip-train"]])
 
 
-def draw_job(rng: random.Random, release: str, folder: Path) -> list[str]:
+def draw_job(rng, release, folder):
     flags = [*draw_paths(rng, folder), *draw_length(rng, release), *draw_tokenizer(rng, release)]
     flags += ["--seq-length", str(rng.choice([16, 30])), "--seed", str(rng.randrange(99))]
     return [*flags, *(["--fim-data"] if rng.random() < 0.1 else [])]
 
 
-def samples_of(folder: Path, split: str) -> list[list[Any]]:
+def samples_of(folder, split):
     """Return the digests of the first samples in each topmost cache of a split, as our datasets read them."""
     found = list(folder.glob(f"*-BlendedDataset-{split}-description.txt"))
-    opened: list[Any] = [BlendedDataset.open_cache(path) for path in found]
+    opened = [BlendedDataset.open_cache(path) for path in found]
     opened += map(GPTDataset.open_cache, folder.glob(f"*-GPTDataset-{split}-description.txt"))
     numbers = [[dataset[n]["tokens"].tobytes() for n in range(min(8, len(dataset)))] for dataset in opened]
     return [
@@ -172,14 +165,14 @@ def samples_of(folder: Path, split: str) -> list[list[Any]]:
     ]
 
 
-def state(folder: Path) -> dict[str, int]:
+def state(folder):
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
 def test_jobs_find_caches_made_from_flags_alone(
-    release: str, process: Release, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    release, process, data, tmp_path, monkeypatch,
+    capsys
+) :  # fmt: skip
     """All caches are hits: nothing is written, and the samples are those that our readers give."""
     rng = random.Random(f"{release} {os.environ.get('DSINDEX_PEER_SEED', '')}")
     monkeypatch.chdir(data)

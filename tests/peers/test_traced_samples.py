@@ -17,7 +17,6 @@ import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -29,12 +28,7 @@ from dsindex.datasets import BlendedDataset, GPTDataset
 from dsindex.tools.trace import trace_forward
 from dsindex.tools.verify_source import TracedTexts
 from tests.peers.test_gpt_samples import OPTIONS, Tokenizer, megatron_config
-from tests.support.golden import GOLDEN, GOLDEN_SETS, GoldenCache, golden_caches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.golden import GoldenRun, GoldenSet
+from tests.support.golden import GOLDEN, GOLDEN_SETS, golden_caches
 
 CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
 NUM_STEPS = int(os.environ.get("DSINDEX_PEER_STEPS", "300"))
@@ -45,22 +39,22 @@ SPLITS = ("train", "valid", "test")
 ALL_TOKENS = 1 << 30
 
 
-def golden_set_of(cache: GoldenCache) -> GoldenSet:
+def golden_set_of(cache):
     return GOLDEN_SETS[0] if cache.folder == GOLDEN else GOLDEN_SETS[1]
 
 
-def run_of(golden: GoldenSet, dataset: str) -> tuple[GoldenRun, str]:
+def run_of(golden, dataset):
     """The run and the key that a golden dataset comes from."""
     return next((run, key) for run in golden.runs for key, prefix in run.prefixes.items() if prefix.name == dataset)
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GoldenSet, str], str]:
+def build(tmp_path_factory):
     """Builds a golden dataset anew, which leaves a manifest and provenance beside it."""
     folder = tmp_path_factory.mktemp("built")
 
     @functools.cache
-    def build_once(golden_name: str, dataset: str) -> str:
+    def build_once(golden_name, dataset):
         golden = next(each for each in GOLDEN_SETS if each.name == golden_name)
         run, key = run_of(golden, dataset)
         dsindex.build(
@@ -77,7 +71,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GoldenSet, str]
     return lambda golden, dataset: build_once(golden.name, dataset)
 
 
-def megatron_samples(cache: GoldenCache, folder: Path) -> Any:
+def megatron_samples(cache, folder):
     """Let megatron-core open a copy of a golden cache; the working folder is that of its datasets."""
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronGPTDataset
@@ -94,22 +88,22 @@ def megatron_samples(cache: GoldenCache, folder: Path) -> Any:
 class Lines:
     """Tokens of the lines of inputs, by the library of the tokenizer."""
 
-    def __init__(self, golden: GoldenSet) -> None:
+    def __init__(self, golden):
         self._golden = golden
-        self._tokenizers: dict[Path, tokenizers.Tokenizer] = {}
-        self._lines: dict[str, list[bytes]] = {}
-        self._encoded: dict[tuple[str, int], list[int]] = {}
+        self._tokenizers = {}
+        self._lines = {}
+        self._encoded = {}
 
-    def tokenizer(self, folder: Path) -> tokenizers.Tokenizer:
+    def tokenizer(self, folder):
         if folder not in self._tokenizers:
             self._tokenizers[folder] = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         return self._tokenizers[folder]
 
-    def decode(self, prefix: str, tokens: list[int]) -> str:
+    def decode(self, prefix, tokens):
         run, _ = run_of(self._golden, Path(prefix).name)
         return str(self.tokenizer(run.tokenizer).decode(tokens, skip_special_tokens=False))
 
-    def document(self, prefix: str, path: str, line: int) -> list[int]:
+    def document(self, prefix, path, line):
         """All tokens that a line should have become."""
         if (prefix, line) not in self._encoded:
             run, key = run_of(self._golden, Path(prefix).name)
@@ -124,7 +118,7 @@ class Lines:
         return self._encoded[prefix, line]
 
 
-def assert_traced(shown: dict[str, Any], expected: list[int], loss_mask: Any, lines: Lines) -> None:
+def assert_traced(shown, expected, loss_mask, lines):
     """Compare what is shown of a sample with the tokens that Megatron gives for it."""
     place = 0
     for part in shown["parts"]:
@@ -140,16 +134,14 @@ def assert_traced(shown: dict[str, Any], expected: list[int], loss_mask: Any, li
     assert not np.asarray(loss_mask)[max(0, place - 1) : len(expected) - 1].any()
 
 
-def tokens_of(sample: Any, *, extra: bool) -> list[int]:
+def tokens_of(sample, *, extra):
     """All tokens of a sample; the last one is only in its labels."""
-    tokens: list[int] = sample["tokens"].tolist()
+    tokens = sample["tokens"].tolist()
     return [*tokens, int(sample["labels"][-1])] if extra else tokens
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_every_sample_is_traced_to_what_megatron_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: GoldenCache, build: Callable[[GoldenSet, str], str]
-) -> None:
+def test_every_sample_is_traced_to_what_megatron_reads(tmp_path, monkeypatch, cache, build):
     monkeypatch.chdir(cache.folder)
     golden, extra = golden_set_of(cache), cache.add_extra_token
     prefixes = [build(golden, dataset) for dataset in cache.case["prefixes"]]
@@ -174,7 +166,7 @@ def test_every_sample_is_traced_to_what_megatron_reads(
 
 
 @pytest.fixture
-def sampler(monkeypatch: pytest.MonkeyPatch) -> Any:
+def sampler(monkeypatch):
     """Megatron's MegatronPretrainingSampler; what its file imports for other things is left empty."""
     path = next((Path(CHECKOUT) / name for name in SAMPLERS if (Path(CHECKOUT) / name).is_file()), None)
     if not CHECKOUT or path is None:
@@ -194,7 +186,7 @@ def sampler(monkeypatch: pytest.MonkeyPatch) -> Any:
     return samplers.MegatronPretrainingSampler
 
 
-def draw_steps(num_samples: int, rng: np.random.Generator, number: int) -> Iterator[tuple[int, int, int, int, int]]:
+def draw_steps(num_samples, rng, number):
     """Yield step, micro batch, micro batches per step, data-parallel size and rank."""
     for _ in range(number):
         while True:
@@ -210,14 +202,7 @@ STEPPED = [cache for cache in CACHES if cache.add_extra_token]
 
 
 @pytest.mark.parametrize("number", range(len(STEPPED)), ids=lambda number: str(STEPPED[number]))
-def test_steps_have_what_the_loader_gives(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    number: int,
-    build: Callable[[GoldenSet, str], str],
-    sampler: Any,
-) -> None:
+def test_steps_have_what_the_loader_gives(tmp_path, monkeypatch, capsys, number, build, sampler):
     """The training starts at an earlier step, as it does after a checkpoint, and reads up to the one that is traced."""
     from torch.utils.data import DataLoader
 

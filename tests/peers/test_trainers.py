@@ -29,7 +29,7 @@ JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "60"))
 
 
 @pytest.fixture(scope="module")
-def maxtext() -> Any:
+def maxtext():
     """MaxText's reader, without the rest of the package, which needs JAX."""
     pytest.importorskip("grain")
     if not (MAXTEXT / "input_pipeline" / "_mmap_datasource.py").is_file():
@@ -42,12 +42,12 @@ def maxtext() -> Any:
         yield importlib.import_module("maxtext.input_pipeline._mmap_datasource")
 
 
-def keep_all(dataset: Any, *_: object) -> Any:
+def keep_all(dataset, *_):
     """MaxText's transformations for one host."""
     return dataset
 
 
-def draw_job(rng: random.Random) -> dict[str, Any]:
+def draw_job(rng):
     names = rng.sample(NAMES, rng.randrange(1, 4))
     return {
         "names": names,
@@ -59,7 +59,7 @@ def draw_job(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def test_maxtext_finds_caches_made_ahead(maxtext: Any, data: Path, tmp_path: Path, capsys: Any) -> None:
+def test_maxtext_finds_caches_made_ahead(maxtext, data, tmp_path, capsys):
     rng = random.Random(os.environ.get("DSINDEX_PEER_SEED", "7"))
     for number in range(JOBS):
         job, cache = draw_job(rng), tmp_path / str(number)
@@ -91,7 +91,7 @@ def test_maxtext_finds_caches_made_ahead(maxtext: Any, data: Path, tmp_path: Pat
             assert theirs == ours[: len(theirs)]
 
 
-def megatron_samples(paths: list[str], job: dict[str, Any], split: int, cache: Path) -> list[list[int]]:
+def megatron_samples(paths, job, split, cache):
     """What dsindex reads from Megatron's caches for the same job."""
     sizes = ["0", "0", "0"]
     sizes[split] = str(job["sizes"][split])
@@ -110,14 +110,14 @@ def megatron_samples(paths: list[str], job: dict[str, Any], split: int, cache: P
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_maxtext_maps_the_files_as_they_are(maxtext: Any, tmp_path: Path, several: bool) -> None:
+def test_maxtext_maps_the_files_as_they_are(maxtext, tmp_path, several):
     documents = [[[1, 2], [3]] if several else [[1, 2, 3]], [[4, 5]], [[6, 7, 8, 9]]]
     prefix = write_dataset(tmp_path / "x", documents)
     source = maxtext.create_mmap_source(prefix, several, 3, 0)
     assert [each["text"].tolist() for each in source] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
-def test_maxtext_refuses_what_index_refuses(maxtext: Any, tmp_path: Path, capsys: Any) -> None:
+def test_maxtext_refuses_what_index_refuses(maxtext, tmp_path, capsys):
     prefix = write_dataset(tmp_path / "x", [[[1, 2, 3]], [], [[4, 5]]])
     flags = ["--data-path", prefix, "--seq-length", "2", "--num-samples", "2", "--data-cache-path", str(tmp_path / "c")]
     assert main(["index", "--layout", "maxtext", *flags, "--executor", "local"]) == 1
@@ -126,7 +126,7 @@ def test_maxtext_refuses_what_index_refuses(maxtext: Any, tmp_path: Path, capsys
         maxtext.create_mmap_npy_source(f"{tmp_path}|{prefix}", 0, 2, False, num_samples=2)
 
 
-def test_grain_reads_our_classes_in_workers(tmp_path: Path) -> None:
+def test_grain_reads_our_classes_in_workers(tmp_path):
     grain = pytest.importorskip("grain")
     write_three_datasets(tmp_path)
     documents = IndexedDataset(tmp_path / "web")
@@ -151,7 +151,7 @@ def test_grain_reads_our_classes_in_workers(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def olmo() -> Any:
+def olmo():
     """Modules of OLMo-core, which sets variables of this process."""
     pytest.importorskip("torch")
     data = pytest.importorskip("olmo_core.data")
@@ -163,7 +163,7 @@ EOD_SETS = [prefix for prefix in DATASETS if prefix.name in {"eod_text_document"
 TYPES = [np.uint8, np.uint16, np.int32, np.int64]
 
 
-def exported(folder: Path, prefix: Path, trainer: str, dtype: Any = None) -> tuple[Path, list[list[int]], Any]:
+def exported(folder, prefix, trainer, dtype=None):
     """Export a copy of a dataset that Megatron-LM wrote; give its prefix, documents with tokens, and settings."""
     source = IndexedDataset(prefix)
     limit = 256 if dtype is np.uint8 else 1 << 31
@@ -179,7 +179,7 @@ def exported(folder: Path, prefix: Path, trainer: str, dtype: Any = None) -> tup
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("prefix", DATASETS, ids=str)
-def test_olmo_core_reads_tokens_and_borders(olmo: Any, tmp_path: Path, prefix: Path, dtype: Any) -> None:
+def test_olmo_core_reads_tokens_and_borders(olmo, tmp_path, prefix, dtype):
     utils = olmo.utils
     there, documents, result = exported(tmp_path, prefix, "olmo", dtype)
     kind = getattr(np, olmo.NumpyDatasetDType(result.settings[0].rpartition(".")[2]))
@@ -194,7 +194,7 @@ def test_olmo_core_reads_tokens_and_borders(olmo: Any, tmp_path: Path, prefix: P
 
 
 @pytest.mark.parametrize("prefix", EOD_SETS, ids=str)
-def test_composable_sources_of_olmo_core_read_the_documents(olmo: Any, tmp_path: Path, prefix: Path) -> None:
+def test_composable_sources_of_olmo_core_read_the_documents(olmo, tmp_path, prefix):
     """They take every end-of-document token for an end, also one within a text."""
     there, documents, _ = exported(tmp_path, prefix, "olmo")
     flat = [token for document in documents for token in document]
@@ -212,7 +212,7 @@ def test_composable_sources_of_olmo_core_read_the_documents(olmo: Any, tmp_path:
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("prefix", DATASETS, ids=str)
-def test_datatrove_reads_tokens_and_positions_for_nanotron(tmp_path: Path, prefix: Path, dtype: Any) -> None:
+def test_datatrove_reads_tokens_and_positions_for_nanotron(tmp_path, prefix, dtype):
     pytest.importorskip("torch")
     reading = pytest.importorskip("datatrove.utils.dataset")
     there, documents, result = exported(tmp_path, prefix, "nanotron", dtype)

@@ -1,23 +1,17 @@
 """The runnable workflows, each on this machine and as a submitted job of a cluster."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import dsindex
 from dsindex.demo.run import train_demo_tokenizer, write_demo_conversations, write_demo_jsonl
 from tests.support.golden import ROOT
-from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.local_cluster import local_cluster
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "workflows").glob("*.py"))
 DATASETS = {
@@ -30,7 +24,7 @@ DATASETS = {
 
 
 @pytest.fixture(scope="module")
-def store_url(demo: Path) -> Iterator[str]:
+def store_url(demo):
     contents = {f"bucket/text/{path.name}": path.read_bytes() for path in (demo / "text").iterdir()}
     with pytest.MonkeyPatch.context() as patch, serving_objects(objects=contents, min_part_bytes=1) as store:
         patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
@@ -40,7 +34,7 @@ def store_url(demo: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo(tmp_path_factory):
     """What `dsindex demo` leaves for the workflows to read."""
     folder = tmp_path_factory.mktemp("demo")
     texts = write_demo_jsonl(folder / "text", num_documents=2000)
@@ -49,7 +43,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_options(name: str, folder: Path, demo: Path) -> Path:
+def write_options(name, folder, demo):
     """Write a workflow's own file of options with the paths of a test."""
     text = (ROOT / "workflows" / f"{name}.yaml").read_text(encoding="utf-8")
     text = (
@@ -63,7 +57,7 @@ def write_options(name: str, folder: Path, demo: Path) -> Path:
     return path
 
 
-def tokens_of(name: str, folder: Path, store_url: str) -> list[bytes]:
+def tokens_of(name, folder, store_url):
     """Return the tokens of the datasets, which do not depend on how the workflow was run."""
     if name != "bucket_to_bucket":
         return [(folder / f"{prefix}.bin").read_bytes() for prefix in DATASETS[name]]
@@ -71,14 +65,14 @@ def tokens_of(name: str, folder: Path, store_url: str) -> list[bytes]:
     return [document.tobytes() for document in documents]
 
 
-def run_locally(name: str, options: Path) -> subprocess.CompletedProcess[str]:
+def run_locally(name, options):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     command = [sys.executable, str(ROOT / "workflows" / f"{name}.py"), str(options)]
     environment["PYTHONPATH"] = str(ROOT)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-def skip_without_ray_data(name: str) -> None:
+def skip_without_ray_data(name):
     if name == "ray_data":
         pytest.importorskip("pandas", reason="Ray Data needs pandas (the extra ray-data)")
 
@@ -86,7 +80,7 @@ def skip_without_ray_data(name: str) -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.ray] * (n == "ray_data")) for n in SCRIPTS])
 @pytest.mark.usefixtures("store_url")
-def test_workflow_runs_on_this_machine_and_continues(name: str, tmp_path: Path, demo: Path) -> None:
+def test_workflow_runs_on_this_machine_and_continues(name, tmp_path, demo):
     skip_without_ray_data(name)
     options = write_options(name, tmp_path, demo)
     for attempt in range(2):
@@ -97,7 +91,7 @@ def test_workflow_runs_on_this_machine_and_continues(name: str, tmp_path: Path, 
 
 
 @pytest.fixture(scope="module")
-def cluster(store_url: str) -> Iterator[LocalCluster]:
+def cluster(store_url):
     """A cluster with tokens, which only other processes join."""
     store = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_ENDPOINT_URL": store_url}
     with local_cluster(2, variables=store) as running:
@@ -107,9 +101,7 @@ def cluster(store_url: str) -> Iterator[LocalCluster]:
 @pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_workflow_runs_as_a_submitted_job(
-    name: str, cluster: LocalCluster, tmp_path: Path, demo: Path, store_url: str
-) -> None:
+def test_workflow_runs_as_a_submitted_job(name, cluster, tmp_path, demo, store_url):
     skip_without_ray_data(name)
     here = tmp_path / "here"
     here.mkdir()

@@ -1,9 +1,5 @@
 """Two datasets are compared in blocks of any size; rules for the edges of documents are told from other differences."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
@@ -13,19 +9,13 @@ from dsindex.tools.inspect_kinds import IndexedStore
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from dsindex.tools.compare import Comparison
-
 BOS, EOD = 900, 901
 RNG = np.random.default_rng(5)
 TEXTS = [RNG.integers(1, 800, size=size).tolist() for size in (3, 0, 1, 7, 0, 40, 2, *RNG.integers(1, 30, size=60))]
 
 
 @pytest.fixture(autouse=True, params=[1, 50, 1 << 20])
-def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _steps(request, monkeypatch):
     monkeypatch.setattr(comparing, "BLOCK_TOKENS", request.param)
     monkeypatch.setattr(comparing, "BLOCK_DOCUMENTS", max(1, request.param // 10))
     monkeypatch.setattr(comparing, "BLOCK_ENDS", max(1, request.param // 10))
@@ -33,8 +23,8 @@ def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
-def compare(tmp_path: Path) -> Callable[..., Comparison]:
-    def compare_them(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]], dtype: str = "<u2") -> Comparison:
+def compare(tmp_path):
+    def compare_them(one, other, dtype="<u2"):
         paths = []
         for name, texts, own in (("a", one, "<u2"), ("b", other, dtype)):
             documents = [[text] if len(text) else [] for text in texts]
@@ -44,11 +34,11 @@ def compare(tmp_path: Path) -> Callable[..., Comparison]:
     return compare_them
 
 
-def with_eod(text: list[int]) -> list[int]:
+def with_eod(text):
     return [*text, EOD] if text else []
 
 
-def test_same_tokens_of_another_type_are_the_same(compare: Callable[..., Comparison]) -> None:
+def test_same_tokens_of_another_type_are_the_same(compare):
     found = compare(TEXTS, TEXTS, "<i4")
     assert found.is_same
     assert found.difference is None
@@ -82,9 +72,7 @@ def test_same_tokens_of_another_type_are_the_same(compare: Callable[..., Compari
     ],
     ids=["EOD", "empty texts as EOD", "empty texts left out", "BOS", "both", "one each"],
 )  # fmt: skip
-def test_rules_are_told(
-    one: list[list[int]], other: list[list[int]], edges: tuple[Edges, Edges], compare: Callable[..., Comparison]
-) -> None:
+def test_rules_are_told(one, other, edges, compare):
     for first, second, expected in ((one, other, edges), (other, one, edges[::-1])):
         found = compare(first, second)
         assert not found.is_same
@@ -93,7 +81,7 @@ def test_rules_are_told(
 
 
 @pytest.mark.parametrize("number", [0, 5, len(TEXTS) - 1])
-def test_first_difference_is_found_with_and_without_a_rule(number: int, compare: Callable[..., Comparison]) -> None:
+def test_first_difference_is_found_with_and_without_a_rule(number, compare):
     changed = [list(text) for text in TEXTS]
     changed[number][-1] += 1
     found = compare(TEXTS, changed)
@@ -104,13 +92,13 @@ def test_first_difference_is_found_with_and_without_a_rule(number: int, compare:
     assert found.edges[0].last == EOD
 
 
-def test_a_document_more_is_a_difference(compare: Callable[..., Comparison]) -> None:
+def test_a_document_more_is_a_difference(compare):
     found = compare(TEXTS, TEXTS[:-1])
     assert found.difference == Difference(documents=(len(TEXTS) - 1, None), token=0)
     assert not found.same_tokens
 
 
-def test_boundaries_alone_differ(compare: Callable[..., Comparison], tmp_path: Path) -> None:
+def test_boundaries_alone_differ(compare, tmp_path):
     found = compare([[1, 2], [3]], [[1], [2, 3]])
     assert found.same_tokens
     assert not found.same_boundaries
@@ -121,7 +109,7 @@ def test_boundaries_alone_differ(compare: Callable[..., Comparison], tmp_path: P
     assert (found.same_tokens, found.same_boundaries, found.difference) == (True, False, None)
 
 
-def test_empty_texts_as_sequences_without_tokens_are_a_rule(tmp_path: Path) -> None:
+def test_empty_texts_as_sequences_without_tokens_are_a_rule(tmp_path):
     """preprocess_data_fast.py writes such sequences; preprocess_data.py writes a document without a sequence."""
     one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3], [4]]])
     other = write_dataset(tmp_path / "other", [[[1, 2]], [[]], [[3], [4]]])
@@ -131,8 +119,8 @@ def test_empty_texts_as_sequences_without_tokens_are_a_rule(tmp_path: Path) -> N
     assert compare_datasets(IndexedStore(other), IndexedStore(third)).empty_sequences is None
 
 
-def test_what_megatron_made_with_and_without_a_rule() -> None:
-    def compared(one: str, other: str) -> Comparison:
+def test_what_megatron_made_with_and_without_a_rule():
+    def compared(one, other):
         return compare_datasets(*(IndexedStore(GOLDEN / f"{name}_text_document") for name in (one, other)))
 
     assert compared("eod", "keys").is_same

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import random
 import struct
@@ -11,21 +9,21 @@ from backports import zstd
 
 from dsindex.errors import InputError
 from dsindex.store.reading import LocalFile
-from dsindex.text.compressed import HEAD_BYTES, Container, Decoder, detect_container, detect_file, find_cuts
+from dsindex.text.compressed import HEAD_BYTES, Decoder, detect_container, detect_file, find_cuts
 from tests.support.compressed import COMPRESSORS, zstd_frames
 
 TEXT = b"".join(b'{"text": "%d %s"}\n' % (number, bytes([97 + number % 26]) * (number % 200)) for number in range(300))
-KINDS: dict[str, Container] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+KINDS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 CASES = pytest.mark.parametrize("name", COMPRESSORS)
 
 
-def write(folder: Path, name: str, content: bytes) -> tuple[str, Container]:
+def write(folder, name, content):
     path = folder / name
     path.write_bytes(content)
     return str(path), KINDS[path.suffix]
 
 
-def decode(path: str, container: Container, *, begin: int = 0, size: int = 1000) -> bytes:
+def decode(path, container, *, begin=0, size=1000):
     with open(path, "rb", buffering=0) as file:
         decoder = Decoder(path, LocalFile(file), container, begin=begin)
         pieces = []
@@ -38,19 +36,19 @@ def decode(path: str, container: Container, *, begin: int = 0, size: int = 1000)
 @pytest.mark.quick(10)
 @CASES
 @pytest.mark.parametrize("size", [1, 17, 4096, 1 << 20])
-def test_decoder_returns_the_text_in_bounded_pieces(tmp_path: Path, name: str, size: int) -> None:
+def test_decoder_returns_the_text_in_bounded_pieces(tmp_path, name, size):
     path, container = write(tmp_path, name, COMPRESSORS[name](TEXT))
     assert decode(path, container, size=size) == TEXT
 
 
 @CASES
-def test_decoder_returns_nothing_of_an_empty_text(tmp_path: Path, name: str) -> None:
+def test_decoder_returns_nothing_of_an_empty_text(tmp_path, name):
     path, container = write(tmp_path, name, COMPRESSORS[name](b""))
     assert decode(path, container) == b""
 
 
 @CASES
-def test_decoder_reads_nothing_from_before_on(tmp_path: Path, name: str) -> None:
+def test_decoder_reads_nothing_from_before_on(tmp_path, name):
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
     whole, before = b"", 0
@@ -67,11 +65,11 @@ def test_decoder_reads_nothing_from_before_on(tmp_path: Path, name: str) -> None
 
 
 @CASES
-def test_detect_container_goes_by_the_first_bytes(name: str) -> None:
+def test_detect_container_goes_by_the_first_bytes(name):
     assert detect_container(COMPRESSORS[name](TEXT)[:HEAD_BYTES]) == KINDS[Path(name).suffix]
 
 
-def test_a_file_is_told_by_its_content_not_its_name(tmp_path: Path) -> None:
+def test_a_file_is_told_by_its_content_not_its_name(tmp_path):
     path = tmp_path / "text.jsonl"
     path.write_bytes(gzip.compress(TEXT))
     assert detect_file(str(path))[0] == "gzip"
@@ -88,7 +86,7 @@ def test_a_file_is_told_by_its_content_not_its_name(tmp_path: Path) -> None:
         ("x.tar", bytes(257) + b"ustar\x00" + bytes(300), "got a tar archive"),
     ],
 )
-def test_other_content_is_refused_by_its_kind(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError, match=said):
@@ -97,7 +95,7 @@ def test_other_content_is_refused_by_its_kind(tmp_path: Path, name: str, content
 
 @CASES
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str, share: float) -> None:
+def test_a_file_that_is_cut_off_is_refused(tmp_path, name, share):
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
     with open(path, "rb", buffering=0) as file:
@@ -115,7 +113,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, name: str, share: flo
 
 
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.bz2", "one.xz"])
-def test_a_damaged_file_is_refused_with_its_member(tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_is_refused_with_its_member(tmp_path, name):
     content = bytearray(COMPRESSORS[name](TEXT))
     content[len(content) // 2] ^= 0x55
     path, container = write(tmp_path, name, bytes(content))
@@ -123,7 +121,7 @@ def test_a_damaged_file_is_refused_with_its_member(tmp_path: Path, name: str) ->
         decode(path, container)
 
 
-def test_text_after_the_last_member_is_refused(tmp_path: Path) -> None:
+def test_text_after_the_last_member_is_refused(tmp_path):
     path, container = write(tmp_path, "x.gz", gzip.compress(TEXT) + b"and something more")
     with pytest.raises(
         InputError, match=rf"the member that begins at byte {len(gzip.compress(TEXT))} is something else"
@@ -133,7 +131,7 @@ def test_text_after_the_last_member_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize("unit", [1, 500, 2000])
-def test_cuts_are_where_members_begin(tmp_path: Path, name: str, unit: int) -> None:
+def test_cuts_are_where_members_begin(tmp_path, name, unit):
     path, container = write(tmp_path, name, COMPRESSORS[name](TEXT))
     cuts = find_cuts(path, container, unit_bytes=unit)
     assert cuts[0] == 0
@@ -146,7 +144,7 @@ def test_cuts_are_where_members_begin(tmp_path: Path, name: str, unit: int) -> N
         assert (len(cuts) > 2) == (name in ("members.gz", "blocks.gz", "frames.zst", "streams.bz2"))
 
 
-def test_what_only_looks_like_a_member_is_no_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_looks_like_a_member_is_no_cut(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.text.compressed.UNITS_WITHOUT_MEMBERS", 100)
     lookalike = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
     stored = gzip.compress(lookalike * 3000, 0)  # level 0: as it is
@@ -156,7 +154,7 @@ def test_what_only_looks_like_a_member_is_no_cut(tmp_path: Path, monkeypatch: py
     assert cuts == (0, *range(len(stored), len(stored) + 3 * single + 1, single))
 
 
-def test_a_large_member_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_member_is_not_searched_to_its_end(tmp_path, monkeypatch):
     content = gzip.compress(random.Random(1).randbytes(50_000)) + gzip.compress(TEXT)
     path, container = write(tmp_path, "x.gz", content)
     assert len(find_cuts(path, container, unit_bytes=1000)) == 2
@@ -164,14 +162,14 @@ def test_a_large_member_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: 
     assert len(find_cuts(path, container, unit_bytes=1000)) == 3
 
 
-def test_a_long_first_frame_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_first_frame_is_not_walked_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.text.compressed.LARGEST_FIRST_FRAME_BLOCKS", 2)
     text = bytes(3 * (128 << 10))
     path, container = write(tmp_path, "x.zst", zstd_frames(text + TEXT, len(text)))
     assert len(find_cuts(path, container, unit_bytes=1)) == 2
 
 
-def test_a_bomb_is_decoded_in_bounded_pieces(tmp_path: Path) -> None:
+def test_a_bomb_is_decoded_in_bounded_pieces(tmp_path):
     path, container = write(tmp_path, "x.zst", zstd.compress(bytes(300 << 20)))
     assert Path(path).stat().st_size < 30_000
     total = 0

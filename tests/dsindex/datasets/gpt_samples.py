@@ -1,16 +1,9 @@
 """A dataset of five sequences, and three samples of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions
 from tests.support.datasets import write_dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EOD = 9
 
@@ -20,9 +13,9 @@ SEQUENCES = [[1, 2, EOD], [], [4, 5, 6, EOD], [3, EOD], [7, 8, EOD]]
 DOCUMENT_INDEX = np.array([2, 0, 1, 3, 4], np.int32)
 
 
-def small(folder: Path, *, options: SampleOptions | None = None, dtype: Any = np.uint16, **changes: Any) -> GPTDataset:
+def small(folder, *, options=None, dtype=np.uint16, **changes):
     """Twelve tokens: samples 4 5 6 9 1, 1 2 9 3 9, and 9 7 8 9 with one token missing, in the order 2, 0, 1."""
-    settings: dict[str, Any] = {
+    settings = {
         "document_index": DOCUMENT_INDEX,
         "sample_index": np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32),
         "shuffle_index": np.array([2, 0, 1], np.uint32),

@@ -1,11 +1,8 @@
 """What all map-style datasets share: batches as torch fetches them, tensors, pickling with them, and how they print."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -28,18 +25,14 @@ from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES, write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 DOCUMENTS = [[1, 2, 3], [4, 5, 6, 7], [], [8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18]]
 
 
-def make_indexed(folder: Path, **options: Any) -> IndexedDataset:
+def make_indexed(folder, **options):
     return IndexedDataset(write_dataset(folder / "d", [[[1, 2, 3], [4, 5]], [], [[6]], [[7, 8]]]), **options)
 
 
-def make_gpt(folder: Path, name: str = "g", **options: Any) -> GPTDataset:
+def make_gpt(folder, name="g", **options):
     return GPTDataset(
         IndexedDataset(write_dataset(folder / name, [[[10, 11, 12, 13, 14, 15, 16]]])),
         np.array([0], np.int32),
@@ -49,47 +42,47 @@ def make_gpt(folder: Path, name: str = "g", **options: Any) -> GPTDataset:
     )
 
 
-def make_gpt_with_masks(folder: Path, **options: Any) -> GPTDataset:
+def make_gpt_with_masks(folder, **options):
     masks = SampleOptions(
         eod_token=12, reset_position_ids=True, eod_mask_loss=True, create_attention_mask=True, reset_attention_mask=True
     )
     return make_gpt(folder, options=masks, **options)
 
 
-def make_blend(folder: Path, **options: Any) -> BlendedDataset:
+def make_blend(folder, **options):
     parts = [make_gpt(folder, "a", **options), make_gpt(folder, "b", **options)]
     return BlendedDataset(parts, np.array([0, 1, 1, 0], np.int16), np.array([0, 0, 1, 1], np.int64))
 
 
-def make_documents(folder: Path, **options: Any) -> PbinDocuments:
+def make_documents(folder, **options):
     return PbinDocuments(write_pbin(folder / "x.pbin", DOCUMENTS), **options)
 
 
-def make_continuous(folder: Path, **options: Any) -> PackedMemMapDatasetContinuous:
+def make_continuous(folder, **options):
     return PackedMemMapDatasetContinuous(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
 
 
-def make_megatron(folder: Path, **options: Any) -> PackedMemMapDatasetMegatron:
+def make_megatron(folder, **options):
     return PackedMemMapDatasetMegatron(write_pbin(folder / "x.pbin", DOCUMENTS), 4, **options)
 
 
-def make_lines(folder: Path) -> RawLines:
+def make_lines(folder):
     path = folder / "x.jsonl"
     path.write_text("".join(json.dumps({"text": "some words " * n}) + "\n" for n in range(1, 6)))
     return RawLines(path)
 
 
-def make_tokens(folder: Path, **options: Any) -> MemMapDataset:
+def make_tokens(folder, **options):
     return MemMapDataset(make_lines(folder).path, tokenizer=OWN.plain_tokenizer, **options)
 
 
-def make_instruction(folder: Path, **options: Any) -> PackedInstructionDataset:
+def make_instruction(folder, **options):
     write_dataset(folder / "chat_text_document", [[[1, 2, 3]], [[4, 5]], [[6, 7, 8]]])
     write_dataset(folder / "chat_loss_mask", [[[0, 1, 1]], [[0, 1]], [[0, 0, 1]]], dtype=np.uint8)
     return PackedInstructionDataset(folder / "chat", sequence_length=5, pad_id=0, **options)
 
 
-WITH_TENSORS: list[Callable[..., Any]] = [
+WITH_TENSORS = [
     make_indexed,
     make_gpt,
     make_gpt_with_masks,
@@ -103,7 +96,7 @@ WITH_TENSORS: list[Callable[..., Any]] = [
 ALL = [*WITH_TENSORS, make_lines]
 
 
-def as_lists(value: Any) -> Any:
+def as_lists(value):
     """A sample of any dataset as plain values, so that it can be compared."""
     if isinstance(value, dict):
         return {name: as_lists(item) for name, item in value.items()}
@@ -113,7 +106,7 @@ def as_lists(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_batch_holds_the_items_in_the_order_asked_for(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_batch_holds_the_items_in_the_order_asked_for(make, tmp_path):
     dataset = make(tmp_path)
     indices = [1, 0, 1, -1]
     batch = dataset.__getitems__(indices)
@@ -124,20 +117,20 @@ def test_batch_holds_the_items_in_the_order_asked_for(make: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_batch_with_a_number_that_is_not_there_is_an_index_error(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_batch_with_a_number_that_is_not_there_is_an_index_error(make, tmp_path):
     dataset = make(tmp_path)
     with pytest.raises(IndexError, match=str(len(dataset))):
         dataset.__getitems__([0, len(dataset)])
 
 
-def test_batch_of_gpt_samples_has_fillers(tmp_path: Path) -> None:
+def test_batch_of_gpt_samples_has_fillers(tmp_path):
     dataset = make_gpt(tmp_path)
     filler = dataset.__getitems__([1, None])[1]
     assert as_lists(filler) == as_lists(dataset[None])
     assert filler["loss_mask"].tolist() == [0.0, 0.0]
 
 
-def test_samples_of_a_batch_can_be_changed_one_by_one(tmp_path: Path) -> None:
+def test_samples_of_a_batch_can_be_changed_one_by_one(tmp_path):
     dataset = make_gpt(tmp_path)
     first, second = dataset.__getitems__([0, 1])
     first["tokens"][:] = first["position_ids"][:] = 99
@@ -159,20 +152,20 @@ def test_samples_of_a_batch_can_be_changed_one_by_one(tmp_path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_datasets_print_their_facts(make: Callable[..., Any], shown: str, tmp_path: Path) -> None:
+def test_datasets_print_their_facts(make, shown, tmp_path):
     dataset = make(tmp_path)
     assert repr(dataset).startswith(f"{type(dataset).__name__}('{tmp_path}")
     assert repr(dataset).endswith(shown)
 
 
-def test_closed_dataset_still_prints(tmp_path: Path) -> None:
+def test_closed_dataset_still_prints(tmp_path):
     dataset = make_indexed(tmp_path)
     dataset.close()
     assert repr(dataset) == f"IndexedDataset('{tmp_path}/d', closed)"
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_packed_documents_reads_every_version(tmp_path: Path, version: str) -> None:
+def test_packed_documents_reads_every_version(tmp_path, version):
     dataset = PbinDocuments(write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version))
     assert [tokens.tolist() for tokens in dataset] == DOCUMENTS
     assert [tokens.tolist() for tokens in dataset[::-2]] == DOCUMENTS[::-2]
@@ -184,16 +177,14 @@ def test_packed_documents_reads_every_version(tmp_path: Path, version: str) -> N
         dataset[5]
 
 
-def test_packed_documents_of_an_empty_file(tmp_path: Path) -> None:
+def test_packed_documents_of_an_empty_file(tmp_path):
     dataset = PbinDocuments(write_pbin(tmp_path / "x.pbin", []))
     assert len(dataset) == 0
     assert list(dataset) == []
 
 
 @pytest.mark.parametrize("make", WITH_TENSORS, ids=lambda make: make.__name__)
-def test_tensors_without_torch_are_refused_in_one_sentence(
-    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_without_torch_are_refused_in_one_sentence(make, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(
         MissingPackageError, match=r"torch=True needs torch, .*pip install 'dsindex\[torch\]'"
@@ -204,7 +195,7 @@ def test_tensors_without_torch_are_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("make", WITH_TENSORS, ids=lambda make: make.__name__)
-def test_tensors_hold_what_arrays_hold(make: Callable[..., Any], tmp_path: Path) -> None:
+def test_tensors_hold_what_arrays_hold(make, tmp_path):
     torch = pytest.importorskip("torch")
     arrays, tensors = make(tmp_path), make(tmp_path, torch=True)
     for dataset in (tensors, pickle.loads(pickle.dumps(tensors))):  # noqa: S301
@@ -218,7 +209,7 @@ def test_tensors_hold_what_arrays_hold(make: Callable[..., Any], tmp_path: Path)
 
 @pytest.mark.parametrize("make", [make_gpt, make_continuous, make_blend], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_data_loader_collates_batches(make: Callable[..., Any], workers: int, tmp_path: Path) -> None:
+def test_data_loader_collates_batches(make, workers, tmp_path):
     data = pytest.importorskip("torch.utils.data")
     dataset = make(tmp_path, torch=True)
     batches = list(data.DataLoader(dataset, batch_size=2, num_workers=workers))

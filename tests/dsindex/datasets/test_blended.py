@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -9,22 +6,19 @@ import pytest
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, SampleOptions
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
-from tests.support.golden import GoldenCache, golden_caches
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.golden import golden_caches
 
 CACHES = golden_caches("BlendedDataset")
 
 
-def open_golden(cache: GoldenCache) -> BlendedDataset:
+def open_golden(cache):
     return BlendedDataset.open_cache(
         cache.description_path, prefixes=cache.prefixes(), add_extra_token=cache.add_extra_token
     )
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_golden_blend_draws_each_dataset_in_order(cache: GoldenCache) -> None:
+def test_golden_blend_draws_each_dataset_in_order(cache):
     blend = open_golden(cache)
     assert len(blend) == cache.num_samples
     drawn = dict.fromkeys(range(len(blend.datasets)), 0)
@@ -38,7 +32,7 @@ def test_golden_blend_draws_each_dataset_in_order(cache: GoldenCache) -> None:
 
 
 @pytest.mark.parametrize("cache", [cache for cache in CACHES if cache.split == "train"], ids=str)
-def test_golden_samples_are_megatrons(cache: GoldenCache) -> None:
+def test_golden_samples_are_megatrons(cache):
     blend = open_golden(cache)
     for index, (tokens, labels) in enumerate(zip(cache.case["first_tokens"], cache.case["first_labels"], strict=True)):
         sample = blend[index]
@@ -48,7 +42,7 @@ def test_golden_samples_are_megatrons(cache: GoldenCache) -> None:
         assert sample["labels"][-len(labels) :].tolist() == labels
 
 
-def part(folder: Path, name: str, tokens: list[int], **settings: Any) -> GPTDataset:
+def part(folder, name, tokens, **settings):
     """Three samples of two tokens and a label."""
     return GPTDataset(
         IndexedDataset(write_dataset(folder / name, [[tokens]])),
@@ -59,7 +53,7 @@ def part(folder: Path, name: str, tokens: list[int], **settings: Any) -> GPTData
     )
 
 
-def small(folder: Path, *, datasets: list[int] | None = None, samples: list[int] | None = None) -> BlendedDataset:
+def small(folder, *, datasets=None, samples=None):
     return BlendedDataset(
         [part(folder, "a", list(range(10, 17))), part(folder, "b", list(range(20, 27)))],
         np.array([0, 1, 1, 0] if datasets is None else datasets, np.int16),
@@ -70,7 +64,7 @@ def small(folder: Path, *, datasets: list[int] | None = None, samples: list[int]
 TOKENS = [[12, 13, 14], [22, 23, 24], [20, 21, 22], [10, 11, 12]]
 
 
-def test_blend_reads_by_number_from_either_end(tmp_path: Path) -> None:
+def test_blend_reads_by_number_from_either_end(tmp_path):
     blend = small(tmp_path)
     assert [blend.tokens(index).tolist() for index in range(-4, 4)] == TOKENS + TOKENS
     assert blend.batch([3, -2, 0, 3]).tolist() == [TOKENS[3], TOKENS[2], TOKENS[0], TOKENS[3]]
@@ -92,17 +86,17 @@ def test_blend_reads_by_number_from_either_end(tmp_path: Path) -> None:
     [{"datasets": [0, 2, 1, 0]}, {"datasets": [0, -1, 1, 0]}, {"samples": [0, 3, 1, 1]}, {"samples": [0, -1, 1, 1]}],
     ids=str,
 )
-def test_blend_over_other_datasets_is_a_format_error(tmp_path: Path, changes: dict[str, list[int]]) -> None:
+def test_blend_over_other_datasets_is_a_format_error(tmp_path, changes):
     """Not an IndexError, which would end a loop over the blend in silence."""
     blend = small(tmp_path, **changes)
     assert blend.tokens(0).tolist() == TOKENS[0]
-    reads: list[Any] = [lambda: blend[1], lambda: blend.tokens(1), lambda: blend.parts(1), lambda: blend.batch([0, 1])]
+    reads = [lambda: blend[1], lambda: blend.tokens(1), lambda: blend.parts(1), lambda: blend.batch([0, 1])]
     for read in reads:
         with pytest.raises(FormatError, match="expected only samples that the blend's 2 datasets have, got sample"):
             read()
 
 
-def test_datasets_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+def test_datasets_that_do_not_fit_together_are_refused(tmp_path):
     datasets = [part(tmp_path, "a", list(range(7))), part(tmp_path, "b", list(range(7)), sequence_length=3)]
     with pytest.raises(ValueError, match=r"one sequence length to blend, got \[\(2, True\), \(3, True\)\]"):
         BlendedDataset(datasets, np.zeros(1, np.int16), np.zeros(1, np.int64))
@@ -112,7 +106,7 @@ def test_datasets_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         BlendedDataset(datasets[:1], np.zeros(2, np.int16), np.zeros(1, np.int64))
 
 
-def test_pickled_blend_reads_the_same(tmp_path: Path) -> None:
+def test_pickled_blend_reads_the_same(tmp_path):
     np.save(tmp_path / "datasets.npy", np.array([0, 1, 1, 0], np.int16))
     np.save(tmp_path / "samples.npy", np.array([0, 0, 1, 1], np.int64))
     blend = BlendedDataset(small(tmp_path).datasets, tmp_path / "datasets.npy", tmp_path / "samples.npy")
@@ -121,7 +115,7 @@ def test_pickled_blend_reads_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cache", CACHES[:1], ids=str)
-def test_cache_is_opened_with_its_options_or_refused(cache: GoldenCache) -> None:
+def test_cache_is_opened_with_its_options_or_refused(cache):
     options = SampleOptions(eod_token=0, reset_position_ids=True)
     blend = BlendedDataset.open_cache(cache.description_path, prefixes=cache.prefixes(), options=options)
     assert all(dataset.options == options for dataset in blend.datasets)

@@ -1,11 +1,8 @@
 """Texts of a dataset's items, and datasets as tables in notebooks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -26,25 +23,22 @@ from dsindex.errors import FormatError, TokenizerError
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import GOLDEN, MODALITIES, OWN, TOKENIZERS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 FIRST_TEXT = json.loads(Path(OWN.docs).read_text(encoding="utf-8").splitlines()[0])["text"]
 EOD = "<|endoftext|>"
 
 
-def write_manifest(prefix: Path, *, path: Path | None = None, **tokenizer: Any) -> None:
+def write_manifest(prefix, *, path=None, **tokenizer):
     named = {"name": "plain", "sha256": load_tokenizer(str(TOKENIZERS["plain"])).sha256, **tokenizer}
     run = {} if path is None else {"tokenizer_path": str(path)}
     Path(f"{prefix}.manifest.json").write_text(json.dumps({"content": {"tokenizer": named}, "run": run}))
 
 
-def load_object(folder: Path) -> tokenizers.Tokenizer:
+def load_object(folder):
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture
-def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def prefix(tmp_path, monkeypatch):
     """A dataset with a manifest, in a folder with its tokenizer, which is not the working folder."""
     (tmp_path / "out").mkdir()
     for suffix in (".bin", ".idx"):
@@ -56,7 +50,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out" / "data"
 
 
-def samples_of(prefix: Path, *, options: SampleOptions = DEFAULT_OPTIONS) -> GPTDataset:
+def samples_of(prefix, *, options=DEFAULT_OPTIONS):
     """Samples in the order of the documents; the last one has one token."""
     dataset = IndexedDataset(prefix)
     length = len(dataset[0])
@@ -73,7 +67,7 @@ def samples_of(prefix: Path, *, options: SampleOptions = DEFAULT_OPTIONS) -> GPT
     )
 
 
-def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix: Path) -> None:
+def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
     dataset = IndexedDataset(prefix)
     assert dataset.decode(0) == dataset.decode_document(0) == dataset.decode(-len(dataset)) == FIRST_TEXT + EOD
     with pytest.raises(IndexError, match="expected a sequence below"):
@@ -85,12 +79,12 @@ def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix: Pa
     [str, Path, lambda path: load_tokenizer(str(path)), lambda path: load_object(path)],
     ids=["text", "path", "loaded", "object"],
 )
-def test_given_tokenizer_is_used(prefix: Path, give: Callable[[Path], Any]) -> None:
+def test_given_tokenizer_is_used(prefix, give):
     Path(f"{prefix}.manifest.json").unlink()
     assert IndexedDataset(prefix).decode(0, tokenizer=give(TOKENIZERS["plain"])) == FIRST_TEXT + EOD
 
 
-def test_given_tokenizer_that_changed_is_read_again(prefix: Path, tmp_path: Path) -> None:
+def test_given_tokenizer_that_changed_is_read_again(prefix, tmp_path):
     given = tmp_path / "given"
     shutil.copytree(TOKENIZERS["gpt2"], given)
     dataset = IndexedDataset(prefix)
@@ -100,7 +94,7 @@ def test_given_tokenizer_that_changed_is_read_again(prefix: Path, tmp_path: Path
     assert before != dataset.decode(0, tokenizer=given) == FIRST_TEXT + EOD
 
 
-def test_tokenizer_is_found_where_it_was(prefix: Path, tmp_path: Path) -> None:
+def test_tokenizer_is_found_where_it_was(prefix, tmp_path):
     (tmp_path / "plain").rename(tmp_path / "elsewhere" / "moved")
     write_manifest(prefix, path=tmp_path / "elsewhere" / "moved")
     assert IndexedDataset(prefix).decode(0) == FIRST_TEXT + EOD
@@ -116,14 +110,14 @@ def test_tokenizer_is_found_where_it_was(prefix: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_tokenizer_is_refused(prefix: Path, named: dict[str, str], message: str) -> None:
+def test_other_tokenizer_is_refused(prefix, named, message):
     write_manifest(prefix, **named)
     with pytest.raises(TokenizerError, match=message):
         IndexedDataset(prefix).decode(0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"content": 3}', '{"content": {"tokenizer": {"name": 3}}}'])
-def test_damaged_manifest_is_an_error_and_no_obstacle_to_a_table(prefix: Path, text: str) -> None:
+def test_damaged_manifest_is_an_error_and_no_obstacle_to_a_table(prefix, text):
     Path(f"{prefix}.manifest.json").write_text(text)
     dataset = IndexedDataset(prefix)
     with pytest.raises(FormatError, match="expected a manifest of dsindex"):
@@ -131,13 +125,13 @@ def test_damaged_manifest_is_an_error_and_no_obstacle_to_a_table(prefix: Path, t
     assert "<th>tokenizer</th>" not in dataset._repr_html_()
 
 
-def test_missing_manifest_says_what_to_pass(prefix: Path) -> None:
+def test_missing_manifest_says_what_to_pass(prefix):
     Path(f"{prefix}.manifest.json").unlink()
     with pytest.raises(TokenizerError, match=r"data.manifest.json: expected .* found none; pass tokenizer="):
         IndexedDataset(prefix).decode(0)
 
 
-def test_ids_that_the_tokenizer_lacks_are_refused() -> None:
+def test_ids_that_the_tokenizer_lacks_are_refused():
     small = load_tokenizer(str(TOKENIZERS["plain"]))
     dataset = PbinDocuments(MODALITIES / "nonempty.pbin")
     largest = max(int(document.max()) for document in dataset)
@@ -148,7 +142,7 @@ def test_ids_that_the_tokenizer_lacks_are_refused() -> None:
 
 
 @pytest.mark.parametrize("pad_token", [None, 0])
-def test_samples_are_decoded_without_padding(prefix: Path, pad_token: int | None) -> None:
+def test_samples_are_decoded_without_padding(prefix, pad_token):
     dataset = samples_of(prefix, options=SampleOptions(pad_token=pad_token))
     assert dataset.decode(0) == FIRST_TEXT + EOD
     assert len(dataset.tokens(1)) == len(dataset.tokens(0))
@@ -158,14 +152,14 @@ def test_samples_are_decoded_without_padding(prefix: Path, pad_token: int | None
     assert (blend.decode(0), blend.decode(1)) == (dataset.decode(0), dataset.decode(1))
 
 
-def test_documents_and_blocks_of_a_pbin_are_decoded() -> None:
+def test_documents_and_blocks_of_a_pbin_are_decoded():
     text = json.loads((MODALITIES / "nonempty.jsonl").read_text(encoding="utf-8").splitlines()[0])["text"]
     path, gpt2 = MODALITIES / "nonempty.pbin", TOKENIZERS["gpt2"]
     assert PbinDocuments(path).decode(0, tokenizer=gpt2) == text + EOD
     assert PackedMemMapDatasetContinuous(path, 2).decode(0, tokenizer=gpt2) in text
 
 
-def test_lines_are_decoded(tmp_path: Path) -> None:
+def test_lines_are_decoded(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"text": "one two"}\n')
     lines = RawLines(path)
@@ -173,7 +167,7 @@ def test_lines_are_decoded(tmp_path: Path) -> None:
     assert MemMapDataset(path, tokenizer=TOKENIZERS["plain"], add_special_tokens=False).decode(0) == "one two"
 
 
-def test_tables_have_facts_and_escape_names(prefix: Path, tmp_path: Path) -> None:
+def test_tables_have_facts_and_escape_names(prefix, tmp_path):
     named = tmp_path / "<b>&"
     for suffix in (".bin", ".idx", ".manifest.json"):
         shutil.copy(f"{prefix}{suffix}", f"{named}{suffix}")
@@ -202,7 +196,7 @@ def test_tables_have_facts_and_escape_names(prefix: Path, tmp_path: Path) -> Non
     assert "&lt;b&gt;&amp;: 2 samples" in tables[2]
 
 
-def test_table_of_a_closed_dataset(prefix: Path) -> None:
+def test_table_of_a_closed_dataset(prefix):
     dataset = IndexedDataset(prefix)
     dataset.close()
     assert "<td>closed</td>" in dataset._repr_html_()

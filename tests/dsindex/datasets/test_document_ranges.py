@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -9,20 +5,13 @@ from dsindex.datasets import indexed as document_ranges
 from dsindex.datasets.indexed import IndexedDataset, plan_ranges, read_range
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
 SHAPES = st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=12)
 """Tokens of each sequence of each document."""
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shapes=SHAPES, num_ranges=st.integers(1, 9), block_bytes=st.integers(1, 20))
-def test_ranges_hold_every_document_once_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: list[list[int]], num_ranges: int, block_bytes: int
-) -> None:
+def test_ranges_hold_every_document_once_in_order(tmp_path, monkeypatch, shapes, num_ranges, block_bytes):
     monkeypatch.setattr(document_ranges, "BLOCK_BYTES", block_bytes)
     written = [[list(range(length)) for length in document] for document in shapes]
     prefix = write_dataset(tmp_path / "d", written)
@@ -37,7 +26,7 @@ def test_ranges_hold_every_document_once_in_order(
     assert [row["tokens"] for row in rows] == [[token for part in document for token in part] for document in written]
 
 
-def test_ranges_are_of_about_equal_bytes(tmp_path: Path) -> None:
+def test_ranges_are_of_about_equal_bytes(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[7] * length] for length in (100, 1, 1, 98, 50, 50, 100)])
     with IndexedDataset(prefix) as dataset:
         ranges = plan_ranges(dataset, 4, prefix=prefix)
@@ -49,7 +38,7 @@ def test_ranges_are_of_about_equal_bytes(tmp_path: Path) -> None:
     ]
 
 
-def test_tables_have_the_type_of_the_tokens(tmp_path: Path) -> None:
+def test_tables_have_the_type_of_the_tokens(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 2]], []], dtype="<i4")
     with IndexedDataset(prefix) as dataset:
         [one] = plan_ranges(dataset, 1, prefix=prefix)

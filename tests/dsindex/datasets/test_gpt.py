@@ -1,9 +1,5 @@
 """What samples consist of."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,16 +8,12 @@ from hypothesis import strategies as st
 from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions, SamplePart
 from tests.dsindex.datasets.gpt_samples import EOD, small
 from tests.support.datasets import write_dataset
-from tests.support.golden import GoldenCache, golden_caches
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+from tests.support.golden import golden_caches
 
 CACHES = golden_caches("GPTDataset")
 
 
-def open_golden(cache: GoldenCache, **options: Any) -> GPTDataset:
+def open_golden(cache, **options):
     return GPTDataset.open_cache(
         cache.description_path,
         prefix=cache.prefixes()[0],
@@ -30,7 +22,7 @@ def open_golden(cache: GoldenCache, **options: Any) -> GPTDataset:
     )
 
 
-def reference_samples(dataset: GPTDataset, *, pad: int) -> list[list[int]]:
+def reference_samples(dataset, *, pad):
     """All samples cut from one long run of tokens, without a look at the sample index."""
     run = np.concatenate([dataset.dataset[sequence] for sequence in dataset.document_index]).tolist()
     length, extra = dataset.sequence_length, int(dataset.add_extra_token)
@@ -39,7 +31,7 @@ def reference_samples(dataset: GPTDataset, *, pad: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_golden_cache_gives_the_samples_of_its_documents(cache: GoldenCache) -> None:
+def test_golden_cache_gives_the_samples_of_its_documents(cache):
     dataset = open_golden(cache)
     assert len(dataset) == cache.num_samples
     expected = reference_samples(dataset, pad=-1)
@@ -48,7 +40,7 @@ def test_golden_cache_gives_the_samples_of_its_documents(cache: GoldenCache) -> 
 
 
 @pytest.mark.parametrize("cache", [cache for cache in CACHES if cache.split == "train"], ids=str)
-def test_golden_samples_are_megatrons(cache: GoldenCache) -> None:
+def test_golden_samples_are_megatrons(cache):
     dataset = open_golden(cache)
     for index, (tokens, labels) in enumerate(zip(cache.case["first_tokens"], cache.case["first_labels"], strict=True)):
         sample = dataset[index]
@@ -57,7 +49,7 @@ def test_golden_samples_are_megatrons(cache: GoldenCache) -> None:
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_parts_lead_to_the_tokens_of_every_sample(cache: GoldenCache) -> None:
+def test_parts_lead_to_the_tokens_of_every_sample(cache):
     dataset = open_golden(cache)
     for index in range(len(dataset)):
         parts = dataset.parts(index)
@@ -68,7 +60,7 @@ def test_parts_lead_to_the_tokens_of_every_sample(cache: GoldenCache) -> None:
         assert all(part.num_tokens for part in parts)
 
 
-def test_partial_last_sample_is_padded_without_loss(tmp_path: Path) -> None:
+def test_partial_last_sample_is_padded_without_loss(tmp_path):
     dataset = small(tmp_path)
     assert dataset.tokens(0).tolist() == [9, 7, 8, 9, -1]
     sample = dataset[0]
@@ -94,9 +86,7 @@ def test_partial_last_sample_is_padded_without_loss(tmp_path: Path) -> None:
         (2, [0, 3, 3, 4, 4], 3, [0, 1, 2, 0]),  # 1 2 9 | | 3, and the label 9
     ],
 )
-def test_bounds_of_documents_are_those_of_megatron(
-    tmp_path: Path, number: int, bounds: list[int], longest: int, positions: list[int]
-) -> None:
+def test_bounds_of_documents_are_those_of_megatron(tmp_path, number, bounds, longest, positions):
     dataset = small(tmp_path, options=SampleOptions(inter_document_masking=True))
     for sample in (dataset[number], dataset.__getitems__([number])[0]):
         assert sample["cu_seqlens"].tolist() == bounds
@@ -109,7 +99,7 @@ def test_bounds_of_documents_are_those_of_megatron(
         ]
 
 
-def test_sample_of_more_empty_parts_than_tokens_has_bounds(tmp_path: Path) -> None:
+def test_sample_of_more_empty_parts_than_tokens_has_bounds(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1]], [[]], [[]], [[]], [[2, 3]]])
     orders = (np.arange(5, dtype=np.int32), np.array([[0, 0], [4, 1]], np.int32), np.zeros(1, np.uint32))
     options = SampleOptions(inter_document_masking=True)
@@ -117,7 +107,7 @@ def test_sample_of_more_empty_parts_than_tokens_has_bounds(tmp_path: Path) -> No
     assert dataset[0]["cu_seqlens"].tolist() == [0, 1, 2]
 
 
-def test_samples_are_fresh_arrays_that_may_be_written_to(tmp_path: Path) -> None:
+def test_samples_are_fresh_arrays_that_may_be_written_to(tmp_path):
     dataset = small(tmp_path)
     for values in dataset[1].values():
         values[:] = 77
@@ -126,7 +116,7 @@ def test_samples_are_fresh_arrays_that_may_be_written_to(tmp_path: Path) -> None
     assert dataset[1]["position_ids"].tolist() == [0, 1, 2, 3]
 
 
-def test_numbers_count_from_either_end_and_none_fills_a_batch(tmp_path: Path) -> None:
+def test_numbers_count_from_either_end_and_none_fills_a_batch(tmp_path):
     dataset = small(tmp_path)
     assert dataset.tokens(-1).tolist() == dataset.tokens(np.uint8(2)).tolist() == [1, 2, 9, 3, 9]
     assert dataset.batch([-1, 1]).tolist() == [[1, 2, 9, 3, 9], [4, 5, 6, 9, 1]]
@@ -145,7 +135,7 @@ def test_numbers_count_from_either_end_and_none_fills_a_batch(tmp_path: Path) ->
     assert len(list(dataset)) == 3
 
 
-def test_parts_name_sequences_and_offsets(tmp_path: Path) -> None:
+def test_parts_name_sequences_and_offsets(tmp_path):
     dataset = small(tmp_path)
     prefix = str(tmp_path / "d")
     assert dataset.parts(2) == [
@@ -155,7 +145,7 @@ def test_parts_name_sequences_and_offsets(tmp_path: Path) -> None:
     assert [(p.sequence, p.offset, p.num_tokens) for p in dataset.parts(0)] == [(3, 1, 1), (4, 0, 3)]
 
 
-def test_without_extra_token_the_last_label_has_no_loss(tmp_path: Path) -> None:
+def test_without_extra_token_the_last_label_has_no_loss(tmp_path):
     sample_index = np.array([[0, 0], [1, 0], [3, 1], [4, 3]], np.int64)
     sample = small(tmp_path, sample_index=sample_index, add_extra_token=False)[1]
     assert sample["tokens"].tolist() == [4, 5, 6, 9]
@@ -163,7 +153,7 @@ def test_without_extra_token_the_last_label_has_no_loss(tmp_path: Path) -> None:
     assert sample["loss_mask"].tolist() == [1, 1, 1, 0]
 
 
-def test_pad_token_in_the_data_is_taken_for_padding(tmp_path: Path) -> None:
+def test_pad_token_in_the_data_is_taken_for_padding(tmp_path):
     """As in Megatron, whose tokenizer's pad token must not occur in the data."""
     sample = small(tmp_path, options=SampleOptions(pad_token=5))[1]
     assert sample["tokens"].tolist() == [4, 0, 6, 9]
@@ -171,7 +161,7 @@ def test_pad_token_in_the_data_is_taken_for_padding(tmp_path: Path) -> None:
     assert sample["loss_mask"].tolist() == [0, 1, 1, 1]
 
 
-def reference_resets(tokens: list[int]) -> tuple[list[int], list[list[bool]]]:
+def reference_resets(tokens):
     """Positions and forbidden attention, token by token."""
     document, positions, documents = 0, [], []
     for place, token in enumerate(tokens):
@@ -184,7 +174,7 @@ def reference_resets(tokens: list[int]) -> tuple[list[int], list[list[bool]]]:
 
 @settings(max_examples=100, deadline=None)
 @given(tokens=st.lists(st.sampled_from([1, 2, EOD]), min_size=1, max_size=12))
-def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory: pytest.TempPathFactory, tokens: list[int]) -> None:
+def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory, tokens):
     dataset = dataset_of(tokens, tmp_path_factory)
     sample = dataset[0]
     positions, forbidden = reference_resets(tokens)
@@ -194,7 +184,7 @@ def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory: pytest.TempPa
     assert sample["loss_mask"].tolist() == [float(token != EOD) for token in tokens]
 
 
-def dataset_of(tokens: list[int], folders: pytest.TempPathFactory) -> GPTDataset:
+def dataset_of(tokens, folders):
     """One sample of these tokens and one more, cut from a dataset of all of them, written once."""
     prefix = folders.getbasetemp() / f"eod-{'-'.join(map(str, tokens))}"
     if not prefix.with_suffix(".idx").exists():
@@ -215,7 +205,7 @@ def dataset_of(tokens: list[int], folders: pytest.TempPathFactory) -> GPTDataset
     )
 
 
-def test_attention_mask_without_resets_is_causal(tmp_path: Path) -> None:
+def test_attention_mask_without_resets_is_causal(tmp_path):
     dataset = small(tmp_path, options=SampleOptions(create_attention_mask=True))
     assert np.array_equal(dataset[1]["attention_mask"], ~np.tri(4, dtype=bool)[np.newaxis])
     assert "attention_mask" not in small(tmp_path)[1]
@@ -225,14 +215,14 @@ def test_attention_mask_without_resets_is_causal(tmp_path: Path) -> None:
     ("dtype", "sample_dtype"),
     [*[(dtype, np.int32) for dtype in ("u1", "i1", "i2", "u2", "i4", "i8")], ("u2", np.int64)],
 )
-def test_every_integer_type_makes_the_same_samples(tmp_path: Path, dtype: str, sample_dtype: Any) -> None:
+def test_every_integer_type_makes_the_same_samples(tmp_path, dtype, sample_dtype):
     sample_index = np.array([[0, 0], [1, 0], [3, 1], [4, 2]], sample_dtype)
     dataset = small(tmp_path, dtype=np.dtype(f"<{dtype}"), sample_index=sample_index)
     assert dataset.batch([0, 1, 2]).tolist() == [[9, 7, 8, 9, -1], [4, 5, 6, 9, 1], [1, 2, 9, 3, 9]]
     assert dataset[0]["labels"].tolist() == [7, 8, 9, 0]
 
 
-def test_no_samples_are_an_empty_dataset(tmp_path: Path) -> None:
+def test_no_samples_are_an_empty_dataset(tmp_path):
     np.save(tmp_path / "shuffle.npy", np.zeros(0, np.uint32))
     dataset = small(
         tmp_path, sample_index=np.zeros((1, 2), np.int32), shuffle_index=tmp_path / "shuffle.npy", sequence_length=99

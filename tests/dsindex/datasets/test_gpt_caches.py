@@ -1,12 +1,9 @@
 """Samples by the description of a cache, and in other processes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing
 import pickle
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,10 +11,6 @@ import pytest
 from dsindex.datasets import GPTDataset, SampleOptions
 from dsindex.errors import FormatError
 from tests.dsindex.datasets.gpt_samples import DOCUMENT_INDEX, EOD, small
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 DESCRIPTION = {
     "class": "GPTDataset",
@@ -29,7 +22,7 @@ DESCRIPTION = {
 }
 
 
-def cache_of(folder: Path, description: dict[str, Any]) -> Path:
+def cache_of(folder, description):
     small(folder)
     text = json.dumps(description, indent=4)
     base = f"{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}-GPTDataset-train"
@@ -40,7 +33,7 @@ def cache_of(folder: Path, description: dict[str, Any]) -> Path:
     return folder / f"{base}-description.txt"
 
 
-def test_cache_opens_by_its_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_opens_by_its_description(tmp_path, monkeypatch):
     path = cache_of(tmp_path, DESCRIPTION)
     monkeypatch.chdir(tmp_path)
     assert GPTDataset.open_cache(path).tokens(1).tolist() == [4, 5, 6, 9, 1]
@@ -62,25 +55,25 @@ def test_cache_opens_by_its_description(tmp_path: Path, monkeypatch: pytest.Monk
     ],
     ids=["class", "length", "path", "blend"],
 )
-def test_other_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_other_descriptions_are_refused(tmp_path, changes, message):
     with pytest.raises(FormatError, match=message):
         GPTDataset.open_cache(cache_of(tmp_path, {**DESCRIPTION, **changes}))
 
 
-def read_all(dataset: GPTDataset) -> list[list[int]]:
+def read_all(dataset):
     return [sample["tokens"].tolist() for sample in dataset]
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes_read_the_same(tmp_path: Path, method: str) -> None:
+def test_worker_processes_read_the_same(tmp_path, method):
     path = cache_of(tmp_path, DESCRIPTION)
     dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d", options=SampleOptions(eod_token=EOD))
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply_async(read_all, (dataset,)).get(60) == [[9, 7, 8, 9], [4, 5, 6, 9], [1, 2, 9, 3]]
 
 
-def test_pickle_holds_paths_and_settings(tmp_path: Path) -> None:
+def test_pickle_holds_paths_and_settings(tmp_path):
     path = cache_of(tmp_path, DESCRIPTION)
     options = SampleOptions(eod_token=EOD, reset_position_ids=True)
     pickled = pickle.dumps(GPTDataset.open_cache(path, prefix=tmp_path / "d", options=options))

@@ -1,13 +1,10 @@
 """Datasets in a bucket return what they return on disk, also in other processes, and say when an object is replaced."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
 import sys
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,12 +17,8 @@ from dsindex.errors import FormatError, InputError
 from dsindex.store import ranges
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer, serving_objects
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
 from tests.support.pbin_files import write_pbin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 LENGTHS = [3, 0, 40, 7, 1, 300, 0, 12, 9, 2000]
 CACHE = golden_caches("GPTDataset")[0]
@@ -84,7 +77,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A dataset `d`, its `.pbin`, and instruction data `chat` with a block layout for 64 tokens."""
     folder = tmp_path_factory.mktemp("served")
     ends = np.cumsum(LENGTHS).tolist()
@@ -99,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def store(folder, tmp_path, monkeypatch):
     with serving_objects(public={"open"}) as server:
         server.put("b", folder)
         server.put("golden", GOLDEN)
@@ -111,7 +104,7 @@ def store(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield server
 
 
-def test_sequences_are_those_on_disk(folder: Path, store: ObjectServer) -> None:
+def test_sequences_are_those_on_disk(folder, store):
     for address in ("s3://b/d", f"{store.url}/open/d"):
         plain, remote = IndexedDataset(folder / "d"), IndexedDataset(address)
         assert repr(remote) == repr(plain).replace(str(folder / "d"), address)
@@ -131,7 +124,7 @@ def test_sequences_are_those_on_disk(folder: Path, store: ObjectServer) -> None:
             remote[0]
 
 
-def test_index_is_fetched_once_and_tokens_in_few_requests(store: ObjectServer) -> None:
+def test_index_is_fetched_once_and_tokens_in_few_requests(store):
     for _ in range(3):
         dataset = IndexedDataset("s3://b/d")
         for number in range(len(dataset)):
@@ -142,7 +135,7 @@ def test_index_is_fetched_once_and_tokens_in_few_requests(store: ObjectServer) -
 
 
 @pytest.mark.parametrize("torch_like", [[0, 1, 2, 3], [3, -1, 0]], ids=["forwards", "anywhere"])
-def test_samples_are_those_on_disk(store: ObjectServer, torch_like: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_those_on_disk(store, torch_like, monkeypatch):
     prefix = CACHE.prefixes()[0]
     plain = GPTDataset.open_cache(CACHE.description_path, prefix=prefix, add_extra_token=CACHE.add_extra_token)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
@@ -160,7 +153,7 @@ def test_samples_are_those_on_disk(store: ObjectServer, torch_like: list[int], m
     assert np.array_equal(again.batch(torch_like), plain.batch(torch_like))
 
 
-def test_what_is_opened_is_told_by_the_objects(folder: Path, store: ObjectServer) -> None:
+def test_what_is_opened_is_told_by_the_objects(folder, store):
     assert isinstance(open_dataset("s3://b/d.bin"), IndexedDataset)
     packed = open_dataset("s3://b/d.pbin")
     assert all(map(np.array_equal, packed.__getitems__([9, 2]), open_dataset(folder / "d.pbin").__getitems__([9, 2])))
@@ -176,7 +169,7 @@ def test_what_is_opened_is_told_by_the_objects(folder: Path, store: ObjectServer
 
 
 @pytest.mark.usefixtures("store")
-def test_forked_and_spawned_processes_read(tmp_path: Path) -> None:
+def test_forked_and_spawned_processes_read(tmp_path):
     script = tmp_path / "processes.py"
     script.write_text(PROCESSES)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=100)
@@ -184,7 +177,7 @@ def test_forked_and_spawned_processes_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_lost_process_of_a_forked_one_is_replaced_or_named(tmp_path: Path) -> None:
+def test_lost_process_of_a_forked_one_is_replaced_or_named(tmp_path):
     script, program = tmp_path / "lost.py", tmp_path / "program"
     script.write_text(LOST_RELAYS)
     program.write_text("#!/bin/sh\nprintf '\\377nonsense\\n'; exec sleep 100\n")
@@ -194,7 +187,7 @@ def test_lost_process_of_a_forked_one_is_replaced_or_named(tmp_path: Path) -> No
     assert ended.returncode == 0, ended.stderr
 
 
-def golden_blend(*, is_mixed: bool = False) -> tuple[BlendedDataset, BlendedDataset]:
+def golden_blend(*, is_mixed=False):
     """A blend on disk, and the same in the store, or with one of its datasets on disk."""
     cache = golden_caches("BlendedDataset")[0]
     remote = [f"s3://golden/{os.path.basename(prefix)}" for prefix in cache.prefixes()]
@@ -208,7 +201,7 @@ def golden_blend(*, is_mixed: bool = False) -> tuple[BlendedDataset, BlendedData
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["all there", "one on a disk"])
-def test_blend_is_that_on_disk(is_mixed: bool) -> None:
+def test_blend_is_that_on_disk(is_mixed):
     plain, blend = golden_blend(is_mixed=is_mixed)
     for number in (*range(len(plain)), -1):
         assert np.array_equal(blend.tokens(number), plain.tokens(number))
@@ -221,9 +214,9 @@ def test_blend_is_that_on_disk(is_mixed: bool) -> None:
     assert np.array_equal(again[3]["tokens"], plain[3]["tokens"])
 
 
-def fetch_now(function: Callable[[], Any]) -> Future[Any]:
+def fetch_now(function):
     """Make a request of somebody who does not wait for it, so that it is known when it was made."""
-    future: Future[Any] = Future()
+    future = Future()
     try:
         future.set_result(function())
     except InputError as error:
@@ -232,9 +225,7 @@ def fetch_now(function: Callable[[], Any]) -> Future[Any]:
 
 
 @pytest.mark.parametrize("size", [1, 3], ids=["samples", "batches"])
-def test_blend_is_read_ahead_in_all_its_datasets(
-    store: ObjectServer, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_blend_is_read_ahead_in_all_its_datasets(store, monkeypatch, size):
     """One of two workers reads every second batch; what it wants then needs no request any more."""
     for name, value in {"SMALL_BYTES": 0, "JOINED_BYTES": 0, "fetch_later": fetch_now}.items():
         monkeypatch.setattr(ranges, name, value)
@@ -248,7 +239,7 @@ def test_blend_is_read_ahead_in_all_its_datasets(
         blend.batch([len(blend) - 1])
 
 
-def test_object_that_is_replaced_is_named(store: ObjectServer) -> None:
+def test_object_that_is_replaced_is_named(store):
     store.objects["b/big.idx"], store.objects["b/big.bin"] = store.objects["b/d.idx"], store.objects["b/d.bin"]
     dataset = IndexedDataset("s3://b/big")
     store.objects["b/big.bin"] = bytes(len(store.objects["b/d.bin"].read_bytes()))  # type: ignore[union-attr]
@@ -256,7 +247,7 @@ def test_object_that_is_replaced_is_named(store: ObjectServer) -> None:
         dataset[5]
 
 
-def test_files_that_do_not_belong_together_are_named(store: ObjectServer) -> None:
+def test_files_that_do_not_belong_together_are_named(store):
     store.objects["b/cut.idx"], store.objects["b/cut.bin"] = store.objects["b/d.idx"], b"12"
     with pytest.raises(FormatError, match=r"s3://b/cut.idx: expected a .bin of 4744 bytes, got 2"):
         IndexedDataset("s3://b/cut")
@@ -271,12 +262,12 @@ def test_files_that_do_not_belong_together_are_named(store: ObjectServer) -> Non
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_opened_is_one_sentence(path: str, message: str) -> None:
+def test_what_cannot_be_opened_is_one_sentence(path, message):
     with pytest.raises(InputError, match=message):
         open_dataset(path)
 
 
-def test_signature_is_neither_shown_nor_pickled(store: ObjectServer) -> None:
+def test_signature_is_neither_shown_nor_pickled(store):
     for suffix in ("idx", "bin"):
         store.signatures[f"open/d.{suffix}"] = "sig=planted-9f86"
     dataset = IndexedDataset(f"{store.url}/open/d?sig=planted-9f86")

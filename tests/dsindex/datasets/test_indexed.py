@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,26 +14,23 @@ from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9]], [[10]]]
 SEQUENCES = [sequence for document in DOCUMENTS for sequence in document]
 
 
 @pytest.fixture
-def prefix(tmp_path: Path) -> str:
+def prefix(tmp_path):
     return write_dataset(tmp_path / "d", DOCUMENTS)
 
 
 @pytest.fixture
-def dataset(prefix: str) -> IndexedDataset:
+def dataset(prefix):
     return IndexedDataset(prefix)
 
 
 @pytest.mark.parametrize("dtype", TOKEN_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
-def test_every_dtype_is_read(tmp_path: Path, dtype: np.dtype[Any], check: bool) -> None:
+def test_every_dtype_is_read(tmp_path, dtype, check):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype), check=check)
     assert [sequence.tolist() for sequence in dataset] == SEQUENCES
     assert dataset.dtype == dataset[0].dtype == dtype
@@ -45,14 +39,14 @@ def test_every_dtype_is_read(tmp_path: Path, dtype: np.dtype[Any], check: bool) 
     assert (values.tolist(), offsets.tolist(), values.dtype) == ([10, 4, 5, 6, 7], [0, 1, 5], dtype)
 
 
-def test_sequence_is_the_same_by_any_integer(dataset: IndexedDataset) -> None:
+def test_sequence_is_the_same_by_any_integer(dataset):
     for index in (2, -2, np.int64(2), np.uint8(2), np.int32(-2)):
         assert dataset[index].tolist() == [8, 9]
         assert dataset.get(index).tolist() == [8, 9]
         assert dataset.take([index])[0].tolist() == [8, 9]
 
 
-def test_arrays_cannot_be_written_to(dataset: IndexedDataset) -> None:
+def test_arrays_cannot_be_written_to(dataset):
     for array in (dataset[0], dataset[0:2][1], dataset.get(0, 1), dataset.document(2), dataset.sequence_lengths):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
@@ -63,11 +57,11 @@ def test_arrays_cannot_be_written_to(dataset: IndexedDataset) -> None:
     [slice(None), slice(1, 3), slice(-2, None), slice(2, 1), slice(9, 12), slice(None, None, -1), slice(0, 9, 2)],
     ids=str,
 )
-def test_slices_are_those_of_a_list(dataset: IndexedDataset, part: slice) -> None:
+def test_slices_are_those_of_a_list(dataset, part):
     assert [sequence.tolist() for sequence in dataset[part]] == SEQUENCES[part]
 
 
-def test_get_gives_every_part_that_exists_and_no_other(dataset: IndexedDataset) -> None:
+def test_get_gives_every_part_that_exists_and_no_other(dataset):
     for index, sequence in enumerate(SEQUENCES):
         for offset in range(len(sequence) + 1):
             assert dataset.get(index, offset).tolist() == sequence[offset:]
@@ -80,7 +74,7 @@ def test_get_gives_every_part_that_exists_and_no_other(dataset: IndexedDataset) 
             dataset.get(0, offset, length)
 
 
-def test_documents_are_runs_of_sequences(dataset: IndexedDataset) -> None:
+def test_documents_are_runs_of_sequences(dataset):
     assert [dataset.document(number).tolist() for number in range(4)] == [[1, 2, 3], [], [4, 5, 6, 7, 8, 9], [10]]
     assert dataset.document(-2).tolist() == [4, 5, 6, 7, 8, 9]
     assert list(dataset.document_sequences(np.int64(2))) == [1, 2]
@@ -90,7 +84,7 @@ def test_documents_are_runs_of_sequences(dataset: IndexedDataset) -> None:
 
 
 @pytest.mark.parametrize("index", [4, -5, 1 << 70])
-def test_index_out_of_range_is_named(dataset: IndexedDataset, index: int) -> None:
+def test_index_out_of_range_is_named(dataset, index):
     for read in (dataset.__getitem__, dataset.get, dataset.document_of):
         with pytest.raises(IndexError, match=f"d: expected a sequence below 4, got {index}"):
             read(index)
@@ -102,18 +96,18 @@ def test_index_out_of_range_is_named(dataset: IndexedDataset, index: int) -> Non
 
 
 @pytest.mark.parametrize("index", ["0", 1.0, None, (0, 1)], ids=repr)
-def test_index_of_another_type_is_refused(dataset: IndexedDataset, index: Any) -> None:
+def test_index_of_another_type_is_refused(dataset, index):
     with pytest.raises(TypeError, match=f"expected an integer or a slice as index, got {type(index).__name__}"):
         dataset[index]
 
 
 @pytest.mark.parametrize("indices", [[[0]], [0.5], 0], ids=repr)
-def test_take_refuses_what_is_no_list_of_integers(dataset: IndexedDataset, indices: Any) -> None:
+def test_take_refuses_what_is_no_list_of_integers(dataset, indices):
     with pytest.raises(TypeError, match="expected sequence numbers in one dimension"):
         dataset.take(indices)
 
 
-def test_modes_stand_beside_the_sequences(tmp_path: Path) -> None:
+def test_modes_stand_beside_the_sequences(tmp_path):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 2]))
     assert dataset.sequence_modes is not None
     assert dataset.sequence_modes.tolist() == [0, 1, 0, 2]
@@ -123,7 +117,7 @@ def test_modes_stand_beside_the_sequences(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("documents", [[], [[], []], [[[]], [[], []]]], ids=["none", "empty", "of-empty-sequences"])
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
-def test_bin_of_no_bytes_opens(tmp_path: Path, documents: Any, check: bool) -> None:
+def test_bin_of_no_bytes_opens(tmp_path, documents, check):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", documents), check=check)
     assert (dataset.num_tokens, dataset.num_documents) == (0, len(documents))
     assert [sequence.tolist() for sequence in dataset[:]] == [[] for document in documents for _ in document]
@@ -134,7 +128,7 @@ def test_bin_of_no_bytes_opens(tmp_path: Path, documents: Any, check: bool) -> N
 
 
 @pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
-def test_golden_dataset_reads_the_same_every_way(prefix: Path) -> None:
+def test_golden_dataset_reads_the_same_every_way(prefix):
     dataset = IndexedDataset(prefix)
     tokens = np.fromfile(f"{prefix}.bin", dataset.dtype)
     assert np.array_equal(np.concatenate([np.empty(0, dataset.dtype), *dataset]), tokens)
@@ -146,7 +140,7 @@ def test_golden_dataset_reads_the_same_every_way(prefix: Path) -> None:
     assert np.array_equal(np.diff(offsets), dataset.sequence_lengths[order])
 
 
-def test_missing_or_foreign_files_are_named(tmp_path: Path, prefix: str) -> None:
+def test_missing_or_foreign_files_are_named(tmp_path, prefix):
     with pytest.raises(FormatError, match=r"gone\.idx: cannot be read"):
         IndexedDataset(tmp_path / "gone")
     (tmp_path / "d.bin").write_bytes(b"\0" * 19)
@@ -160,7 +154,7 @@ def test_missing_or_foreign_files_are_named(tmp_path: Path, prefix: str) -> None
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path: Path, data: st.DataObject) -> None:
+def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path, data):
     if not (tmp_path / "sound.idx").exists():
         write_dataset(tmp_path / "sound", DOCUMENTS)
         (tmp_path / "sound.bin").rename(tmp_path / "d.bin")
@@ -169,7 +163,7 @@ def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path: Path
         damaged[data.draw(st.integers(34, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / "d.idx").write_bytes(damaged)
     index = data.draw(st.integers(0, 3))
-    ways: list[Any] = [
+    ways = [
         lambda dataset: [dataset[index]],
         lambda dataset: [dataset.get(index, data.draw(st.integers(0, 2)))],
         lambda dataset: dataset[index:],
@@ -184,7 +178,7 @@ def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path: Path
         pass
 
 
-def damaged_dataset(tmp_path: Path, *, pointer: int, length: int) -> IndexedDataset:
+def damaged_dataset(tmp_path, *, pointer, length):
     """Four sequences, the second of which lies about where it is; its ends are sound."""
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)
     content = bytearray((tmp_path / "d.idx").read_bytes())
@@ -198,9 +192,9 @@ def damaged_dataset(tmp_path: Path, *, pointer: int, length: int) -> IndexedData
     ("pointer", "length"),
     [(6, 8), (6, 1 << 30), (6, -1), (-2, 1), (-2, 0), (1 << 62, 1), ((1 << 63) - 2, 4), (-(1 << 63), 1)],
 )
-def test_sequence_outside_the_bin_is_a_format_error(tmp_path: Path, pointer: int, length: int) -> None:
+def test_sequence_outside_the_bin_is_a_format_error(tmp_path, pointer, length):
     dataset = damaged_dataset(tmp_path, pointer=pointer, length=length)
-    reads: list[Any] = [
+    reads = [
         lambda: dataset[1],
         lambda: dataset[-3],
         lambda: dataset[1:2],
@@ -215,13 +209,13 @@ def test_sequence_outside_the_bin_is_a_format_error(tmp_path: Path, pointer: int
     assert dataset[0].tolist() == [1, 2, 3]
 
 
-def test_close_lets_go_but_not_of_what_was_handed_out(prefix: str) -> None:
+def test_close_lets_go_but_not_of_what_was_handed_out(prefix):
     with IndexedDataset(prefix) as dataset:
         kept = dataset[1]
         assert not dataset.closed
     assert dataset.closed
     assert kept.tolist() == [4, 5, 6, 7]
-    reads: list[Any] = [
+    reads = [
         lambda: dataset[0],
         lambda: dataset[0:1],
         lambda: dataset.get(0),
@@ -234,14 +228,14 @@ def test_close_lets_go_but_not_of_what_was_handed_out(prefix: str) -> None:
             read()
 
 
-def read_all(dataset: IndexedDataset) -> list[list[int]]:
+def read_all(dataset):
     return [sequence.tolist() for sequence in dataset]
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.usefixtures("prefix")
-def test_worker_processes_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_worker_processes_read_the_same(tmp_path, monkeypatch, method):
     monkeypatch.chdir(tmp_path)
     dataset = IndexedDataset("d")
     # The worker runs in another folder, where this relative path leads nowhere.
@@ -249,14 +243,14 @@ def test_worker_processes_read_the_same(tmp_path: Path, monkeypatch: pytest.Monk
         assert pool.apply_async(read_all, (dataset,)).get(60) == SEQUENCES
 
 
-def test_pickle_holds_a_path_and_no_tokens(tmp_path: Path) -> None:
+def test_pickle_holds_a_path_and_no_tokens(tmp_path):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", [[list(range(5000))]]))
     pickled = pickle.dumps(dataset)
     assert len(pickled) < 500
     assert np.array_equal(pickle.loads(pickled)[0], dataset[0])  # noqa: S301
 
 
-def test_package_offers_its_classes_when_asked() -> None:
+def test_package_offers_its_classes_when_asked():
     assert set(dsindex.datasets.__all__) >= {"IndexedDataset", "GPTDataset", "BlendedDataset"}
     for name in dsindex.datasets.__all__:
         assert getattr(dsindex.datasets, name).__name__ == name

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -23,16 +20,13 @@ from dsindex.instruction.encoder import InstructionEncoder
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import SPEC_RECORD, SPEC_YAML, conversation
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 PATTERNS = [".conversations", ".role", ".instruction"]
 RECORDS = [SPEC_RECORD, conversation("Привет", "日本🎉 \n", role="r", instruction="i"), {"id": 3}]
 
 
 @pytest.fixture
-def jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def jsonl(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "chat.jsonl"
     path.write_text("".join(json.dumps(record, ensure_ascii=bool(i % 2)) + "\n" for i, record in enumerate(RECORDS)))
@@ -40,7 +34,7 @@ def jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_dataset_and_collator_give_what_the_encoder_gives(jsonl: Path, kind: str) -> None:
+def test_dataset_and_collator_give_what_the_encoder_gives(jsonl, kind):
     config, tokenizer = parse_config(SPEC_YAML), train(kind)
     dataset = InstructionDataset(jsonl, tokenizer=tokenizer, jq_patterns=PATTERNS, special_tokens=SPECIAL)
     collator, encoder = InstructionCollator(config, tokenizer), InstructionEncoder(config, tokenizer)
@@ -51,7 +45,7 @@ def test_dataset_and_collator_give_what_the_encoder_gives(jsonl: Path, kind: str
         assert (tokens.tolist(), mask.tolist()) == (encoded.tokens.tolist(), encoded.mask.tolist())
 
 
-def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl: Path) -> None:
+def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl):
     tokenizer = train("bytes")
     dataset = InstructionDataset(jsonl, tokenizer=tokenizer, jq_patterns=PATTERNS, special_tokens=SPECIAL)
     sample = dataset[-2]
@@ -70,14 +64,14 @@ def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl: Path)
         dataset[3]
 
 
-def test_special_tokens_may_be_a_list(jsonl: Path) -> None:
+def test_special_tokens_may_be_a_list(jsonl):
     tokens = list(SPECIAL.values())
     dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=tokens)
     assert dataset[0]["special_tokens"] == {"<s>": 0, "</s>": 1}
 
 
-def test_dataset_checks_its_tokens_patterns_and_fields(jsonl: Path) -> None:
-    def open_with(patterns: Any, special: dict[str, str]) -> InstructionDataset:
+def test_dataset_checks_its_tokens_patterns_and_fields(jsonl):
+    def open_with(patterns, special):
         return InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=patterns, special_tokens=special)
 
     with pytest.raises(TokenizerError, match="exactly one id"):
@@ -90,7 +84,7 @@ def test_dataset_checks_its_tokens_patterns_and_fields(jsonl: Path) -> None:
         InstructionDataset("nosuch.jsonl", tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens={})
 
 
-def write_mmididx(prefix: str, sequences: list[NDArray[Any]], code: int) -> None:
+def write_mmididx(prefix, sequences, code):
     """Write the format from its description, without the code under test."""
     lengths = np.array([len(sequence) for sequence in sequences], dtype="<i4")
     size = {1: 1, 4: 4, 8: 2}[code]
@@ -103,7 +97,7 @@ def write_mmididx(prefix: str, sequences: list[NDArray[Any]], code: int) -> None
     Path(f"{prefix}.idx").write_bytes(header + counts + lengths.tobytes() + pointers.tobytes() + boundaries.tobytes())
 
 
-def write_dataset(folder: Path, lengths: list[int]) -> tuple[str, list[NDArray[Any]], list[NDArray[Any]]]:
+def write_dataset(folder, lengths):
     rng = np.random.default_rng(len(lengths))
     texts = [rng.integers(10, 60_000, length) for length in lengths]
     masks = [rng.integers(0, 2, length) for length in lengths]
@@ -113,7 +107,7 @@ def write_dataset(folder: Path, lengths: list[int]) -> tuple[str, list[NDArray[A
     return prefix, texts, masks
 
 
-def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path: Path) -> None:
+def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path):
     prefix, texts, masks = write_dataset(tmp_path, [5, 3, 8, 1, 7, 2, 4])
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
     seen = []
@@ -137,7 +131,7 @@ def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path: Pa
         dataset[4]
 
 
-def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path: Path) -> None:
+def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path):
     prefix, texts, _ = write_dataset(tmp_path, [5, 3])
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=3, packed=False)
     tokenizer = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
@@ -147,12 +141,12 @@ def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path: 
     assert "<th>conversations</th><td>2</td>" in dataset._repr_html_()
 
 
-def test_table_of_records_has_their_fields(jsonl: Path) -> None:
+def test_table_of_records_has_their_fields(jsonl):
     dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=SPECIAL)
     assert "<th>records</th><td>3</td>" in dataset._repr_html_()
 
 
-def test_packed_dataset_reads_the_plan_that_is_there(tmp_path: Path) -> None:
+def test_packed_dataset_reads_the_plan_that_is_there(tmp_path):
     prefix, _, _ = write_dataset(tmp_path, [4, 4, 4, 4])
     write_mmididx(packing_prefix(prefix, 8), [np.array([0, 3]), np.array([2]), np.array([1])], 4)
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
@@ -162,7 +156,7 @@ def test_packed_dataset_reads_the_plan_that_is_there(tmp_path: Path) -> None:
     assert made.conversations.tolist() == lay_out_blocks([4] * 4, sequence_length=9).conversations.tolist()
 
 
-def test_unpacked_dataset_has_one_conversation_per_block(tmp_path: Path) -> None:
+def test_unpacked_dataset_has_one_conversation_per_block(tmp_path):
     prefix, texts, _ = write_dataset(tmp_path, [5, 3])
     dataset = PackedInstructionDataset(prefix, sequence_length=6, pad_id=1, packed=False)
     assert dataset[1].tokens.tolist() == [*texts[1].tolist(), 1, 1, 1]
@@ -181,21 +175,21 @@ def test_unpacked_dataset_has_one_conversation_per_block(tmp_path: Path) -> None
         pytest.param([[0, -1], [2]], 4, id="negative"),
     ],
 )
-def test_plan_of_other_data_is_refused(tmp_path: Path, blocks: list[list[int]], code: int) -> None:
+def test_plan_of_other_data_is_refused(tmp_path, blocks, code):
     prefix, _, _ = write_dataset(tmp_path, [2, 2, 2])
     write_mmididx(packing_prefix(prefix, 8), [np.array(block) for block in blocks], code)
     with pytest.raises(FormatError, match="expected each of 3 sequences once"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
 
 
-def test_plan_with_blocks_that_are_too_full_is_refused(tmp_path: Path) -> None:
+def test_plan_with_blocks_that_are_too_full_is_refused(tmp_path):
     prefix, _, _ = write_dataset(tmp_path, [5, 5])
     write_mmididx(packing_prefix(prefix, 8), [np.array([0, 1])], 4)
     with pytest.raises(FormatError, match="expected blocks of at most 8 tokens, got one of 10"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
 
 
-def test_masks_of_other_data_are_refused(tmp_path: Path) -> None:
+def test_masks_of_other_data_are_refused(tmp_path):
     prefix, texts, masks = write_dataset(tmp_path, [5, 3])
     write_mmididx(f"{prefix}_loss_mask", masks[::-1], 1)
     with pytest.raises(FormatError, match=r"expected the lengths of .*chat_text_document\.idx \(2 sequences\)"):

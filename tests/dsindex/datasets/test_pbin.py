@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import pickle
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,15 +16,12 @@ from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.golden import MODALITIES
 from tests.support.pbin_files import VERSION_NAMES, write_pbin
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CASES = json.loads((MODALITIES / "cases.json").read_text())
 DOCUMENTS = [[1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16, 17, 18]]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_continuous_gives_what_modalities_gives(name: str) -> None:
+def test_continuous_gives_what_modalities_gives(name):
     case = CASES[name]
     dataset = PackedMemMapDatasetContinuous(MODALITIES / "nonempty.pbin", case["block_size"], case["reuse_last_target"])
     assert len(dataset) == case["len"]
@@ -40,7 +34,7 @@ def test_continuous_gives_what_modalities_gives(name: str) -> None:
 @pytest.mark.parametrize(
     ("reuse", "expected"), [(True, [[1, 2, 3], [3, 4, 5], [5, 6, 7]]), (False, [[1, 2, 3], [4, 5, 6]])]
 )
-def test_continuous_reads_every_era(tmp_path: Path, version: str, reuse: bool, expected: list[list[int]]) -> None:
+def test_continuous_reads_every_era(tmp_path, version, reuse, expected):
     path = write_pbin(tmp_path / "x.pbin", [[1, 2, 3, 4], [5, 6], [7, 8]], version=version)
     dataset = PackedMemMapDatasetContinuous(path, 3, reuse_last_target=reuse)
     assert [block.tolist() for block in dataset] == expected
@@ -50,7 +44,7 @@ def test_continuous_reads_every_era(tmp_path: Path, version: str, reuse: bool, e
 
 
 @pytest.mark.parametrize(("token_bytes", "dtype"), [(1, "uint8"), (2, "int32"), (4, "int64")])
-def test_blocks_have_the_types_that_modalities_gives_to_torch(tmp_path: Path, token_bytes: int, dtype: str) -> None:
+def test_blocks_have_the_types_that_modalities_gives_to_torch(tmp_path, token_bytes, dtype):
     largest = 256**token_bytes - 1
     path = write_pbin(tmp_path / "x.pbin", [[0, largest]], token_bytes=token_bytes)
     for block in (PackedMemMapDatasetContinuous(path, 2)[0], PackedMemMapDatasetMegatron(path, 2)[0]):
@@ -60,9 +54,7 @@ def test_blocks_have_the_types_that_modalities_gives_to_torch(tmp_path: Path, to
 
 
 @pytest.mark.parametrize("kind", [PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron])
-def test_both_kinds_refuse_what_cannot_be(
-    tmp_path: Path, kind: type[PackedMemMapDatasetContinuous | PackedMemMapDatasetMegatron]
-) -> None:
+def test_both_kinds_refuse_what_cannot_be(tmp_path, kind):
     path = write_pbin(tmp_path / "x.pbin", DOCUMENTS)
     for block_size in (1, 0, -3):
         with pytest.raises(ValueError, match=f"block_size of at least 2, an input and a target, got {block_size}"):
@@ -80,9 +72,7 @@ def test_both_kinds_refuse_what_cannot_be(
 
 
 @pytest.mark.parametrize("kind", [PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron])
-def test_both_kinds_pickle_as_their_arguments(
-    tmp_path: Path, kind: type[PackedMemMapDatasetContinuous | PackedMemMapDatasetMegatron]
-) -> None:
+def test_both_kinds_pickle_as_their_arguments(tmp_path, kind):
     dataset = kind(write_pbin(tmp_path / "x.pbin", DOCUMENTS * 500, version="2024-04"), 4)
     pickled = pickle.dumps(dataset)
     assert len(pickled) < 1000
@@ -90,13 +80,13 @@ def test_both_kinds_pickle_as_their_arguments(
     assert np.array_equal(again[:], dataset[:])
 
 
-def test_pickled_continuous_keeps_its_overlap(tmp_path: Path) -> None:
+def test_pickled_continuous_keeps_its_overlap(tmp_path):
     dataset = PackedMemMapDatasetContinuous(write_pbin(tmp_path / "x.pbin", DOCUMENTS), 4, reuse_last_target=False)
     assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset) == 4  # noqa: S301 - ours
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_megatron_blocks_follow_the_rule(tmp_path: Path, version: str) -> None:
+def test_megatron_blocks_follow_the_rule(tmp_path, version):
     """The worked example of the docstring."""
     dataset = PackedMemMapDatasetMegatron(write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version), 5)
     expected = [[1, 2, 3, 4, 5], [4, 5, 6, 7, 8], [8, 9, 10, 11, 12], [10, 11, 12, 13, 14]]
@@ -104,7 +94,7 @@ def test_megatron_blocks_follow_the_rule(tmp_path: Path, version: str) -> None:
     assert [block.tolist() for block in dataset[1:3]] == expected[1:3]
 
 
-def rule_step_by_step(lengths: list[int], block_size: int) -> list[int]:
+def rule_step_by_step(lengths, block_size):
     begins = [sum(lengths[:number]) for number in range(len(lengths))]
     blocks, begin = [], 0
     while begin + block_size <= sum(lengths):
@@ -120,6 +110,6 @@ def rule_step_by_step(lengths: list[int], block_size: int) -> list[int]:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 12)), st.integers(2, 9))
-def test_document_blocks_are_those_of_the_rule_step_by_step(lengths: list[int], block_size: int) -> None:
+def test_document_blocks_are_those_of_the_rule_step_by_step(lengths, block_size):
     planned = plan_document_blocks(np.array(lengths, np.int64), block_size)
     assert planned.tolist() == rule_step_by_step(lengths, block_size)

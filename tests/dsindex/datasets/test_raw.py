@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
 import pickle
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,31 +9,28 @@ import pytest
 from dsindex.datasets.raw import MemMapDataset, RawLines
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.text.tokenizer import Tokenizer, load_tokenizer, shared_tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 
 TOKENIZERS = Path(__file__).parents[2] / "golden" / "tokenizers"
 TEXTS = ["The mill stood by the river.", "", "Où est l'été?", "水車は回る"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return load_tokenizer(str(min(path.parent for path in TOKENIZERS.glob("*/tokenizer.json"))))
 
 
-def write_lines(path: Path, records: Sequence[object]) -> str:
+def write_lines(path, records):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
 
 
-def ids(tokenizer: Tokenizer, text: str, **options: bool) -> list[int]:
+def ids(tokenizer, text, **options):
     return shared_tokenizer(tokenizer).encode(text, **options).ids
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_dataset_tokenizes_what_is_asked_for(tmp_path: Path, tokenizer: Tokenizer, special: bool) -> None:
+def test_dataset_tokenizes_what_is_asked_for(tmp_path, tokenizer, special):
     path = write_lines(tmp_path / "x.jsonl", [{"text": text} for text in TEXTS])
     dataset = MemMapDataset(path, tokenizer=tokenizer, add_special_tokens=special)
     expected = [ids(tokenizer, text, add_special_tokens=special) for text in TEXTS]
@@ -49,7 +43,7 @@ def test_dataset_tokenizes_what_is_asked_for(tmp_path: Path, tokenizer: Tokenize
         dataset[4]
 
 
-def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokenizer):
     path = write_lines(tmp_path / "x.jsonl", [{"meta": {"body": [text]}} for text in TEXTS])
     dataset = MemMapDataset(path, tokenizer=tokenizer, index_path=tmp_path / "own.idx", jq_pattern=".meta.body[0]")
     assert (tmp_path / "own.idx").exists()
@@ -57,16 +51,16 @@ def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path: Path, t
     assert [dataset.text(number) for number in range(4)] == TEXTS
 
 
-def test_dataset_pickles(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_dataset_pickles(tmp_path, tokenizer):
     path = write_lines(tmp_path / "x.jsonl", [{"text": text} for text in TEXTS])
     dataset = MemMapDataset(path, tokenizer=tokenizer)
     again = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - ours
     assert [tokens.tolist() for tokens in again[:]] == [tokens.tolist() for tokens in dataset[:]]
 
 
-def test_several_may_build_the_index_at_once(tmp_path: Path) -> None:
+def test_several_may_build_the_index_at_once(tmp_path):
     path = write_lines(tmp_path / "x.jsonl", [{"text": str(number)} for number in range(2000)])
-    lengths: list[int] = []
+    lengths = []
     threads = [threading.Thread(target=lambda: lengths.append(len(RawLines(path)))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -86,7 +80,7 @@ def test_several_may_build_the_index_at_once(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_line_without_a_text_is_named(tmp_path: Path, tokenizer: Tokenizer, line: bytes, message: str) -> None:
+def test_a_line_without_a_text_is_named(tmp_path, tokenizer, line, message):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "x"}\n' + line + b"\n")
     dataset = MemMapDataset(path, tokenizer=tokenizer)
@@ -95,12 +89,12 @@ def test_a_line_without_a_text_is_named(tmp_path: Path, tokenizer: Tokenizer, li
     assert dataset.text(0) == "x"
 
 
-def test_an_unknown_jq_program_is_misuse(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_an_unknown_jq_program_is_misuse(tmp_path, tokenizer):
     with pytest.raises(ValueError, match="jq"):
         MemMapDataset(write_lines(tmp_path / "x.jsonl", [{}]), tokenizer=tokenizer, jq_pattern=".[")
 
 
-def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_lines_are_those_of_the_file(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"\xef\xbb\xbf{}\r\n  [1]\nNaN")
     lines = RawLines(path)
@@ -110,7 +104,7 @@ def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
         lines[3]
 
 
-def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_changed_is_noticed(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n[1]\n")
     lines = RawLines(path)
@@ -122,9 +116,7 @@ def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [0, 350, 699])
-def test_a_large_file_that_changed_is_noticed_by_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
-) -> None:
+def test_a_large_file_that_changed_is_noticed_by_samples(tmp_path, monkeypatch, changed):
     for module in ("raw", "line_index"):
         monkeypatch.setattr(f"dsindex.datasets.{module}.WHOLE_BYTES", 1)
     path = tmp_path / "x.jsonl"
@@ -137,7 +129,7 @@ def test_a_large_file_that_changed_is_noticed_by_samples(
         RawLines(path)
 
 
-def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_foreign_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         RawLines(tmp_path / "none.jsonl")
     (tmp_path / "x.jsonl").write_bytes(b"{}\n")
@@ -146,7 +138,7 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
         RawLines(tmp_path / "x.jsonl")
 
 
-def test_a_faulty_line_stops_the_lazy_index(tmp_path: Path) -> None:
+def test_a_faulty_line_stops_the_lazy_index(tmp_path):
     (tmp_path / "x.jsonl").write_bytes(b"{}\n{\n")
     with pytest.raises(BadRecordError, match=r"x\.jsonl, line 2: expected JSON"):
         RawLines(tmp_path / "x.jsonl")

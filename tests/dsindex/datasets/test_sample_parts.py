@@ -1,7 +1,5 @@
 """The parts of a sample are found without its tokens: the same ones, and refused where the tokens are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +11,11 @@ from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 
 
-def outcome(samples: GPTDataset, number: int, *, by_parts: bool) -> list[int] | str:
+def outcome(samples, number, *, by_parts):
     """The tokens of a sample, or why there are none."""
     try:
         if not by_parts:
-            tokens: list[int] = samples.tokens(number).tolist()
+            tokens = samples.tokens(number).tolist()
             return [token for token in tokens if token >= 0]
         parts = samples.parts(number)
         read = [samples.dataset.get(part.sequence, part.offset, part.num_tokens) for part in parts]
@@ -28,7 +26,7 @@ def outcome(samples: GPTDataset, number: int, *, by_parts: bool) -> list[int] | 
 
 @pytest.mark.parametrize("extra", [True, False])
 @pytest.mark.parametrize("seed", range(8))
-def test_parts_are_refused_where_tokens_are(tmp_path: Path, seed: int, extra: bool) -> None:
+def test_parts_are_refused_where_tokens_are(tmp_path, seed, extra):
     """Any numbers may stand in a damaged index."""
     rng = np.random.default_rng(seed)
     documents = [[rng.integers(0, 99, length).tolist()] for length in rng.choice([0, 1, 2, 5], 12)]
@@ -48,7 +46,7 @@ def test_parts_are_refused_where_tokens_are(tmp_path: Path, seed: int, extra: bo
     assert found
 
 
-def test_pages_beside_scattered_reads_are_left_on_the_disk(tmp_path: Path) -> None:
+def test_pages_beside_scattered_reads_are_left_on_the_disk(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]]])
     np.save(tmp_path / "x.npy", np.arange(9))
     dataset, array = IndexedDataset(prefix), np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -1,9 +1,5 @@
 """Files of exports: rows, masks and counts of sequences at the edges."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,17 +10,12 @@ from dsindex.errors import FormatError
 from dsindex.jobs.exports import bridge, hugging_face
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dsindex.datasets.exports import Counts
-
 MASKS = [[1, 1, 0], [1], [1, 1], [0, 0, 0, 1]]
 """Trainable first tokens, and a sequence of one token, which has no target."""
 FACTS = (("dsindex.export", "hf"),)
 
 
-def split(folder: Path, masks: list[list[int]], *, dtype: Any = np.uint16) -> ExportedSequences:
+def split(folder, masks, *, dtype=np.uint16):
     """Sequences 100, 101, … of the lengths of the masks."""
     first = iter(range(100, 10_000))
     write_dataset(folder / "chat_text_document", [[[next(first) for _ in mask]] for mask in masks], dtype=dtype)
@@ -33,12 +24,12 @@ def split(folder: Path, masks: list[list[int]], *, dtype: Any = np.uint16) -> Ex
     return ExportedSequences(name="train", source=source, num_sequences=len(masks))
 
 
-def counts_of(counts: Counts) -> tuple[int, ...]:
+def counts_of(counts):
     return counts.rows, counts.sequences, counts.tokens, counts.trainable, counts.targets
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
-def test_rows_with_labels(tmp_path: Path, dtype: Any) -> None:
+def test_rows_with_labels(tmp_path, dtype):
     own = split(tmp_path, MASKS, dtype=dtype)
     [task] = hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=FACTS)
     written = hugging_face.write_hugging_face_file(task)
@@ -54,7 +45,7 @@ def test_rows_with_labels(tmp_path: Path, dtype: Any) -> None:
     assert facts == {"export": "hf", "rows": "4", "sequences": "4", "tokens": "10", "trainable": "6", "targets": "3"}
 
 
-def test_packs_predict_no_first_token(tmp_path: Path) -> None:
+def test_packs_predict_no_first_token(tmp_path):
     own = split(tmp_path, MASKS)
     packs = bridge.pack_sequences(own.source, 4)
     [task] = bridge.plan_bridge_files([own], [packs], sequence_length=4, folder=str(tmp_path), facts=())
@@ -78,7 +69,7 @@ def test_packs_predict_no_first_token(tmp_path: Path) -> None:
     assert sum(sum(row["loss_mask"]) for row in rows) == written.counts.targets
 
 
-def test_row_groups_of_packs_have_500_rows(tmp_path: Path) -> None:
+def test_row_groups_of_packs_have_500_rows(tmp_path):
     own = split(tmp_path, [[0, 1]] * 1200)
     packs = bridge.pack_sequences(own.source, 1)
     [task] = bridge.plan_bridge_files([own], [packs], sequence_length=1, folder=str(tmp_path), facts=())
@@ -88,11 +79,11 @@ def test_row_groups_of_packs_have_500_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["hf", "hf-disk", "bridge"])
-def test_a_split_without_conversations_is_a_file_without_rows(tmp_path: Path, form: str) -> None:
+def test_a_split_without_conversations_is_a_file_without_rows(tmp_path, form):
     own = split(tmp_path, [])
     if form == "bridge":
         packs = bridge.pack_sequences(own.source, 8)
-        tasks: list[Any] = bridge.plan_bridge_files([own], [packs], sequence_length=8, folder=str(tmp_path), facts=())
+        tasks = bridge.plan_bridge_files([own], [packs], sequence_length=8, folder=str(tmp_path), facts=())
         assert bridge.encode_metadata([packs]) == b"[]"
         written = bridge.write_bridge_file(tasks[0])
     else:
@@ -104,7 +95,7 @@ def test_a_split_without_conversations_is_a_file_without_rows(tmp_path: Path, fo
     assert (len(tasks), table.num_rows, counts_of(written.counts)) == (1, 0, (0, 0, 0, 0, 0))
 
 
-def test_masks_of_another_dataset_are_refused(tmp_path: Path) -> None:
+def test_masks_of_another_dataset_are_refused(tmp_path):
     own = split(tmp_path, MASKS)
     write_dataset(tmp_path / "chat_loss_mask", [[mask] for mask in reversed(MASKS)], dtype=np.uint8)
     [task] = hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
@@ -113,7 +104,7 @@ def test_masks_of_another_dataset_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.parquet"))
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_named(tmp_path):
     path = tmp_path / "x.parquet"
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(FormatError, match=r"x\.parquet: cannot be read as a Parquet file"):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -87,7 +85,7 @@ LINES = [
 ]
 
 
-def slow(line: bytes) -> bool:
+def slow(line):
     try:
         json.loads(line)
     except Exception:  # noqa: BLE001 - as Modalities does
@@ -95,7 +93,7 @@ def slow(line: bytes) -> bool:
     return True
 
 
-def faulty(lines: list[bytes], *, compiled: bool) -> list[int]:
+def faulty(lines, *, compiled):
     data = bytearray(b"\n".join(lines))
     ends = np.cumsum([len(line) + 1 for line in lines]) - 1
     starts = ends - [len(line) for line in lines]
@@ -103,7 +101,7 @@ def faulty(lines: list[bytes], *, compiled: bool) -> list[int]:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_find_faulty_lines_judges_as_json_loads_does(compiled: bool) -> None:
+def test_find_faulty_lines_judges_as_json_loads_does(compiled):
     expected = [number for number, line in enumerate(LINES) if not slow(line)]
     assert len(expected) > 40
     assert faulty(LINES, compiled=compiled) == expected
@@ -121,7 +119,7 @@ VALUES = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(VALUES, st.booleans(), st.integers(0, 10**6), st.binary(max_size=2).filter(lambda data: b"\n" not in data))
 @example({"a": [1]}, True, 3, b"")
-def test_find_faulty_lines_judges_mutated_lines(value: object, ascii_only: bool, place: int, change: bytes) -> None:
+def test_find_faulty_lines_judges_mutated_lines(value, ascii_only, place, change):
     line = bytearray(json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
     assert faulty([bytes(line)], compiled=True) == []
     line[place % len(line) : place % len(line) + 1] = change

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import os
 import struct
 import tracemalloc
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,27 +24,21 @@ from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, dataset_name
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
 DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9]], [[10]]]
 LENGTHS, BOUNDARIES = [3, 4, 2, 1], [0, 1, 1, 3, 4]
 
 
 def index_bytes(
     *,
-    lengths: list[int] = LENGTHS,
-    pointers: list[int] | None = None,
-    boundaries: list[int] = BOUNDARIES,
-    modes: list[int] | None = None,
-    code: int = 8,
-    magic: bytes = b"MMIDIDX\0\0",
-    version: int = 1,
-    counts: tuple[int, int] | None = None,
-) -> bytes:
+    lengths=LENGTHS,
+    pointers=None,
+    boundaries=BOUNDARIES,
+    modes=None,
+    code=8,
+    magic=b"MMIDIDX\0\0",
+    version=1,
+    counts=None,
+):
     """The format spelled out, independently of the code under test."""
     item = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}.get(code, 1)
     if pointers is None:
@@ -69,7 +60,7 @@ def index_bytes(
 
 @pytest.mark.parametrize("code", TOKEN_DTYPES, ids=lambda code: TOKEN_DTYPES[code].name)
 @pytest.mark.parametrize("modes", [None, [0, 1, 0, -3]], ids=["plain", "modes"])
-def test_writer_gives_the_bytes_of_the_format(tmp_path: Path, code: int, modes: list[int] | None) -> None:
+def test_writer_gives_the_bytes_of_the_format(tmp_path, code, modes):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS, dtype=TOKEN_DTYPES[code], modes=modes)
     assert (tmp_path / "d.idx").read_bytes() == index_bytes(code=code, modes=modes)
     index = read_index(f"{prefix}.idx")
@@ -83,7 +74,7 @@ def test_writer_gives_the_bytes_of_the_format(tmp_path: Path, code: int, modes: 
 
 
 @pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
-def test_golden_index_is_rewritten_byte_for_byte(tmp_path: Path, prefix: Path) -> None:
+def test_golden_index_is_rewritten_byte_for_byte(tmp_path, prefix):
     index = read_index(f"{prefix}.idx")
     check_index(f"{prefix}.idx", index, bin_size_bytes=prefix.with_suffix(".bin").stat().st_size)
     builder = IndexBuilder(index.dtype, folder=str(tmp_path), modes=index.sequence_modes is not None)
@@ -102,7 +93,7 @@ def test_golden_index_is_rewritten_byte_for_byte(tmp_path: Path, prefix: Path) -
     assert (tmp_path / "again.idx").read_bytes() == prefix.with_suffix(".idx").read_bytes()
 
 
-def test_index_of_nothing_is_a_header_and_one_boundary(tmp_path: Path) -> None:
+def test_index_of_nothing_is_a_header_and_one_boundary(tmp_path):
     write_dataset(tmp_path / "d", [])
     assert (tmp_path / "d.idx").read_bytes() == index_bytes(lengths=[], boundaries=[0])
     check_index("d.idx", read_index(str(tmp_path / "d.idx")), bin_size_bytes=0)
@@ -122,7 +113,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("data", "message"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
-def test_read_header_refuses_what_is_no_index(tmp_path: Path, data: bytes, message: str) -> None:
+def test_read_header_refuses_what_is_no_index(tmp_path, data, message):
     path = tmp_path / "d.idx"
     path.write_bytes(data)
     with pytest.raises(FormatError, match=message.replace("**", r"\*\*")) as caught:
@@ -130,7 +121,7 @@ def test_read_header_refuses_what_is_no_index(tmp_path: Path, data: bytes, messa
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_read_index_says_which_file_is_missing(tmp_path: Path) -> None:
+def test_read_index_says_which_file_is_missing(tmp_path):
     with pytest.raises(FormatError, match=r"gone\.idx: cannot be read \(No such file or directory\)"):
         read_index(str(tmp_path / "gone.idx"))
 
@@ -150,7 +141,7 @@ WRONG_INDICES = [
 @pytest.mark.parametrize(
     ("changes", "at_the_ends", "message"), [case[1:] for case in WRONG_INDICES], ids=[case[0] for case in WRONG_INDICES]
 )
-def test_check_names_the_wrong_entry(tmp_path: Path, changes: dict[str, Any], at_the_ends: bool, message: str) -> None:
+def test_check_names_the_wrong_entry(tmp_path, changes, at_the_ends, message):
     path = tmp_path / "d.idx"
     path.write_bytes(index_bytes(**changes))
     with pytest.raises(FormatError, match=message):
@@ -160,7 +151,7 @@ def test_check_names_the_wrong_entry(tmp_path: Path, changes: dict[str, Any], at
             check_ends(str(path), read_index(str(path)), bin_size_bytes=20)
 
 
-def test_check_finds_a_fault_beyond_the_first_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_a_fault_beyond_the_first_chunk(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.formats.mmididx.CHUNK_ITEMS", 2)
     path = tmp_path / "d.idx"
     path.write_bytes(index_bytes())
@@ -175,7 +166,7 @@ def test_check_finds_a_fault_beyond_the_first_chunk(tmp_path: Path, monkeypatch:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path, data):
     sound = bytearray(index_bytes(modes=data.draw(st.sampled_from([None, [0, 1, 2, 3]]))))
     size = data.draw(st.integers(0, len(sound) + 8))
     damaged = (sound + bytes(8))[:size]
@@ -198,10 +189,10 @@ def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path: Path, data: 
     assert peak < 1 << 20
 
 
-def test_crash_in_the_middle_leaves_no_index(tmp_path: Path) -> None:
+def test_crash_in_the_middle_leaves_no_index(tmp_path):
     header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
 
-    def crashing() -> Iterator[NDArray[np.int64]]:
+    def crashing():
         yield np.array([0, 1], np.int64)
         raise RuntimeError("killed")
 
@@ -210,7 +201,7 @@ def test_crash_in_the_middle_leaves_no_index(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path: Path) -> None:
+def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path):
     header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
     with (
         pytest.raises(ValueError, match="expected sections of 102 bytes as in the header, got 90"),
@@ -236,7 +227,7 @@ WRONG_DOCUMENTS = [
 @pytest.mark.parametrize(
     ("arguments", "error", "message"), [case[1:] for case in WRONG_DOCUMENTS], ids=[case[0] for case in WRONG_DOCUMENTS]
 )
-def test_builder_refuses(tmp_path: Path, arguments: Any, error: type[Exception], message: str) -> None:
+def test_builder_refuses(tmp_path, arguments, error, message):
     lengths, documents, modes = arguments
     builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
     with pytest.raises(error, match=message):
@@ -246,7 +237,7 @@ def test_builder_refuses(tmp_path: Path, arguments: Any, error: type[Exception],
     builder.close()
 
 
-def test_pointers_pass_2_gib_and_2_to_the_31_tokens(tmp_path: Path) -> None:
+def test_pointers_pass_2_gib_and_2_to_the_31_tokens(tmp_path):
     builder = IndexBuilder(np.dtype("<i4"), folder=str(tmp_path))
     longest = (1 << 31) - 1
     builder.add_documents(np.array([longest, longest, 5], np.int32), np.array([1, 1, 1]))
@@ -259,8 +250,8 @@ def test_pointers_pass_2_gib_and_2_to_the_31_tokens(tmp_path: Path) -> None:
     check_index("d.idx", index, bin_size_bytes=8 * longest + 20)
 
 
-def test_writer_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
-    def peak_of(batches: int) -> int:
+def test_writer_memory_does_not_grow_with_documents(tmp_path):
+    def peak_of(batches):
         lengths, documents = np.full(1 << 16, 7, np.int32), np.ones(1 << 16, np.int64)
         tracemalloc.start()
         builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
@@ -280,7 +271,7 @@ def test_writer_memory_does_not_grow_with_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_closing_forgets_what_a_full_disk_did_not_take(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_closing_forgets_what_a_full_disk_did_not_take(monkeypatch, tmp_path):
     monkeypatch.setattr(index_builder, "_spool", lambda _: os.fdopen(os.open("/dev/full", os.O_RDWR), "w+b"))
     builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
     builder.add_documents(np.ones(1, np.int32), np.ones(1, np.int64))  # stays in the buffer

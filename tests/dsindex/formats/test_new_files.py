@@ -1,34 +1,27 @@
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dsindex.errors import FormatError, OutputError
 from dsindex.formats.new_files import NewFiles
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-
-def write(folder: Path, *, or_same: bool = False, content: bytes = b"new") -> None:
+def write(folder, *, or_same=False, content=b"new"):
     with NewFiles([str(folder / name) for name in ("a", "b")], or_same=or_same) as files:
         for new in files:
             new.file.write(content)
 
 
-def there(folder: Path) -> dict[str, bytes]:
+def there(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def refusing(function: Callable[..., Any], code: int, *, at: int = 0) -> Callable[..., Any]:
+def refusing(function, code, *, at=0):
     """The function that fails at its call number `at` and later."""
     count = 0
 
-    def refused(*arguments: Any, **options: Any) -> Any:
+    def refused(*arguments, **options):
         nonlocal count
         count += 1
         if count > at:
@@ -38,7 +31,7 @@ def refusing(function: Callable[..., Any], code: int, *, at: int = 0) -> Callabl
     return refused
 
 
-def test_files_appear_together_under_their_own_names(tmp_path: Path) -> None:
+def test_files_appear_together_under_their_own_names(tmp_path):
     with NewFiles([str(tmp_path / name) for name in ("a", "b")]) as files:
         for new in files:
             new.file.write(b"new")
@@ -48,7 +41,7 @@ def test_files_appear_together_under_their_own_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seam", ["fsync", "link"])
 @pytest.mark.parametrize("at", [0, 1])
-def test_error_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str, at: int) -> None:
+def test_error_leaves_nothing(tmp_path, monkeypatch, seam, at):
     monkeypatch.setattr(f"dsindex.formats.new_files.os.{seam}", refusing(getattr(os, seam), errno.ENOSPC, at=at))
     name = "ab"[at]
     with pytest.raises(
@@ -60,7 +53,7 @@ def test_error_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     write(tmp_path)
 
 
-def test_error_of_the_block_leaves_nothing(tmp_path: Path) -> None:
+def test_error_of_the_block_leaves_nothing(tmp_path):
     paths = [str(tmp_path / "a")]
     with pytest.raises(FormatError, match="damaged"), NewFiles(paths):
         raise FormatError("damaged")
@@ -73,7 +66,7 @@ def test_error_of_the_block_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", ["a", "b"])
-def test_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, taken: str) -> None:
+def test_name_that_is_taken_meanwhile_is_left_alone(tmp_path, taken):
     paths = [str(tmp_path / name) for name in ("a", "b")]
     with pytest.raises(OutputError, match=f"/{taken}: expected a file that does not exist yet"), NewFiles(paths):
         (tmp_path / taken).write_bytes(b"mine")
@@ -81,7 +74,7 @@ def test_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path, taken: str) 
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
-def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_file_system_without_hard_links(tmp_path, monkeypatch, code):
     monkeypatch.setattr("dsindex.formats.new_files.os.link", refusing(os.link, code))
     write(tmp_path)
     assert there(tmp_path) == {"a": b"new", "b": b"new"}
@@ -93,7 +86,7 @@ def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "dangling link", "pipe"])
-def test_name_that_is_taken_is_refused(tmp_path: Path, kind: str) -> None:
+def test_name_that_is_taken_is_refused(tmp_path, kind):
     path = tmp_path / "b"
     {
         "file": lambda: path.write_bytes(b"mine"),
@@ -108,7 +101,7 @@ def test_name_that_is_taken_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_name_of_an_input_is_called_that(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+def test_name_of_an_input_is_called_that(tmp_path, link):
     """Nobody is told to remove his input."""
     source = tmp_path / "source"
     source.write_bytes(b"mine")
@@ -118,7 +111,7 @@ def test_name_of_an_input_is_called_that(tmp_path: Path, link: Callable[[Path, P
     assert there(tmp_path) == {"a": b"mine", "source": b"mine"}
 
 
-def test_same_bytes_may_be_there(tmp_path: Path) -> None:
+def test_same_bytes_may_be_there(tmp_path):
     (tmp_path / "a").write_bytes(b"new")
     before = (tmp_path / "a").stat().st_ino
     write(tmp_path, or_same=True)
@@ -130,6 +123,6 @@ def test_same_bytes_may_be_there(tmp_path: Path) -> None:
     assert there(tmp_path) == {"a": b"new", "b": b"new"}
 
 
-def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(OutputError, match="nowhere/a: cannot be written"):
         write(tmp_path / "nowhere")

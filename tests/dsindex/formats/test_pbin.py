@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import contextlib
 import pickle
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +26,7 @@ from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalit
 SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]
 
 
-def documents_of(path: str, **options: Any) -> list[list[int]]:
+def documents_of(path, **options):
     header = read_pbin_header(path, **options)
     lengths = np.concatenate([np.empty(0, np.int64), *read_document_lengths(path, header)])
     tokens = open_tokens(path, header)
@@ -40,9 +37,7 @@ def documents_of(path: str, **options: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
 @pytest.mark.parametrize("documents", [DOCUMENTS, [[]], [[5]], [[], [1]], [[4, 1], [2]]], ids=str)
-def test_the_era_is_told_from_the_file(
-    tmp_path: Path, version: str, token_bytes: int, documents: list[list[int]]
-) -> None:
+def test_the_era_is_told_from_the_file(tmp_path, version, token_bytes, documents):
     path = write_pbin(tmp_path / "x.pbin", documents, version=version, token_bytes=token_bytes)
     header = read_pbin_header(path)
     assert (header.version.name, header.token_bytes) == (version, token_bytes)
@@ -50,7 +45,7 @@ def test_the_era_is_told_from_the_file(
     assert documents_of(path, version=PBIN_VERSIONS[version]) == documents
 
 
-def test_files_without_documents_are_current_where_eras_do_not_differ(tmp_path: Path) -> None:
+def test_files_without_documents_are_current_where_eras_do_not_differ(tmp_path):
     told = {
         version: read_pbin_header(write_pbin(tmp_path / version, [], version=version)).version.name
         for version in VERSION_NAMES
@@ -60,7 +55,7 @@ def test_files_without_documents_are_current_where_eras_do_not_differ(tmp_path: 
 
 
 @pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
-def test_writer_gives_the_documented_bytes(version: str, token_bytes: int) -> None:
+def test_writer_gives_the_documented_bytes(version, token_bytes):
     lengths = np.array([len(document) for document in DOCUMENTS])
     header = PbinHeader(
         version=PBIN_VERSIONS[version], token_bytes=token_bytes, data_bytes=int(lengths.sum()) * token_bytes
@@ -74,7 +69,7 @@ def test_writer_gives_the_documented_bytes(version: str, token_bytes: int) -> No
     assert b"".join(parts) == pbin_bytes(DOCUMENTS, version=version, token_bytes=token_bytes)
 
 
-def test_writer_refuses_documents_that_are_not_the_tokens() -> None:
+def test_writer_refuses_documents_that_are_not_the_tokens():
     index = PbinIndexWriter(
         bytearray().extend, PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=2, data_bytes=10)
     )
@@ -83,7 +78,7 @@ def test_writer_refuses_documents_that_are_not_the_tokens() -> None:
         index.close()
 
 
-def test_header_refuses_sizes_that_an_era_lacks() -> None:
+def test_header_refuses_sizes_that_an_era_lacks():
     with pytest.raises(LimitError, match=r"tokens of 4 bytes for a \.pbin of version spec, got 2"):
         PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
     with pytest.raises(LimitError, match="1, 2 or 4 bytes"):
@@ -91,12 +86,12 @@ def test_header_refuses_sizes_that_an_era_lacks() -> None:
 
 
 @pytest.mark.parametrize("vocabulary_size", [0, 1, 2**32 + 1])
-def test_token_size_refuses_what_no_token_holds(vocabulary_size: int) -> None:
+def test_token_size_refuses_what_no_token_holds(vocabulary_size):
     with pytest.raises(ValueError, match="expected a vocabulary of"):
         token_bytes_for_vocabulary(vocabulary_size)
 
 
-def test_golden_file_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_golden_file_comes_back_byte_for_byte(tmp_path):
     golden = str(MODALITIES / "nonempty.pbin")
     assert read_pbin_header(golden).version.name == "current"
     join_pbin_files([golden], str(tmp_path / "x.pbin"))
@@ -104,7 +99,7 @@ def test_golden_file_comes_back_byte_for_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_another_era_than_the_named_one_is_refused(tmp_path: Path, version: str) -> None:
+def test_another_era_than_the_named_one_is_refused(tmp_path, version):
     path = write_pbin(tmp_path / "x.pbin", DOCUMENTS, version=version)
     for other in set(VERSION_NAMES) - {version}:
         with pytest.raises(FormatError, match=f"of version {other}, got version {version}; leave out --pbin-era"):
@@ -112,7 +107,7 @@ def test_another_era_than_the_named_one_is_refused(tmp_path: Path, version: str)
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_a_cut_file_is_refused_everywhere(tmp_path: Path, version: str) -> None:
+def test_a_cut_file_is_refused_everywhere(tmp_path, version):
     data = pbin_bytes(DOCUMENTS, version=version)
     path = tmp_path / "x.pbin"
     for end in range(len(data)):
@@ -131,23 +126,21 @@ def test_a_cut_file_is_refused_everywhere(tmp_path: Path, version: str) -> None:
         ([(7, 8)], "got one that fits none"),
     ],
 )
-def test_an_index_that_is_not_the_tokens_is_refused(tmp_path: Path, index: list[tuple[int, int]], message: str) -> None:
+def test_an_index_that_is_not_the_tokens_is_refused(tmp_path, index, message):
     path = tmp_path / "x.pbin"
     path.write_bytes(pbin_bytes([[1, 2]], version="current")[:20] + pickle.dumps(index, protocol=4))
     with pytest.raises(FormatError, match=message):
         documents_of(str(path))
 
 
-def test_a_missing_file_is_refused() -> None:
+def test_a_missing_file_is_refused():
     with pytest.raises(FormatError, match="nowhere: cannot be read"):
         read_pbin_header("nowhere")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_damaged_files_give_format_errors_or_whole_documents(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_damaged_files_give_format_errors_or_whole_documents(tmp_path_factory, data):
     content = bytearray(pbin_bytes(DOCUMENTS, version=data.draw(st.sampled_from(VERSION_NAMES))))
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(content) - 1))
@@ -168,14 +161,14 @@ def test_damaged_files_give_format_errors_or_whole_documents(
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
-def test_merge_gives_the_file_of_all_documents(tmp_path: Path, version: str) -> None:
+def test_merge_gives_the_file_of_all_documents(tmp_path, version):
     parts = [DOCUMENTS, [], [[7, 8]], [[]]]
     paths = [write_pbin(tmp_path / f"{n}", part, version=VERSION_NAMES[n]) for n, part in enumerate(parts)]
     join_pbin_files(paths, str(tmp_path / "merged"), version=PBIN_VERSIONS[version])
     assert (tmp_path / "merged").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version=version)
 
 
-def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path: Path) -> None:
+def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
     two = write_pbin(tmp_path / "two", [[1]], token_bytes=2)
     four = write_pbin(tmp_path / "four", [[1]], token_bytes=4)
     with pytest.raises(FormatError, match=r"expected tokens of 2 bytes as in .*two, got 4"):
@@ -187,7 +180,7 @@ def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path: Path) 
     assert {file.name for file in tmp_path.iterdir()} == {"two", "four"}
 
 
-def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path: Path) -> None:
+def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path):
     good = write_pbin(tmp_path / "good", [[1]])
     bad = tmp_path / "bad"
     bad.write_bytes(pbin_bytes([[1, 2]], version="current")[:20] + pickle.dumps([(0, 4)], protocol=4))
@@ -199,7 +192,7 @@ def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "parts", [[[[1, 2, 3, 4]], [[5], [6]]], [[[1] * 20, *DOCUMENTS], [[]], [], [[7] * 9, [8]]]], ids=str
 )
-def test_repair_mends_what_modalities_joined(tmp_path: Path, parts: list[list[list[int]]]) -> None:
+def test_repair_mends_what_modalities_joined(tmp_path, parts):
     joined = tmp_path / "joined.pbin"
     joined.write_bytes(joined_by_modalities([pbin_bytes(part, version="current") for part in parts]))
     with pytest.raises(FormatError, match="repair it with `dsindex repair`"):
@@ -208,7 +201,7 @@ def test_repair_mends_what_modalities_joined(tmp_path: Path, parts: list[list[li
     assert (tmp_path / "mended.pbin").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version="current")
 
 
-def test_repair_does_nothing_to_a_whole_file(tmp_path: Path) -> None:
+def test_repair_does_nothing_to_a_whole_file(tmp_path):
     assert repair_joined(write_pbin(tmp_path / "x", DOCUMENTS), str(tmp_path / "y")) == 0
     assert not (tmp_path / "y").exists()
 
@@ -216,7 +209,7 @@ def test_repair_does_nothing_to_a_whole_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "index", [[(0, 4), (5, 12)], [(0, 4), (16, 12)], [(0, 4), (4, 4)], [(0, 3), (3, 13)], [(0, 16), (4, 4)]], ids=str
 )
-def test_repair_refuses_what_is_not_certain(tmp_path: Path, index: list[tuple[int, int]]) -> None:
+def test_repair_refuses_what_is_not_certain(tmp_path, index):
     path = tmp_path / "x.pbin"
     path.write_bytes(pbin_bytes([[1, 2, 3, 4]], version="current")[:28] + pickle.dumps(index, protocol=4))
     with pytest.raises(FormatError, match="pack the data again"):

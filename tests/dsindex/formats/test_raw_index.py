@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import json
 import os
 import pickle
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +11,8 @@ from dsindex.formats import raw_index
 from dsindex.formats.raw_index import create_raw_index, read_raw_index, run_in_threads
 from tests.support.golden import MODALITIES
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def reference(data: bytes) -> list[tuple[int, int]]:
+def reference(data):
     """What Modalities writes with faulty entries dropped."""
     pairs, offset = [], 0
     lines = data.split(b"\n")
@@ -32,7 +26,7 @@ def reference(data: bytes) -> list[tuple[int, int]]:
     return pairs
 
 
-def index_of(tmp_path: Path, data: bytes, *, range_bytes: int = 1 << 20, drop: bool = False) -> bytes:
+def index_of(tmp_path, data, *, range_bytes=1 << 20, drop=False):
     path = tmp_path / "lines.jsonl"
     path.write_bytes(data)
     (tmp_path / "lines.idx").unlink(missing_ok=True)
@@ -41,7 +35,7 @@ def index_of(tmp_path: Path, data: bytes, *, range_bytes: int = 1 << 20, drop: b
 
 
 @pytest.mark.parametrize("range_bytes", [1000, 65537, 1 << 20])
-def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path: Path, range_bytes: int) -> None:
+def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path, range_bytes):
     target = tmp_path / "x.idx"
     account = create_raw_index(str(MODALITIES / "nonempty.jsonl"), str(target), range_bytes=range_bytes)
     assert target.read_bytes() == (MODALITIES / "nonempty.idx").read_bytes()
@@ -61,7 +55,7 @@ def test_create_raw_index_gives_the_bytes_of_modalities(tmp_path: Path, range_by
     ],
     ids=repr,
 )
-def test_create_raw_index_does_not_depend_on_ranges(tmp_path: Path, data: bytes, range_bytes: int) -> None:
+def test_create_raw_index_does_not_depend_on_ranges(tmp_path, data, range_bytes):
     assert index_of(tmp_path, data, range_bytes=range_bytes) == pickle.dumps(reference(data), protocol=4)
 
 
@@ -71,17 +65,13 @@ def test_create_raw_index_does_not_depend_on_ranges(tmp_path: Path, data: bytes,
     st.booleans(),
     st.integers(1, 9),
 )
-def test_create_raw_index_drops_what_modalities_drops(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], newline: bool, range_bytes: int
-) -> None:
+def test_create_raw_index_drops_what_modalities_drops(tmp_path_factory, lines, newline, range_bytes):
     data = b"\n".join(lines) + (b"\n" if newline and lines else b"")
     index = index_of(tmp_path_factory.getbasetemp(), data, range_bytes=range_bytes, drop=True)
     assert index == pickle.dumps(reference(data), protocol=4)
 
 
-def test_large_files_are_checked_by_the_scanner_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_checked_by_the_scanner_with_the_same_result(tmp_path, monkeypatch):
     data = b'{"a": [1, "\\u00e9"]}\n{"a": }\n{"b": NaN}\n\n{"c": "\xff"}\n{"d": "\xc3\xa9"}' * 50
     expected = index_of(tmp_path, data, drop=True)
     monkeypatch.setattr(raw_index, "COMPILED_FROM_BYTES", 1)
@@ -98,15 +88,13 @@ def test_large_files_are_checked_by_the_scanner_with_the_same_result(
         (b"\n", "lines.jsonl, line 1: expected JSON, got a blank line"),
     ],
 )
-def test_the_first_faulty_line_is_an_error_and_nothing_is_left(
-    tmp_path: Path, data: bytes, message: str, range_bytes: int
-) -> None:
+def test_the_first_faulty_line_is_an_error_and_nothing_is_left(tmp_path, data, message, range_bytes):
     with pytest.raises(BadRecordError, match=message):
         index_of(tmp_path, data, range_bytes=range_bytes)
     assert [file.name for file in tmp_path.iterdir()] == ["lines.jsonl"]
 
 
-def test_dropped_lines_are_counted_and_named(tmp_path: Path) -> None:
+def test_dropped_lines_are_counted_and_named(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n" + b"{\n" * 30 + b"{}\n")
     account = create_raw_index(str(path), drop_faulty_entries=True, range_bytes=10)
@@ -114,13 +102,13 @@ def test_dropped_lines_are_counted_and_named(tmp_path: Path) -> None:
     assert account.dropped == tuple((2 + line, 3 + 2 * line) for line in range(10))
 
 
-def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_unless_lines_may_be_dropped(tmp_path):
     with pytest.raises(InputError, match="at least one line, got an empty file"):
         index_of(tmp_path, b"")
     assert index_of(tmp_path, b"", drop=True) == pickle.dumps([], protocol=4)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         create_raw_index(str(tmp_path / "none.jsonl"))
 
@@ -134,7 +122,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     ],
     ids=["MMIDIDX", "empty", "another raw index"],
 )
-def test_file_that_is_there_is_never_replaced(tmp_path: Path, content: bytes, said: str) -> None:
+def test_file_that_is_there_is_never_replaced(tmp_path, content, said):
     source, target = tmp_path / "lines.jsonl", tmp_path / "lines.idx"
     source.write_bytes(b"{}\n")
     target.write_bytes(content)
@@ -144,7 +132,7 @@ def test_file_that_is_there_is_never_replaced(tmp_path: Path, content: bytes, sa
     assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
 
 
-def test_same_index_again_is_left_as_it_is(tmp_path: Path) -> None:
+def test_same_index_again_is_left_as_it_is(tmp_path):
     (tmp_path / "lines.jsonl").write_bytes(b"{}\n")
     first = create_raw_index(str(tmp_path / "lines.jsonl"))
     before = (tmp_path / "lines.idx").stat()
@@ -154,7 +142,7 @@ def test_same_index_again_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lines.jsonl", "./lines.jsonl", "link", "hard"])
-def test_file_itself_is_no_place_for_its_index(tmp_path: Path, name: str) -> None:
+def test_file_itself_is_no_place_for_its_index(tmp_path, name):
     source = tmp_path / "lines.jsonl"
     source.write_bytes(b"{}\n")
     (tmp_path / "link").symlink_to("lines.jsonl")
@@ -166,7 +154,7 @@ def test_file_itself_is_no_place_for_its_index(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link"])
-def test_what_is_no_file_is_no_place_for_an_index(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_is_no_place_for_an_index(tmp_path, kind):
     source, target = tmp_path / "lines.jsonl", tmp_path / "lines.idx"
     source.write_bytes(b"{}\n")
     if kind == "pipe":
@@ -181,26 +169,26 @@ def test_what_is_no_file_is_no_place_for_an_index(tmp_path: Path, kind: str) -> 
     assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
 
 
-def test_pipe_cannot_be_indexed(tmp_path: Path) -> None:
+def test_pipe_cannot_be_indexed(tmp_path):
     os.mkfifo(tmp_path / "lines.jsonl")
     with pytest.raises(InputError, match="a pipe in place of a file"):
         create_raw_index(str(tmp_path / "lines.jsonl"), drop_faulty_entries=True)
 
 
-def test_read_raw_index_gives_what_was_written(tmp_path: Path) -> None:
+def test_read_raw_index_gives_what_was_written(tmp_path):
     index_of(tmp_path, b"{}\n[1]\n")
     assert read_raw_index(str(tmp_path / "lines.idx"), size_bytes=7).tolist() == [[0, 2], [3, 3]]
 
 
 @pytest.mark.parametrize("pair", [(0, 8), (8, 0), (7, 1), (2**62, 2**63 - 1), (1, 2**63 - 1)])
-def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path: Path, pair: tuple[int, int]) -> None:
+def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path, pair):
     path = tmp_path / "x.idx"
     path.write_bytes(pickle.dumps([(0, 7), pair], protocol=4))
     with pytest.raises(FormatError, match="expected lines within the file's 7 bytes, got entry 1 at byte"):
         read_raw_index(str(path), size_bytes=7)
 
 
-def test_run_in_threads_keeps_order_and_raises_the_first_error() -> None:
+def test_run_in_threads_keeps_order_and_raises_the_first_error():
     assert list(run_in_threads(lambda number: number * 2, range(50), workers=4)) == [2 * n for n in range(50)]
     results = run_in_threads(lambda number: 10 // (3 - number), range(9), workers=2)
     assert [next(results) for _ in range(3)] == [3, 5, 10]

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import os
 import pickle
 import resource
 import time
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,17 +13,13 @@ from dsindex.errors import FormatError
 from dsindex.formats import safe_pickle
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 EDGES = [0, 1, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**39 - 1, 2**39, 2**47, 2**55, 2**62, 2**63 - 1]
 ENDING = 0x9486
 """Spelled 86 94: what also ends a tuple."""
 
 
-def written(pairs: np.ndarray, *, step: int | None = None) -> bytes:
-    parts: list[bytes] = []
+def written(pairs, *, step=None):
+    parts = []
     writer = PairListWriter(lambda data: parts.append(bytes(data)))
     for begin in range(0, len(pairs), step or max(1, len(pairs))):
         writer.add(pairs[begin : begin + (step or len(pairs))])
@@ -34,17 +27,17 @@ def written(pairs: np.ndarray, *, step: int | None = None) -> bytes:
     return b"".join(parts)
 
 
-def read(data: bytes, tmp_path: Path, *, offset: int = 0) -> np.ndarray:
+def read(data, tmp_path, *, offset=0):
     path = tmp_path / "list.pickle"
     path.write_bytes(data)
     return np.concatenate([np.empty((0, 2), np.int64), *read_pairs(str(path), offset=offset)])
 
 
-def pickled(pairs: np.ndarray, protocol: int = 4) -> bytes:
+def pickled(pairs, protocol=4):
     return pickle.dumps([tuple(pair) for pair in pairs.tolist()], protocol=protocol)
 
 
-def make_pairs(count: int, kind: str) -> np.ndarray:
+def make_pairs(count, kind):
     rng = np.random.default_rng(count)
     if kind == "edges":
         return rng.choice(np.array(EDGES), (count, 2))
@@ -57,7 +50,7 @@ def make_pairs(count: int, kind: str) -> np.ndarray:
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("kind", ["edges", "endings", "lines"])
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2000, 31_999, 32_000, 32_001, 70_000])
-def test_writer_gives_the_bytes_of_pickle(tmp_path: Path, count: int, kind: str) -> None:
+def test_writer_gives_the_bytes_of_pickle(tmp_path, count, kind):
     pairs = make_pairs(count, kind)
     expected = pickled(pairs)
     assert written(pairs) == expected
@@ -68,44 +61,42 @@ def test_writer_gives_the_bytes_of_pickle(tmp_path: Path, count: int, kind: str)
 @pytest.mark.exhaustive
 @settings(deadline=None)
 @given(st.lists(st.tuples(*[st.sampled_from(EDGES) | st.integers(0, 2**63 - 1)] * 2)), st.integers(1, 5))
-def test_writer_gives_the_bytes_of_pickle_for_any_list(pairs: list[tuple[int, int]], step: int) -> None:
+def test_writer_gives_the_bytes_of_pickle_for_any_list(pairs, step):
     array = np.array(pairs, np.int64).reshape(-1, 2)
     assert written(array, step=step) == pickled(array)
 
 
-def test_writer_refuses_negative_numbers() -> None:
+def test_writer_refuses_negative_numbers():
     with pytest.raises(ValueError, match="at least 0, got -1"):
         written(np.array([[0, -1]]))
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("count", [0, 1, 2, 1001])
-def test_reader_reads_every_binary_protocol(tmp_path: Path, protocol: int, count: int) -> None:
+def test_reader_reads_every_binary_protocol(tmp_path, protocol, count):
     pairs = make_pairs(count, "edges")
     assert np.array_equal(read(b"before" + pickled(pairs, protocol), tmp_path, offset=6), pairs)
 
 
 @pytest.mark.parametrize("read_bytes", [30, 1000, 1 << 20])
-def test_reader_gives_the_same_wherever_reads_are_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
-) -> None:
+def test_reader_gives_the_same_wherever_reads_are_cut(tmp_path, monkeypatch, read_bytes):
     monkeypatch.setattr(safe_pickle, "READ_BYTES", read_bytes)
     for kind in ("edges", "endings"):
         pairs = make_pairs(3000, kind)
         assert np.array_equal(read(pickled(pairs), tmp_path), pairs)
 
 
-def test_reader_takes_a_pair_that_stands_twice(tmp_path: Path) -> None:
+def test_reader_takes_a_pair_that_stands_twice(tmp_path):
     """One object twice is a reference into the memo, which only the unpickler follows; what came before counts once."""
-    pairs: list[Any] = [(number, 7) for number in range(50_000)]
+    pairs = [(number, 7) for number in range(50_000)]
     assert read(pickle.dumps([*pairs, pairs[3]], protocol=4), tmp_path).tolist() == [*map(list, pairs), [3, 7]]
 
 
 class Malicious:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.system, ("echo this must never run > malicious",)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "Malicious()"  # in the names of tests, which are the same in every process
 
 
@@ -134,9 +125,7 @@ Point = namedtuple("Point", "x y")
     ids=str,
 )
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_reader_refuses_all_else_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object, message: str, protocol: int
-) -> None:
+def test_reader_refuses_all_else_before_anything_runs(tmp_path, monkeypatch, value, message, protocol):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FormatError, match=message):
         read(pickle.dumps(value, protocol=protocol), tmp_path)
@@ -163,20 +152,20 @@ def test_reader_refuses_all_else_before_anything_runs(
     ],
     ids=repr,
 )
-def test_reader_refuses_damage(tmp_path: Path, data: bytes) -> None:
+def test_reader_refuses_damage(tmp_path, data):
     with pytest.raises(FormatError, match=r"list\.pickle: expected a pickled list of \(offset, length\)"):
         read(data, tmp_path)
 
 
 @pytest.mark.exhaustive
-def test_reader_refuses_a_cut_file_everywhere(tmp_path: Path) -> None:
+def test_reader_refuses_a_cut_file_everywhere(tmp_path):
     data = pickled(make_pairs(40, "edges"))
     for end in range(len(data)):
         with pytest.raises(FormatError):
             read(data[:end], tmp_path)
 
 
-def test_reader_refuses_a_missing_file() -> None:
+def test_reader_refuses_a_missing_file():
     with pytest.raises(FormatError, match="nowhere: cannot be read"):
         list(read_pairs("nowhere"))
 
@@ -184,9 +173,7 @@ def test_reader_refuses_a_missing_file() -> None:
 @pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_reader_gives_what_pickle_gives_or_refuses(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_reader_gives_what_pickle_gives_or_refuses(tmp_path_factory, data):
     """Whatever is changed: what is read is what Python unpickles, and a FormatError is the only error."""
     protocol = data.draw(st.sampled_from([2, 4]))
     pickle_bytes = bytearray(pickled(make_pairs(data.draw(st.sampled_from([1, 3, 40, 1003])), "lines"), protocol))
@@ -208,7 +195,7 @@ def test_reader_gives_what_pickle_gives_or_refuses(
 @given(st.binary(max_size=60))
 @example(b"]\x94(K\x01K\x02\x86\x94e.")
 @example(b"]\x94(h\x00e.")
-def test_reader_gives_pairs_or_format_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_reader_gives_pairs_or_format_error(tmp_path_factory, data):
     try:
         pairs = read(b"\x80\x04" + data, tmp_path_factory.getbasetemp())
     except FormatError:
@@ -227,7 +214,7 @@ def test_reader_gives_pairs_or_format_error(tmp_path_factory: pytest.TempPathFac
     ],
     ids=["nested lists", "nested tuples", "marks", "a place far off in the memo", "a place off in the memo"],
 )
-def test_reader_refuses_bombs_at_once(tmp_path: Path, data: bytes) -> None:
+def test_reader_refuses_bombs_at_once(tmp_path, data):
     """Opcode by opcode, nested lists of 6 MB took 26 s; the place in the memo is 64 GiB of memory."""
     begin, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(FormatError, match="it was not unpickled"):

@@ -1,7 +1,5 @@
 """Guarded processes: whatever a record does ends its process only, and the record is known."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,32 +17,27 @@ from dsindex.text.guarded_process import GuardedWork, LimitReachedError
 from tests.support.golden import ROOT
 from tests.support.processes import PATIENCE_SECONDS, is_running, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-
 SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
 
 
-def guarded(limits: Limits = SMALL, **definition: str) -> GuardedWork:
+def guarded(limits=SMALL, **definition):
     return GuardedWork("tests.dsindex.guarded.work", definition, subject="the work", limits=limits)
 
 
-def until_stopped(work: GuardedWork, records: Sequence[bytes]) -> tuple[list[Any], str]:
+def until_stopped(work, records):
     """The answers before the limit, and what is said of it."""
-    answers: list[Any] = []
+    answers = []
     with pytest.raises(LimitReachedError) as caught:
         answers.extend(work.run(records))
     return answers, str(caught.value)
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid):
     with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[11]) / os.sysconf("SC_CLK_TCK")
 
 
-def test_records_are_answered_in_order_by_one_process() -> None:
+def test_records_are_answered_in_order_by_one_process():
     work = guarded()
     assert list(work.run([b"echo a", b"surrogate", "echo é\u2028".encode(), b"echo "])) == [
         "a",
@@ -66,7 +58,7 @@ def test_records_are_answered_in_order_by_one_process() -> None:
         pytest.param(b"nest", "the work crashed on this record (SIGSEGV: data nested too deep", id="crash"),
     ],
 )
-def test_record_past_a_limit_is_known_and_the_next_ones_are_answered(record: bytes, message: str) -> None:
+def test_record_past_a_limit_is_known_and_the_next_ones_are_answered(record, message):
     work = guarded()
     answers, said = until_stopped(work, [b"echo 1", b"echo 2", record, b"echo 3"])
     assert answers == ["1", "2"]
@@ -75,17 +67,17 @@ def test_record_past_a_limit_is_known_and_the_next_ones_are_answered(record: byt
 
 
 @pytest.mark.parametrize("record", ["hang", "take 900", "nest"])
-def test_preparing_has_the_same_limits(record: str) -> None:
+def test_preparing_has_the_same_limits(record):
     with pytest.raises(LimitReachedError, match=r"^the work .* while it was compiled"):
         guarded(prepare=record)
 
 
-def test_memory_full_of_other_records_is_not_held_against_one() -> None:
+def test_memory_full_of_other_records_is_not_held_against_one():
     work = guarded()
     assert list(work.run([b"keep 80", b"keep 80", b"keep 80", b"keep 80"])) == [1, 2, 1, 2]
 
 
-def test_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
+def test_process_that_was_killed_is_replaced(tmp_path):
     work = guarded()
     record = f"die-once {tmp_path}/died".encode()
     assert list(work.run([b"echo 1", record, b"echo 2"])) == ["1", "survived", "2"]
@@ -93,14 +85,14 @@ def test_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
     assert list(work.run([b"echo 3", b"echo 4"])) == ["3", "4"]
 
 
-def test_large_records_get_more() -> None:
+def test_large_records_get_more():
     work = guarded()
     padding = b" " * (8 << 20)
     assert next(work.run([b"take 300" + padding])) == 300 << 20
     assert "CPU" in until_stopped(work, [b"hang" + b" " * (1 << 18)])[1]
 
 
-def test_answers_of_any_size_come_through_and_do_not_pile_up() -> None:
+def test_answers_of_any_size_come_through_and_do_not_pile_up():
     """Twelve answers of 4 MiB: the child stops after 16 MiB each time and is asked on."""
     work = guarded(limits=Limits(cpu_seconds=20.0))
     size = 4 << 20
@@ -110,16 +102,16 @@ def test_answers_of_any_size_come_through_and_do_not_pile_up() -> None:
     assert list(work.run([b"pid"])) == [work.facts["pid"]]
 
 
-def test_fault_of_the_work_itself_is_no_limit() -> None:
+def test_fault_of_the_work_itself_is_no_limit():
     with pytest.raises(RuntimeError, match="KeyError: 'it'"):
         list(guarded().run([b"echo 1", b"fail it"]))
 
 
-def test_texts_have_the_same_hash_in_every_process() -> None:
+def test_texts_have_the_same_hash_in_every_process():
     assert guarded().facts["hash"] == guarded().facts["hash"]
 
 
-def test_threads_have_processes_of_their_own() -> None:
+def test_threads_have_processes_of_their_own():
     work = guarded(limits=Limits(cpu_seconds=20.0))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda n: list(work.run([b"echo %d" % n] * 50)), range(40)))
@@ -127,14 +119,14 @@ def test_threads_have_processes_of_their_own() -> None:
     assert 1 <= len(work._idle) <= 4
 
 
-def test_pickled_work_starts_its_own_process() -> None:
+def test_pickled_work_starts_its_own_process():
     work = guarded()
     copy = pickle.loads(pickle.dumps(work))  # noqa: S301
     assert copy.facts == work.facts
     assert [*copy.run([b"pid"])] != [*work.run([b"pid"])]
 
 
-def test_processes_end_with_the_work() -> None:
+def test_processes_end_with_the_work():
     work = guarded()
     pid, files = work.facts["pid"], work._idle[0]._files()
     del work
@@ -145,7 +137,7 @@ def test_processes_end_with_the_work() -> None:
             os.fstat(file)
 
 
-def test_forked_process_starts_its_own_and_leaves_the_parents() -> None:
+def test_forked_process_starts_its_own_and_leaves_the_parents():
     work = guarded()
     parents = work.facts["pid"]
     child = os.fork()
@@ -159,11 +151,11 @@ def test_forked_process_starts_its_own_and_leaves_the_parents() -> None:
     assert list(work.run([b"pid"])) == [parents]
 
 
-def test_interrupted_exchange_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_exchange_ends_its_process(monkeypatch):
     """An answer that nobody took must never be taken for that of the next record."""
     work = guarded()
 
-    def interrupt(*_: object) -> bytes:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(process, "_take_frames", interrupt)
@@ -189,7 +181,7 @@ sys.stdin.read()
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("record", ["hang", "echo idle"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_outlives_its_parent(record: str, number: signal.Signals) -> None:
+def test_no_process_outlives_its_parent(record, number):
     command = [sys.executable, "-c", PARENT, record]  # in ROOT: where `tests` is
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0, cwd=ROOT

@@ -1,59 +1,53 @@
 """Work for guarded processes to be tested with: a record names what is done with it."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_kept: list[bytearray] = []
+_kept = []
 
 
-def prepare(definition: dict[str, Any]) -> tuple[dict[str, Any], Callable[[bytes], Any]]:
+def prepare(definition):
     if "prepare" in definition:
         answer(definition["prepare"].encode())
     return {"pid": os.getpid(), "hash": hash("text")}, answer
 
 
-def answer(record: bytes) -> Any:
+def answer(record):
     name, _, argument = record.decode().partition(" ")
     return _WAYS[name](argument)
 
 
-def _hang(_: str) -> int:
-    pair: tuple[Any, ...] = ()
+def _hang(_):
+    pair = ()
     for _level in range(60):
         pair = (pair, pair)
     return hash(pair)  # in C, where no signal handler of Python's ever runs
 
 
-def _nest(_: str) -> int:
-    nested: tuple[Any, ...] = ()
+def _nest(_):
+    nested = ()
     for _level in range(200_000):
         nested = (nested,)
     return hash(nested)  # overflows the C stack
 
 
-def _keep(mebibytes: str) -> int:
+def _keep(mebibytes):
     _kept.append(bytearray(int(mebibytes) << 20))
     return len(_kept)
 
 
-def _die_once(path: str) -> str:
+def _die_once(path):
     if not os.path.exists(path):
         os.close(os.open(path, os.O_CREAT))
         os.kill(os.getpid(), signal.SIGKILL)
     return "survived"
 
 
-def _fail(argument: str) -> None:
+def _fail(argument):
     raise KeyError(argument)
 
 
-_WAYS: dict[str, Callable[[str], Any]] = {
+_WAYS = {
     "echo": lambda argument: argument,
     "pid": lambda _: os.getpid(),
     "hang": _hang,

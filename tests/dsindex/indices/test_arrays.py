@@ -1,9 +1,5 @@
 """Document, sample and shuffle index against slow, obvious references, and one pinned order."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,11 +11,8 @@ from dsindex.index.arrays import build_document_index, build_sample_index, build
 from dsindex.index.epochs import SampleRule, count_epochs
 from dsindex.index.task import build_arrays
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-
-def slow_sample_rows(lengths: list[int], documents: list[int], rule: SampleRule) -> Iterator[list[int]]:
+def slow_sample_rows(lengths, documents, rule):
     """Lay all tokens end to end, each named by its position and offset; take L + x, step back x, and so on."""
     extra = int(rule.extra_token)
     tokens = [(position, offset) for position, d in enumerate(documents) for offset in range(lengths[d])]
@@ -34,7 +27,7 @@ def slow_sample_rows(lengths: list[int], documents: list[int], rule: SampleRule)
         yield [len(documents) - 1, lengths[documents[-1]] - extra]
 
 
-def slow_shuffled(ids: list[int], rng: np.random.RandomState) -> list[int]:
+def slow_shuffled(ids, rng):
     array = np.array(ids, np.int32)
     rng.shuffle(array)
     return array.tolist()
@@ -56,16 +49,8 @@ LENGTHS = st.lists(st.one_of(st.integers(0, 9), st.sampled_from([0, 0, 40, 300])
     block=st.integers(1, 7),
 )
 def test_arrays_equal_the_slow_reference(
-    lengths: list[int],
-    length: int,
-    num_samples: int | None,
-    extra: bool,
-    keep_partial: bool,
-    seed: int,
-    begin: int,
-    threshold: float,
-    block: int,
-) -> None:
+    lengths, length, num_samples, extra, keep_partial, seed, begin, threshold, block
+):
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=keep_partial, threshold=threshold)
     if not sum(lengths):
         num_samples = None
@@ -94,13 +79,13 @@ def test_arrays_equal_the_slow_reference(
     assert [a.dtype for a in ours] == [np.int32, np.int32, np.uint32]
 
 
-def test_spec_example_gives_its_nine_rows() -> None:
+def test_spec_example_gives_its_nine_rows():
     lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
     rows = build_sample_index(lengths, np.arange(6, dtype=np.int32), 8, rule=SampleRule(sequence_length=30))
     assert rows.tolist() == [[0, 0], [1, 10], [1, 40], [2, 20], [2, 50], [3, 20], [4, 20], [4, 50], [4, 80]]
 
 
-def test_pinned_order_of_seed_1234() -> None:
+def test_pinned_order_of_seed_1234():
     """A change here breaks every cache ever built: training jobs would resume on other samples."""
     lengths = np.array([20, 50, 60, 30, 100, 5], np.int32)
     rule = SampleRule(sequence_length=30)
@@ -157,7 +142,7 @@ PINNED_ORDER = [8, 1, 15, 4, 3, 7, 11, 10, 14, 13, 2, 6, 9, 0, 5, 12, 16, 25, 22
     ],
     ids=["boundary-at-begin", "boundary-token-needed-again", "no-extra-token", "empty", "empty-between", "longest"],
 )
-def test_boundaries(lengths: list[int], extra: bool, rows: list[list[int]] | None) -> None:
+def test_boundaries(lengths, extra, rows):
     rule = SampleRule(sequence_length=10 if rows else 2**30, extra_token=extra)
     plan = count_epochs(sum(lengths), None, rule=rule, place="p")
     documents = np.arange(len(lengths), dtype=np.int32)
@@ -167,7 +152,7 @@ def test_boundaries(lengths: list[int], extra: bool, rows: list[list[int]] | Non
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 623, 624, 625, 4096, 4097, 4098, 70_000])
-def test_shuffle_is_numpys_and_so_is_the_state_after(dtype: type, size: int) -> None:
+def test_shuffle_is_numpys_and_so_is_the_state_after(dtype, size):
     ours, numpys = np.random.RandomState(size), np.random.RandomState(size)
     for _ in range(3):
         expected = np.arange(size, dtype=dtype)
@@ -180,12 +165,12 @@ def test_shuffle_is_numpys_and_so_is_the_state_after(dtype: type, size: int) -> 
     assert np.array_equal(state["state"]["key"], theirs["state"]["key"])
 
 
-def test_document_ids_beyond_int32_are_refused_before_anything_is_allocated() -> None:
+def test_document_ids_beyond_int32_are_refused_before_anything_is_allocated():
     with pytest.raises(LimitError, match=r"below 2\*\*31"):
         build_document_index(0, 2**31, 1, rng=np.random.RandomState(1), separate_final_epoch=False)
 
 
-def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch):
     monkeypatch.setattr(sample, "sample_dtype", lambda _: np.dtype("<i8"))
     rows = build_sample_index(
         np.array([25], np.int32), np.zeros(2, np.int32), 4, rule=SampleRule(sequence_length=10), threads=2
@@ -194,7 +179,7 @@ def test_sample_index_is_int64_for_positions_beyond_int32(monkeypatch: pytest.Mo
     assert rows.tolist() == [[0, 0], [0, 10], [0, 20], [1, 5], [1, 15]]
 
 
-def test_shuffle_index_permutes_its_two_parts_by_themselves() -> None:
+def test_shuffle_index_permutes_its_two_parts_by_themselves():
     order = build_shuffle_index(100, borders=[60], rng=np.random.RandomState(5))
     assert sorted(order[:60]) == list(range(60))
     assert sorted(order[60:]) == list(range(60, 100))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -13,7 +11,7 @@ from dsindex.index.blend import MAX_DATASETS, Blend, check_draws, parse_data_pat
 from dsindex.index.epochs import normalise
 
 
-def slow_blend(weights: list[float], size: int, limits: list[int] | None = None) -> list[tuple[int, int]]:
+def slow_blend(weights, size, limits=None):
     taken = [0] * len(weights)
     drawn = []
     for sample in range(size):
@@ -29,7 +27,7 @@ def slow_blend(weights: list[float], size: int, limits: list[int] | None = None)
 
 @settings(max_examples=60, deadline=None)
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), size=st.integers(0, 300))
-def test_weighted_blend_equals_the_slow_reference(weights: list[float], size: int) -> None:
+def test_weighted_blend_equals_the_slow_reference(weights, size):
     shares = normalise(weights)
     datasets, samples = blend_by_weights(shares, size)
     assert list(zip(datasets.tolist(), samples.tolist(), strict=True)) == slow_blend(shares, size)
@@ -38,7 +36,7 @@ def test_weighted_blend_equals_the_slow_reference(weights: list[float], size: in
 
 @settings(max_examples=60, deadline=None)
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9))
-def test_exhaustive_blend_draws_each_sample_once_in_the_slow_references_order(lengths: list[int]) -> None:
+def test_exhaustive_blend_draws_each_sample_once_in_the_slow_references_order(lengths):
     datasets, samples = blend_exhaustively(lengths)
     drawn = list(zip(datasets.tolist(), samples.tolist(), strict=True))
     assert drawn == slow_blend([length / sum(lengths) for length in lengths], sum(lengths), lengths)
@@ -55,7 +53,7 @@ def test_exhaustive_blend_draws_each_sample_once_in_the_slow_references_order(le
         (["0.5", "a", "b"], Blend(prefixes=("0.5", "a", "b"), weights=None)),
     ],
 )
-def test_data_path_is_read_as_megatron_reads_it(words: list[str], blend: Blend) -> None:
+def test_data_path_is_read_as_megatron_reads_it(words, blend):
     assert parse_data_path(words) == blend
 
 
@@ -72,22 +70,22 @@ def test_data_path_is_read_as_megatron_reads_it(words: list[str], blend: Blend) 
     ],
     ids=["none", "mixed", "zero", "negative", "nan", "inf", "too-many"],
 )
-def test_blend_that_megatron_stops_at_is_refused(words: list[str], error: type[Exception], message: str) -> None:
+def test_blend_that_megatron_stops_at_is_refused(words, error, message):
     with pytest.raises(error, match=message):
         parse_data_path(words)
 
 
-def test_most_datasets_that_int16_holds_are_accepted() -> None:
+def test_most_datasets_that_int16_holds_are_accepted():
     assert len(parse_data_path(["p"] * MAX_DATASETS).prefixes) == 32766
 
 
-def test_samples_wanted_are_rounded_up_once_and_once_more_with_the_surplus() -> None:
+def test_samples_wanted_are_rounded_up_once_and_once_more_with_the_surplus():
     assert samples_wanted([1, 2], 100) == [34, 67]
     assert samples_wanted([1, 2], 100, surplus=0.005) == [35, 68]
     assert samples_wanted([1, 2], 0, surplus=0.005) == [0, 0]
 
 
-def test_blend_that_runs_past_a_dataset_is_refused() -> None:
+def test_blend_that_runs_past_a_dataset_is_refused():
     check_draws(Counter({0: 5, 1: 7}), [5, 7], ["a", "b"], place="blend of 2, split train", surplus=0.005)
     message = r"^blend of 2, split train: the blend draws 8 samples from b, which has only 7; raise --mid-level-dataset"
     with pytest.raises(LimitError, match=message):

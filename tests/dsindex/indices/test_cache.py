@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,14 +11,11 @@ from dsindex.index.cache import (
 )
 from tests.support.golden import golden_caches
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 GOLDEN_CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
 
 
 @pytest.mark.parametrize("path", [cache.description_path for cache in GOLDEN_CACHES], ids=lambda path: path.name[:12])
-def test_golden_description_hashes_to_its_own_name(path: Path) -> None:
+def test_golden_description_hashes_to_its_own_name(path):
     identifiers = read_description(str(path))
     assert description_text(identifiers).encode() == path.read_bytes()
     files = cache_files(str(path.parent), identifiers)
@@ -29,7 +23,7 @@ def test_golden_description_hashes_to_its_own_name(path: Path) -> None:
     assert files.exist()
 
 
-def test_description_is_ascii_whatever_the_settings_say() -> None:
+def test_description_is_ascii_whatever_the_settings_say():
     text = description_text({"split": None, "tokenizer": {"path": "größer", "x": 1e-5}})
     lines = [
         "{",
@@ -53,7 +47,7 @@ def test_description_is_ascii_whatever_the_settings_say() -> None:
         (b'{"class": "BlendedDataset", "datasets": [3], "split": "train"}', "another JSON value"),
     ],
 )
-def test_file_that_is_no_description_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_file_that_is_no_description_is_refused(content, message, tmp_path):
     path = tmp_path / "description.txt"
     path.write_bytes(content)
     with pytest.raises(FormatError, match=rf"^{path}: expected the description of a GPTDataset or Blended.*{message}"):
@@ -64,7 +58,7 @@ def test_file_that_is_no_description_is_refused(content: bytes, message: str, tm
     ("setting", "value"),
     [("sequence_length", [1]), ("sequence_length", 0), ("num_samples", True), ("random_seed", None), ("split", {})],
 )
-def test_setting_of_another_type_is_refused_by_name(setting: str, value: object, tmp_path: Path) -> None:
+def test_setting_of_another_type_is_refused_by_name(setting, value, tmp_path):
     described = {"dataset_path": "a", "index_split": "train", "random_seed": 1, "sequence_length": 8, "tokenizer": {}}
     path = tmp_path / "description.txt"
     path.write_text(json.dumps({"class": "GPTDataset", **described, setting: value}))
@@ -72,12 +66,12 @@ def test_setting_of_another_type_is_refused_by_name(setting: str, value: object,
         read_description(str(path))
 
 
-def test_missing_description_is_refused(tmp_path: Path) -> None:
+def test_missing_description_is_refused(tmp_path):
     with pytest.raises(FormatError, match="cannot be read"):
         read_description(str(tmp_path / "none.txt"))
 
 
-def test_unknown_array_is_misuse() -> None:
+def test_unknown_array_is_misuse():
     files = cache_files("cache", {"class": "GPTDataset", "index_split": "train"})
     with pytest.raises(ValueError, match="expected one of document_index, sample_index, shuffle_index, got 'dataset_"):
         files.array("dataset_index")

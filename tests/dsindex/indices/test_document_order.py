@@ -1,7 +1,5 @@
 """Document orders other than Megatron's, against what they promise."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

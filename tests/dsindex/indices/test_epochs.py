@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
@@ -20,7 +18,7 @@ RULE = SampleRule(sequence_length=10)
     [(101, 10, 1), (100, 10, 2), (100, 0, 1), (1, 0, 1), (1, 1, 11), (1000, None, 1)],
     ids=["just-enough", "one-token-short", "nothing-wanted", "one-token", "eleven-times-one-token", "one-epoch"],
 )
-def test_epochs_are_the_least_that_give_the_samples(tokens: int, num_samples: int | None, epochs: int) -> None:
+def test_epochs_are_the_least_that_give_the_samples(tokens, num_samples, epochs):
     assert count_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
 
 
@@ -35,7 +33,7 @@ def test_epochs_are_the_least_that_give_the_samples(tokens: int, num_samples: in
         (99, 0.95, False),
     ],
 )
-def test_final_epoch_is_separate_below_the_threshold(num_samples: int, threshold: float, separate: bool) -> None:
+def test_final_epoch_is_separate_below_the_threshold(num_samples, threshold, separate):
     # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79; 95 % is 94.
     rule = SampleRule(sequence_length=10, threshold=threshold)
     plan = count_epochs(1000, num_samples, rule=rule, place="p")
@@ -44,7 +42,7 @@ def test_final_epoch_is_separate_below_the_threshold(num_samples: int, threshold
     assert plan.num_samples == (99 if num_samples == 99 else 199)
 
 
-def test_part_without_tokens_is_refused_where_megatron_loops_for_ever() -> None:
+def test_part_without_tokens_is_refused_where_megatron_loops_for_ever():
     with pytest.raises(
         LimitError, match=r"^web, split test: 5 samples were requested, but the part has no tokens \(Meg"
     ):
@@ -55,7 +53,7 @@ def test_part_without_tokens_is_refused_where_megatron_loops_for_ever() -> None:
     assert count_epochs(0, None, rule=RULE, place="p").num_samples == 0
 
 
-def test_too_many_epochs_are_refused() -> None:
+def test_too_many_epochs_are_refused():
     with pytest.raises(LimitError, match="take 3000000001 epochs of 10 tokens, more than the 2147483647"):
         count_epochs(10, 3_000_000_000, rule=RULE, place="p")
     with pytest.raises(LimitError, match="at least 0, got -1"):
@@ -63,12 +61,12 @@ def test_too_many_epochs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 0, -5, 2**31 - 1])
-def test_sequence_length_that_overflows_or_asserts_in_megatron_is_refused(length: int) -> None:
+def test_sequence_length_that_overflows_or_asserts_in_megatron_is_refused(length):
     with pytest.raises(LimitError, match=f"sequence length from 2 to 2147483646, got {length}"):
         SampleRule(sequence_length=length)
 
 
-def test_kept_partial_sample_is_counted_in_float32() -> None:
+def test_kept_partial_sample_is_counted_in_float32():
     rule = SampleRule(sequence_length=2, extra_token=False, keep_partial=True)
     assert count_samples(7, rule=rule) == 4
     assert count_samples(2**24 + 3, rule=rule) == 2**23 + 2
@@ -78,5 +76,5 @@ def test_kept_partial_sample_is_counted_in_float32() -> None:
 
 
 @pytest.mark.parametrize(("epochs", "samples"), [("1", 99), ("2.5", 249), ("0.5", 49), ("0.001", 0), ("1/3", 33)])
-def test_epochs_become_samples(epochs: str, samples: int) -> None:
+def test_epochs_become_samples(epochs, samples):
     assert samples_for_epochs(Fraction(epochs), 1000, rule=RULE) == samples

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -39,7 +37,7 @@ print(accepted)
 
 
 @pytest.mark.exhaustive
-def test_threads_may_compile_at_once(tmp_path: Path) -> None:
+def test_threads_may_compile_at_once(tmp_path):
     """Nothing is compiled yet, and several loops need one function: as when a machine runs it first."""
     root = Path(__file__).parents[3]
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -50,20 +48,20 @@ def test_threads_may_compile_at_once(tmp_path: Path) -> None:
     assert (ended.stdout, ended.stderr) == ("[ True]\n", "")
 
 
-def test_standard_streams_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_streams_are_left_alone(monkeypatch):
     """numba colours even the messages that nobody sees, and puts other streams in their place meanwhile."""
     if not hasattr(errors, "ColorShell"):
         pytest.skip("numba found no colorama when it was imported")
-    streams: list[object] = []
+    streams = []
 
     class Watched(errors.ColorShell):
-        def __enter__(self) -> None:
+        def __enter__(self):
             super().__enter__()
             streams.append(sys.stdout)
 
     monkeypatch.setattr(errors, "ColorShell", Watched)
 
-    def wrong(number: int) -> int:
+    def wrong(number):
         return number + "a"  # type: ignore[operator]
 
     with pytest.raises(errors.TypingError):

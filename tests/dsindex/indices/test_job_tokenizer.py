@@ -1,10 +1,7 @@
 """The tokenizer's identifiers of each release: golden ones, made by the releases themselves, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -19,10 +16,10 @@ from dsindex.index.job_tokenizer import (
 )
 from tests.support.golden import GOLDEN
 
-GOLDEN_BLOCKS: list[dict[str, Any]] = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
+GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
 
 
-def from_flags(flags: list[str], release: str) -> JobTokenizer:
+def from_flags(flags, release):
     """Return the tokenizer of flags, through the parser and the model of `dsindex index`."""
     words = ["index", "--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release, *flags]
     config = read_index_config(make_parser("index").parse_args(words))
@@ -30,7 +27,7 @@ def from_flags(flags: list[str], release: str) -> JobTokenizer:
     return config.job_tokenizer
 
 
-def test_golden_identifiers_come_out_as_each_release_writes_them() -> None:
+def test_golden_identifiers_come_out_as_each_release_writes_them():
     for case in GOLDEN_BLOCKS:
         ours = tokenizer_identifiers(from_flags(case["flags"], case["release"]), case["release"])
         assert json.dumps(ours, indent=4) == json.dumps(case["identifiers"], indent=4), case["flags"]
@@ -39,14 +36,14 @@ def test_golden_identifiers_come_out_as_each_release_writes_them() -> None:
     assert min(counted.values()) > 10
 
 
-def test_release_of_identifiers_is_recognized() -> None:
+def test_release_of_identifiers_is_recognized():
     for case in GOLDEN_BLOCKS:
         assert case["release"] in possible_releases(case["identifiers"]), case
     for unknown in (None, "gpt2", {}, {"class": 3}, {"class": "tests.Tokenizer", "tokenizer_path": ["x"]}):
         assert possible_releases(unknown) == ()
 
 
-def block(release: str, **flags: Any) -> dict[str, Any]:
+def block(release, **flags):
     tokenizer = JobTokenizer(**{"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "m", **flags})
     return tokenizer_identifiers(tokenizer, release)
 
@@ -80,9 +77,7 @@ def block(release: str, **flags: Any) -> dict[str, Any]:
         ("gpt2", block("0.19"), "0.19", []),
     ],
 )
-def test_differences_are_named_by_release_and_by_flag(
-    there: Any, wanted: Any, release: str | None, expected: list[str]
-) -> None:
+def test_differences_are_named_by_release_and_by_flag(there, wanted, release, expected):
     assert describe_tokenizers(there, wanted, release=release) == expected
 
 
@@ -101,7 +96,7 @@ def test_differences_are_named_by_release_and_by_flag(
         ("0.16", {"tokenizer_type": "TikTokenizer", "legacy_tokenizer": True}, "needs --tiktoken-pattern"),
     ],
 )
-def test_tokenizer_that_a_release_cannot_make_is_refused(release: str, flags: dict[str, Any], message: str) -> None:
+def test_tokenizer_that_a_release_cannot_make_is_refused(release, flags, message):
     with pytest.raises(ValueError, match=message):
         block(release, **flags)
 
@@ -117,13 +112,13 @@ def test_tokenizer_that_a_release_cannot_make_is_refused(release: str, flags: di
         ("main", {"model_type": "gpt"}, "text_tokenizer.MegatronTokenizerText"),
     ],
 )
-def test_metadata_names_the_class(release: str, metadata: dict[str, Any], name: str) -> None:
+def test_metadata_names_the_class(release, metadata, name):
     tokenizer = JobTokenizer(tokenizer_type="Llama2Tokenizer", tokenizer_model="m")
     found = tokenizer_identifiers(tokenizer, release, metadata=metadata)["class"]
     assert found == f"megatron.core.tokenizers.text.{name}"
 
 
-def test_model_type_of_another_release_is_refused() -> None:
+def test_model_type_of_another_release_is_refused():
     tokenizer = JobTokenizer(tokenizer_type="Llama2Tokenizer", tokenizer_model="m")
     with pytest.raises(
         ValueError, match=r"Megatron 0\.19 expects a model_type of default-text, gpt, .*, got 'default'"

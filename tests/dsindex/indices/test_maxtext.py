@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dsindex.index.epochs import EpochCounts
 from dsindex.index.maxtext import blend_files, index_stem
 
@@ -8,7 +6,7 @@ EPOCHS = EpochCounts(
 )  # fmt: skip
 
 
-def test_names_are_those_of_maxtext() -> None:
+def test_names_are_those_of_maxtext():
     """Both hashes were printed by MaxText."""
     stem = index_stem("/data/web", epochs=EPOCHS, seed=1234, sequence_length=2048, split="99,1", part=1)
     assert stem == "cded622465f5ba54bb44eed7b3efc183"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -10,7 +8,7 @@ from dsindex.index.task import MemoryGate, available_memory, check_memory
 from dsindex.kernels import jit
 
 
-def test_available_memory_is_that_of_the_tighter_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_memory_is_that_of_the_tighter_limit(monkeypatch):
     machine = available_memory()
     assert machine is not None
     assert machine > 1 << 20
@@ -20,7 +18,7 @@ def test_available_memory_is_that_of_the_tighter_limit(monkeypatch: pytest.Monke
     assert available_memory() == 3000
 
 
-def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 3 << 30)
     check_memory(3 << 30, place="web", what="the index")
     with pytest.raises(LimitError, match=r"^web: the index takes 3\.5 GiB of memory and 3\.0 GiB are available; use a"):
@@ -29,11 +27,11 @@ def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch: pytest.M
         pass
 
 
-def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 100)
     gate, running, most, lock = MemoryGate(), [0], [0], threading.Lock()
 
-    def work() -> None:
+    def work():
         with gate.reserve(40, place="p", what="w"):
             with lock:
                 running[0] += 1
@@ -50,10 +48,10 @@ def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch: pyt
     assert most[0] == 2, "two of 40 fit into 100, three do not"
 
 
-def test_loops_are_compiled_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_are_compiled_where_nothing_can_be_cached(monkeypatch):
     real = jit.numba.njit
 
-    def njit(*signatures: object, **options: bool) -> object:
+    def njit(*signatures, **options):
         if options.get("cache"):
             raise RuntimeError("cannot cache function: no locator available for file")
         return real(*signatures, **options)  # numba's own modules, which are imported late, have signatures too
@@ -61,7 +59,7 @@ def test_loops_are_compiled_where_nothing_can_be_cached(monkeypatch: pytest.Monk
     monkeypatch.setattr(jit.numba, "njit", njit)
 
     @jit.compiled
-    def double(number: int) -> int:
+    def double(number):
         return 2 * number
 
     assert double(21) == 42

@@ -1,14 +1,11 @@
 """One cache on disk: no kill leaves a mixture that Megatron would take, and nobody else's file is written over."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import itertools
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,41 +14,37 @@ import dsindex.index.slot
 from dsindex.errors import OutputError
 from dsindex.index.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_content, write_slot
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 NAMES = ("a.npy", "b.npy", "c.npy", "description.txt")
 
 
-def slot_in(folder: Path) -> CacheSlot:
+def slot_in(folder):
     return CacheSlot(paths=tuple(str(folder / name) for name in NAMES), record=str(folder / "dsindex.json"))
 
 
-def contents(number: int) -> tuple[Any, ...]:
+def contents(number):
     """Another cache for each number; the description is the same, since its name is its hash."""
     return (*(np.full(9 + number, number, np.int32) for _ in range(3)), b"{}")
 
 
-def put(folder: Path, number: int) -> bool:
+def put(folder, number):
     slot = slot_in(folder)
     with lock_slot(slot):
         return write_slot(slot, contents(number), {"settings": {"number": number}})
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def cache(folder: Path) -> dict[str, bytes]:
+def cache(folder):
     return {name: content for name, content in files(folder).items() if name in NAMES}
 
 
 @pytest.fixture
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, bytes]]:
+def whole(tmp_path_factory):
     """What the cache of a number is when nothing happens."""
 
-    def write(number: int) -> dict[str, bytes]:
+    def write(number):
         folder = tmp_path_factory.mktemp("whole")
         assert not put(folder, number)
         return files(folder)
@@ -71,7 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str,
     ],
     ids=["int32", "one-row", "rows", "empty", "int16", "strided"],
 )
-def test_array_is_written_as_numpy_saves_it(array: np.ndarray, tmp_path: Path) -> None:
+def test_array_is_written_as_numpy_saves_it(array, tmp_path):
     np.save(tmp_path / "numpy.npy", array, allow_pickle=True)
     write_content(str(tmp_path / "ours.npy"), array)
     assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
@@ -85,36 +78,36 @@ class KilledError(BaseException):
 class Killer:
     """Counts what changes a name or makes it durable, and ends the process before the chosen call."""
 
-    def __init__(self, at: int | None) -> None:
+    def __init__(self, at):
         self.at = at
         self.count = 0
 
-    def install(self, patch: pytest.MonkeyPatch) -> None:
+    def install(self, patch):
         for name in ("replace", "unlink", "fsync"):
             patch.setattr(os, name, self._counted(getattr(os, name)))
         really_open = builtins.open
 
-        def open_file(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        def open_file(file, mode="r", *arguments, **options):
             if "x" in mode or "w" in mode:
                 self._meet()
             return really_open(file, mode, *arguments, **options)
 
         patch.setattr(builtins, "open", open_file)
 
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
+    def _counted(self, function):
+        def counted(*arguments, **options):
             self._meet()
             return function(*arguments, **options)
 
         return counted
 
-    def _meet(self) -> None:
+    def _meet(self):
         self.count += 1
         if self.at is not None and self.count > self.at:
             raise KilledError
 
 
-def killed_at(at: int | None, folder: Path, number: int) -> int:
+def killed_at(at, folder, number):
     """Write a cache and be killed before call `at`; tell how many calls there were."""
     killer = Killer(at)
     with pytest.MonkeyPatch.context() as patch:
@@ -128,7 +121,7 @@ def killed_at(at: int | None, folder: Path, number: int) -> int:
 
 
 @pytest.mark.exhaustive
-def test_no_kill_leaves_a_mixture(tmp_path: Path, whole: Callable[[int], dict[str, bytes]]) -> None:
+def test_no_kill_leaves_a_mixture(tmp_path, whole):
     """At every call: a first build, one over it, and one over what a kill left."""
     old, new = whole(1), whole(2)
     first = tmp_path / "first"
@@ -154,18 +147,16 @@ def test_no_kill_leaves_a_mixture(tmp_path: Path, whole: Callable[[int], dict[st
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("locks", [True, False], ids=["flock", "no flock"])
-def test_tasks_that_write_one_cache_at_once_leave_no_mixture(
-    tmp_path: Path, whole: Callable[[int], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, locks: bool
-) -> None:
+def test_tasks_that_write_one_cache_at_once_leave_no_mixture(tmp_path, whole, monkeypatch, locks):
     """On a file system without flock one of them stops instead of waiting."""
     if not locks:
 
-        def flock(_descriptor: int, _operation: int) -> None:
+        def flock(_descriptor, _operation):
             raise OSError(errno.ENOLCK, "No locks available")
 
         monkeypatch.setattr("dsindex.index.slot.fcntl.flock", flock)
 
-    def attempt(number: int) -> bool:
+    def attempt(number):
         try:
             put(tmp_path, number)
         except OutputError:
@@ -184,9 +175,7 @@ def test_tasks_that_write_one_cache_at_once_leave_no_mixture(
     assert not (tmp_path / "dsindex.lock").exists()
 
 
-def test_another_programs_cache_is_used_if_it_is_the_same_and_left_alone(
-    tmp_path: Path, whole: Callable[[int], dict[str, bytes]]
-) -> None:
+def test_another_programs_cache_is_used_if_it_is_the_same_and_left_alone(tmp_path, whole):
     for name in NAMES:
         (tmp_path / name).write_bytes(whole(1)[name])
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -195,9 +184,7 @@ def test_another_programs_cache_is_used_if_it_is_the_same_and_left_alone(
 
 
 @pytest.mark.parametrize("missing", ["description.txt", "b.npy", None])
-def test_another_programs_cache_that_differs_is_refused_and_kept(
-    tmp_path: Path, whole: Callable[[int], dict[str, bytes]], missing: str | None
-) -> None:
+def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole, missing):
     """One that is not whole may be about to be built by a job."""
     for name in NAMES:
         if name != missing:
@@ -210,7 +197,7 @@ def test_another_programs_cache_that_differs_is_refused_and_kept(
     assert files(tmp_path) == before
 
 
-def test_file_that_was_put_into_our_cache_is_refused_and_kept(tmp_path: Path) -> None:
+def test_file_that_was_put_into_our_cache_is_refused_and_kept(tmp_path):
     put(tmp_path, 1)
     (tmp_path / "b.npy").write_bytes(b"my own")
     before = files(tmp_path)
@@ -223,7 +210,7 @@ def test_file_that_was_put_into_our_cache_is_refused_and_kept(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["a.npy", "description.txt"])
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link", "link"])
-def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, name: str, kind: str) -> None:
+def test_what_is_no_file_is_refused_and_kept(tmp_path, name, kind):
     folder = tmp_path / "cache"
     folder.mkdir()
     put(folder, 1)
@@ -244,20 +231,18 @@ def test_what_is_no_file_is_refused_and_kept(tmp_path: Path, name: str, kind: st
         assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_lock_file_of_somebody_else_is_refused_and_kept(tmp_path: Path) -> None:
+def test_lock_file_of_somebody_else_is_refused_and_kept(tmp_path):
     (tmp_path / "dsindex.lock").write_text("mine")
     with pytest.raises(OutputError, match=r"dsindex.lock: expected the empty lock file of dsindex or nothing"):
         put(tmp_path, 1)
     assert files(tmp_path) == {"dsindex.lock": b"mine"}
 
 
-def test_dead_writers_lock_is_taken_over_where_the_system_can_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_writers_lock_is_taken_over_where_the_system_can_tell(tmp_path, monkeypatch):
     (tmp_path / "dsindex.lock").touch()
     assert not put(tmp_path, 1)
 
-    def flock(_descriptor: int, _operation: int) -> None:
+    def flock(_descriptor, _operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("dsindex.index.slot.fcntl.flock", flock)
@@ -266,7 +251,7 @@ def test_dead_writers_lock_is_taken_over_where_the_system_can_tell(
         put(tmp_path, 2)
 
 
-def test_task_that_waits_too_long_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_that_waits_too_long_says_for_what(tmp_path, monkeypatch):
     monkeypatch.setattr(dsindex.index.slot, "WAIT_SECONDS", 0.0)
     with lock_slot(slot_in(tmp_path)), pytest.raises(OutputError, match="another process is writing this cache; wait"):
         put(tmp_path, 1)
@@ -285,7 +270,7 @@ def test_task_that_waits_too_long_says_for_what(tmp_path: Path, monkeypatch: pyt
         '{"version": 1, "files": {"a.npy": 7}, "building": 7}',
     ],
 )
-def test_damaged_record_proves_nothing(tmp_path: Path, record: str) -> None:
+def test_damaged_record_proves_nothing(tmp_path, record):
     put(tmp_path, 1)
     (tmp_path / "dsindex.json").write_text(record)
     with pytest.raises(OutputError, match=r"a.npy: expected no file or one that dsindex wrote"):
@@ -294,7 +279,7 @@ def test_damaged_record_proves_nothing(tmp_path: Path, record: str) -> None:
     assert put(tmp_path, 1)
 
 
-def test_record_says_what_is_there(tmp_path: Path) -> None:
+def test_record_says_what_is_there(tmp_path):
     put(tmp_path, 1)
     record = json.loads((tmp_path / "dsindex.json").read_bytes())
     assert record["version"] == 1

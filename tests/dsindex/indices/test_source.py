@@ -1,16 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from dsindex.errors import InputError
 from dsindex.index.cache import fingerprint, source_changes
 from tests.support.datasets import write_dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = np.array([3], np.int32)
 
@@ -20,13 +13,13 @@ LENGTHS = np.array([3], np.int32)
     [("none", "No such file or directory"), ("file/none", "Not a directory"), ("x" * 300, "File name too long")],
     ids=["missing", "below a file", "long name"],
 )
-def test_why_an_index_cannot_be_read_is_told(tmp_path: Path, place: str, reason: str) -> None:
+def test_why_an_index_cannot_be_read_is_told(tmp_path, place, reason):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=rf"{place}\.idx: cannot be read \({reason}\); make it readable and run"):
         fingerprint(str(tmp_path / place), 0, 1, LENGTHS)
 
 
-def test_dataset_without_tokens_has_a_fingerprint(tmp_path: Path) -> None:
+def test_dataset_without_tokens_has_a_fingerprint(tmp_path):
     prefix = str(write_dataset(tmp_path / "d", [[[1, 2, 3]]]))
     recorded = fingerprint(prefix, 0, 1, LENGTHS).as_record()
     assert recorded["bin_bytes"] == 6

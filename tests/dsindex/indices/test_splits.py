@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -18,17 +16,17 @@ from dsindex.index.epochs import normalise, parse_split, split_bounds, split_mat
         ("0,1,0", (0.0, 1.0, 0.0)),
     ],
 )
-def test_split_is_read_in_every_spelling_that_megatron_reads(text: str, shares: tuple[float, float, float]) -> None:
+def test_split_is_read_in_every_spelling_that_megatron_reads(text, shares):
     assert parse_split(text) == shares
 
 
 @pytest.mark.parametrize("text", ["", "abc", "0,0,0", "1,2,3,4", "-5,5", "1e3,1", "1.2.3,4"])
-def test_split_that_megatron_would_misread_is_refused(text: str) -> None:
+def test_split_that_megatron_would_misread_is_refused(text):
     with pytest.raises(ValueError, match=r"split.*write train, valid and test as in '969, 30, 1'"):
         parse_split(text)
 
 
-def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part() -> None:
+def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part():
     assert json.dumps(split_matrix(parse_split("0,3,1"))) == "[null, [0.0, 0.75], [0.75, 1.0]]"
     assert json.dumps(split_matrix(parse_split("3,1"))) == "[[0, 0.75], [0.75, 1.0], null]"
 
@@ -44,11 +42,11 @@ def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part() -> None:
     ],
     ids=["down", "up", "begin-down", "empty-part", "empty-dataset"],
 )
-def test_bounds_round_half_to_even(part: tuple[float, float], num_sequences: int, bounds: tuple[int, int]) -> None:
+def test_bounds_round_half_to_even(part, num_sequences, bounds):
     assert split_bounds(part, num_sequences) == bounds
 
 
-def test_normalising_twice_may_change_the_last_bit() -> None:
+def test_normalising_twice_may_change_the_last_bit():
     """Why the blend's weights are normalised twice, as Megatron does on the way."""
     weights = [0.3, 0.7, 0.1]
     assert normalise(weights) != normalise(normalise(weights)) or sum(normalise(weights)) == 1.0

@@ -3,16 +3,12 @@
 The numbers are those of the releases' own functions; tests/peers/test_releases.py compares many more.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from dsindex.index.needed_caches import TrainingLength, phases_of_training, samples_for_training
 
-RAMP: dict[str, Any] = {"train_samples": 3000, "rampup_batch_size": (2, 2, 999), "eval_interval": 10, "eval_iters": 1}
-STEPS: dict[str, Any] = {"train_samples": 3000, "step_batch_size_schedule": "0:4 3000:6 9K:16", "sequence_length": 16}
+RAMP = {"train_samples": 3000, "rampup_batch_size": (2, 2, 999), "eval_interval": 10, "eval_iters": 1}
+STEPS = {"train_samples": 3000, "step_batch_size_schedule": "0:4 3000:6 9K:16", "sequence_length": 16}
 
 
 @pytest.mark.parametrize(
@@ -31,11 +27,11 @@ STEPS: dict[str, Any] = {"train_samples": 3000, "step_batch_size_schedule": "0:4
         ({**STEPS, "eval_interval": 10, "eval_iters": 1}, (3000, 216, 8)),
     ],
 )
-def test_samples_of_a_job_follow_megatrons_rule(length: dict[str, Any], expected: tuple[int, int | None, int]) -> None:
+def test_samples_of_a_job_follow_megatrons_rule(length, expected):
     assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
 
 
-def test_each_phase_has_samples_of_its_own() -> None:
+def test_each_phase_has_samples_of_its_own():
     length = TrainingLength(
         train_samples=1000, global_batch_size=8, eval_interval=10, phase_transition_iterations=(50, 100, 500)
     )
@@ -43,8 +39,8 @@ def test_each_phase_has_samples_of_its_own() -> None:
     assert samples_for_training(length)[0] == 400
 
 
-def test_huge_ramp_is_counted_without_a_step_for_each_iteration() -> None:
-    job: dict[str, Any] = {"train_samples": 10**15, "global_batch_size": 4, "rampup_batch_size": (1, 1, 10**14)}
+def test_huge_ramp_is_counted_without_a_step_for_each_iteration():
+    job = {"train_samples": 10**15, "global_batch_size": 4, "rampup_batch_size": (1, 1, 10**14)}
     job["release"] = "0.17"
     assert samples_for_training(TrainingLength(**job, full_validation=True)) == (10**15, None, 400)
     valid = TrainingLength(**job, eval_interval=1)
@@ -73,6 +69,6 @@ def test_huge_ramp_is_counted_without_a_step_for_each_iteration() -> None:
         ({"train_samples": 1, "step_batch_size_schedule": ""}, "the first one 0"),
     ],
 )
-def test_incomplete_length_or_one_at_which_megatron_stops_is_refused(length: dict[str, Any], message: str) -> None:
+def test_incomplete_length_or_one_at_which_megatron_stops_is_refused(length, message):
     with pytest.raises(ValueError, match=message):
         samples_for_training(TrainingLength(**{"global_batch_size": 8, "eval_interval": 1, **length}))

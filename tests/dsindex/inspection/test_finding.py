@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
@@ -12,13 +10,10 @@ from dsindex.tools.inspect_kinds import IndexedStore, PackedStore
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import write_pbin
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DOCUMENTS = [[1, 2, 1, 2, 3], [], [2, 3], [], [], [1], [2, 3, 1], [2, 1, 2]]
 
 
-def slow_search(documents: list[list[int]], patterns: list[list[int]]) -> list[Match]:
+def slow_search(documents, patterns):
     found, first = [], 0
     for number, tokens in enumerate(documents):
         for place in range(len(tokens)):
@@ -40,9 +35,7 @@ def slow_search(documents: list[list[int]], patterns: list[list[int]]) -> list[M
 @pytest.mark.parametrize("range_tokens", [1, 2, 3, 100])
 @pytest.mark.parametrize("patterns", [[[1, 2]], [[2, 3], [1]], [[1, 2, 1, 2, 3]], [[9]], [[70_000], [3, 1]], [[-1]]])
 @pytest.mark.parametrize("kind", ["indexed", "packed"])
-def test_matches_are_those_of_a_slow_search(
-    kind: str, patterns: list[list[int]], range_tokens: int, tmp_path: Path
-) -> None:
+def test_matches_are_those_of_a_slow_search(kind, patterns, range_tokens, tmp_path):
     store: IndexedStore | PackedStore
     if kind == "packed":
         store = PackedStore(write_pbin(tmp_path / "data.pbin", DOCUMENTS, token_bytes=2))
@@ -53,13 +46,13 @@ def test_matches_are_those_of_a_slow_search(
         assert find_ids(store, patterns, limit=limit, threads=3, range_tokens=range_tokens) == expected[:limit]
 
 
-def test_sequences_of_a_document_are_searched_as_one_text(tmp_path: Path) -> None:
+def test_sequences_of_a_document_are_searched_as_one_text(tmp_path):
     store = IndexedStore(write_dataset(tmp_path / "data", [[[1], [2], []], [[3]]]))
     assert [match.position for match in find_ids(store, [[1, 2]], limit=9, threads=1)] == [0]
     assert find_ids(store, [[2, 3]], limit=9, threads=1) == []
 
 
-def test_spans_of_both_stores_are_the_documents(tmp_path: Path) -> None:
+def test_spans_of_both_stores_are_the_documents(tmp_path):
     packed = PackedStore(write_pbin(tmp_path / "data.pbin", DOCUMENTS, version="spec"))
     indexed = IndexedStore(write_dataset(tmp_path / "data", [[part] if part else [] for part in DOCUMENTS]))
     for store in (packed, indexed):

@@ -1,12 +1,9 @@
 """Chat templates: what they render, what is trained on, and what they cannot do."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -31,7 +28,7 @@ CHATML = (
 )
 
 
-def test_template_renders_and_marks_what_is_generated() -> None:
+def test_template_renders_and_marks_what_is_generated():
     text, spans = ChatTemplate(CHATML).render(MESSAGES)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
@@ -90,7 +87,7 @@ def test_template_renders_and_marks_what_is_generated() -> None:
         ),
     ],
 )
-def test_template_language_is_there(source: str, expected: str) -> None:
+def test_template_language_is_there(source, expected):
     template = ChatTemplate(source, constants={"bos_token": "<s>"}, date=datetime.date(2026, 3, 5))
     assert template.render(MESSAGES, tools=[{"name": "f", "n": 1, "é": "<&>"}]) == (expected, [])
 
@@ -119,7 +116,7 @@ def test_template_language_is_there(source: str, expected: str) -> None:
         pytest.param("{# " + "x" * 300_000 + " #}y", "y", id="long"),
     ],
 )  # fmt: skip
-def test_what_transformers_allows_works(source: str, expected: str) -> None:
+def test_what_transformers_allows_works(source, expected):
     text, spans = ChatTemplate(source).render(MESSAGES)
     assert text == expected
     assert [text[begin:end] for begin, end in spans] == (["Hello!"] if "generation" in source else [])
@@ -161,7 +158,7 @@ def test_what_transformers_allows_works(source: str, expected: str) -> None:
         ),
     ],
 )
-def test_template_that_reaches_out_or_fails_is_refused(source: str, match: str) -> None:
+def test_template_that_reaches_out_or_fails_is_refused(source, match):
     with pytest.raises(RecordProblem, match=f"^the chat template .*{match}") as caught:
         ChatTemplate(source).render(MESSAGES)
     assert caught.value.kind == "template-failed"
@@ -199,7 +196,7 @@ CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of 
         ),
     ],
 )  # fmt: skip
-def test_template_without_measure_stops_the_job(source: str, what: str) -> None:
+def test_template_without_measure_stops_the_job(source, what):
     """No problem of the record that could be set aside: then output would depend on the machine."""
     template = ChatTemplate(source, limits=SMALL)
     with pytest.raises(LimitReachedError, match=f"^the chat template {what} this record; change it, or take"):
@@ -207,7 +204,7 @@ def test_template_without_measure_stops_the_job(source: str, what: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_template_that_crashes_stops_the_job() -> None:
+def test_template_that_crashes_stops_the_job():
     levels = "{% for i in range(15) %}{% for j in range(10000) %}{% set n.x = (n.x,) %}{% endfor %}{% endfor %}"
     template = ChatTemplate("{% set n = namespace(x=()) %}" + levels + "{{ {}.get(n.x) }}")
     with pytest.raises(LimitReachedError, match=r"^the chat template crashed on this record \(SIGSEGV: "):
@@ -233,13 +230,13 @@ def test_template_that_crashes_stops_the_job() -> None:
         pytest.param("{% set x %}{% generation %}{% endgeneration %}{% endset %}", "inside set", id="in-set"),
     ],
 )  # fmt: skip
-def test_template_that_cannot_be_used_is_refused_at_once(source: str, match: str) -> None:
+def test_template_that_cannot_be_used_is_refused_at_once(source, match):
     with pytest.raises(InputError, match=f"^chat template: .*{match}"):
         ChatTemplate(source)
 
 
 @pytest.mark.exhaustive
-def test_template_that_takes_too_long_to_compile_is_refused() -> None:
+def test_template_that_takes_too_long_to_compile_is_refused():
     """jinja2 computes constants while it compiles; what it cannot compute is left to every rendering."""
     with pytest.raises(
         InputError, match=r"^the chat template used more than 1 s of CPU time while it was compiled; change"
@@ -249,26 +246,26 @@ def test_template_that_takes_too_long_to_compile_is_refused() -> None:
         ChatTemplate("{{ 'a' * 10**11 }}", limits=SMALL).render(MESSAGES)
 
 
-def test_long_conversations_render() -> None:
+def test_long_conversations_render():
     messages = [{"role": "user", "content": "word " * 200}, {"role": "assistant", "content": "reply " * 200}] * 2_000
     text, spans = ChatTemplate(CHATML).render(messages)
     assert len(spans) == 2_000
     assert len(text) > 4_000_000
 
 
-def test_addresses_that_a_text_is_about_are_text() -> None:
+def test_addresses_that_a_text_is_about_are_text():
     address = "<function f at 0x7f8a1c>"
     template = ChatTemplate("{{ messages[0].content }}{{ x }}<a at 0x1f>", constants={"x": "<b at 0x2f>"})
     assert template.render([{"role": "user", "content": address}])[0] == f"{address}<b at 0x2f><a at 0x1f>"
 
 
-def test_sets_have_one_order() -> None:
+def test_sets_have_one_order():
     """Texts hash alike in every process, so that even the order of a set depends on the template alone."""
     source = "{{ (dict.fromkeys('abcdefgh').keys() - ['a']) | list }}"
     assert ChatTemplate(source).render(MESSAGES) == ChatTemplate(source).render(MESSAGES)
 
 
-def test_many_conversations_are_rendered_in_order_with_their_problems() -> None:
+def test_many_conversations_are_rendered_in_order_with_their_problems():
     template = ChatTemplate("{% if messages[0].content == 'no' %}{{ 1 / 0 }}{% endif %}{{ messages[0].content }}")
     texts = ["a", "no", "b"] * 100
     written = [write_conversation([{"role": "user", "content": text}], {}) for text in texts]
@@ -276,39 +273,39 @@ def test_many_conversations_are_rendered_in_order_with_their_problems() -> None:
     assert found == [None if text == "no" else text for text in texts]
 
 
-def test_numbers_come_through_unchanged() -> None:
+def test_numbers_come_through_unchanged():
     """What JSON allows: numbers of any size, NaN, and no difference between 1 and 1.0."""
     tools = [12345678901234567890123, 1.0, 1, 1e300, float("nan"), -0.0, True]
     text, _ = ChatTemplate("{{ tools }}{{ tools | tojson }}").render(MESSAGES, tools=tools)
     assert text == f"{tools}{json.dumps(tools)}"
 
 
-def test_template_can_be_pickled() -> None:
+def test_template_can_be_pickled():
     template = pickle.loads(pickle.dumps(ChatTemplate(CHATML)))  # noqa: S301
     assert template.marks_generation
     assert template.render(MESSAGES) == ChatTemplate(CHATML).render(MESSAGES)
 
 
-def test_tools_are_none_where_there_are_none() -> None:
+def test_tools_are_none_where_there_are_none():
     source = "{{ tools is none }}{{ documents is none }}{{ nosuch is none }}"
     assert ChatTemplate(source).render(MESSAGES)[0] == "TrueTrueFalse"
 
 
 @pytest.mark.exhaustive
-def test_renderings_in_threads_do_not_mix() -> None:
+def test_renderings_in_threads_do_not_mix():
     source = "{% for i in range(40000) %}{% if loop.last %}{{ messages[0].content }}{% endif %}{% endfor %}"
     template = ChatTemplate(source)
-    conversations: list[list[dict[str, Any]]] = [[{"role": "user", "content": str(i)}] for i in range(8)]
+    conversations = [[{"role": "user", "content": str(i)}] for i in range(8)]
     with ThreadPoolExecutor(4) as pool:
         assert [text for text, _ in pool.map(template.render, conversations)] == [str(i) for i in range(8)]
 
 
-def test_lone_surrogates_cannot_forge_what_is_learnt() -> None:
+def test_lone_surrogates_cannot_forge_what_is_learnt():
     with pytest.raises(RecordProblem, match="lone surrogate"):
         ChatTemplate(CHATML).render([{"role": "user", "content": "\udfa0x\udfa1"}])
 
 
-def test_modalities_template_lines_are_joined() -> None:
+def test_modalities_template_lines_are_joined():
     source = "{% for turn in messages %}\n{{ turn.role + ':' }}\n{{ turn.content + '\\n' }}\n{% endfor %}\n"
     assert ChatTemplate(source, join_lines=True).render(MESSAGES[:2])[0] == "system:Be brief.\nuser:Hi\n"
     assert ChatTemplate(source).render(MESSAGES[1:2])[0] == "user:\nHi\n\n"
@@ -325,7 +322,7 @@ def test_modalities_template_lines_are_joined() -> None:
         pytest.param("{% if false %}{% set x = 1 %}{% endif %}{{ x }}", {}, "", id="own-variable"),
     ],
 )
-def test_variable_that_may_be_missing_is_written_as_nothing(source: str, given: dict[str, str], expected: str) -> None:
+def test_variable_that_may_be_missing_is_written_as_nothing(source, given, expected):
     assert ChatTemplate(source).render(MESSAGES, **given) == (expected, [])
 
 
@@ -333,7 +330,7 @@ def test_variable_that_may_be_missing_is_written_as_nothing(source: str, given: 
 @pytest.mark.parametrize(
     "source", ["{{ today }}", "{{ 'It is ' ~ today }}", "{{ 'It is ' + today }}", "{{ today.day }}"]
 )
-def test_variable_that_nobody_gave_is_named(source: str) -> None:
+def test_variable_that_nobody_gave_is_named(source):
     with pytest.raises(
         RecordProblem, match="'today' is undefined: nobody gave this variable; set it under `template_v"
     ):
@@ -342,12 +339,12 @@ def test_variable_that_nobody_gave_is_named(source: str) -> None:
         ChatTemplate("{{ 'x' + eos_token }}").render(MESSAGES)
 
 
-def test_tools_have_their_own_template_if_the_tokenizer_has_one() -> None:
+def test_tools_have_their_own_template_if_the_tokenizer_has_one():
     template = ChatTemplate("plain", tool_source="{{ tools[0].name }}")
     assert [template.render(MESSAGES, **given)[0] for given in ({}, {"tools": [{"name": "f"}]})] == ["plain", "f"]
 
 
-def test_a_name_that_every_dict_has_is_not_a_key() -> None:
+def test_a_name_that_every_dict_has_is_not_a_key():
     template = ChatTemplate("{% for m in messages %}{{ m.get('role') }} {{ m.name }} {{ m['get'] }}{% endfor %}")
     text, _ = template.render([{"role": "user", "content": "a", "get": "b", "name": "c"}])
     assert text == "user c b"

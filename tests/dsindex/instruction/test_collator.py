@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import importlib.util
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dsindex.datasets.instruction import DatasetBatch, InstructionCollator, stack_blocks
+from dsindex.datasets.instruction import InstructionCollator, stack_blocks
 from dsindex.errors import InputError, RecordProblem
 from dsindex.instruction.blocks import assemble_block
 from dsindex.instruction.config import parse_config
@@ -14,7 +11,7 @@ from tests.support.chat_tokenizers import train
 from tests.support.conversations import HUMAN, config
 
 
-def sample(*texts: str, role: str = "S") -> dict[str, Any]:
+def sample(*texts, role="S"):
     """Return what InstructionDataset gives: the fields with their tokens."""
     encode = train("bytes").encode
     turns = [
@@ -27,11 +24,11 @@ def sample(*texts: str, role: str = "S") -> dict[str, Any]:
     }
 
 
-def ids(text: str) -> list[int]:
+def ids(text):
     return [int(i) for i in train("bytes").encode(text).ids]
 
 
-def test_padded_batch_shifts_targets_inside_each_row() -> None:
+def test_padded_batch_shifts_targets_inside_each_row():
     batch = InstructionCollator(config(HUMAN), train("bytes"))([sample("who", "you"), sample("Go", "by")])
     first = [0, *ids("S"), *ids("who"), *ids("you"), 1]
     second = [0, *ids("S"), *ids("Go"), *ids("by"), 1]
@@ -47,7 +44,7 @@ def test_padded_batch_shifts_targets_inside_each_row() -> None:
     assert (batch.tokens.dtype, batch.loss_mask.dtype) == (np.int64, np.float32)
 
 
-def test_packed_batch_keeps_conversations_apart() -> None:
+def test_packed_batch_keeps_conversations_apart():
     collator = InstructionCollator(config(HUMAN), train("bytes"), layout="packed", sequence_length=13, pad_id=2)
     batch = collator([sample("who", "you"), sample("who", "you"), sample("Go", "by")])
     assert batch.tokens.shape == (2, 13)
@@ -67,24 +64,24 @@ def test_packed_batch_keeps_conversations_apart() -> None:
         pytest.param({"sequence_length": 4}, RecordProblem, "at most 4 tokens in a sample, got 7", id="too-long"),
     ],
 )
-def test_collator_refuses(options: dict[str, Any], error: type[Exception], match: str) -> None:
+def test_collator_refuses(options, error, match):
     with pytest.raises(error, match=match):
         InstructionCollator(config(HUMAN), train("bytes"), **options)([sample("who", "you")])
 
 
-def test_collator_needs_a_construction_and_a_pad_token() -> None:
+def test_collator_needs_a_construction_and_a_pad_token():
     with pytest.raises(InputError, match="expected message_construction"):
         InstructionCollator(parse_config("chat_template: chatml"), train("bytes"))
     with pytest.raises(InputError, match="pad_token or eos_token"):
         InstructionCollator(parse_config("message_construction: [role]"), train("bytes"))
 
 
-def test_sample_without_anything_to_learn_is_a_problem() -> None:
+def test_sample_without_anything_to_learn_is_a_problem():
     with pytest.raises(RecordProblem, match="at least one token to learn"):
         InstructionCollator(config(HUMAN), train("bytes"))([sample("who")])
 
 
-def test_block_refuses_what_does_not_fit() -> None:
+def test_block_refuses_what_does_not_fit():
     tokens = np.arange(3)
     with pytest.raises(ValueError, match="at most 5 tokens in a block, got 6"):
         assemble_block([(tokens, tokens), (tokens, tokens)], sequence_length=5, pad_id=0)
@@ -93,10 +90,10 @@ def test_block_refuses_what_does_not_fit() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is an extra")
-def test_batch_is_given_as_torch_tensors() -> None:
+def test_batch_is_given_as_torch_tensors():
     import torch
 
     block = assemble_block([(np.arange(3), np.ones(3))], sequence_length=4, pad_id=0)
-    batch: DatasetBatch = stack_blocks([block], as_torch=True)
+    batch = stack_blocks([block], as_torch=True)
     assert torch.equal(batch.tokens, torch.tensor([[0, 1, 2, 0]]))
     assert batch.loss_mask.dtype == torch.float32

@@ -1,15 +1,9 @@
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.errors import InputError
 from dsindex.instruction.config import InstructionConfig, parse_config, read_instruction_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -44,12 +38,12 @@ if TYPE_CHECKING:
         pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
     ],
 )
-def test_configuration_says_what_is_wrong(text: str, match: str) -> None:
+def test_configuration_says_what_is_wrong(text, match):
     with pytest.raises(InputError, match=f"^configuration(, line 1)?: .*{match}"):
         parse_config(text)
 
 
-def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path: Path) -> None:
+def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path):
     (tmp_path / "chat.jinja").write_text("{{ messages }}")
     (tmp_path / "chat.yaml").write_text("chat_template_file: chat.jinja")
     config = read_instruction_config(tmp_path / "chat.yaml")
@@ -62,7 +56,7 @@ def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path: Path) 
         read_instruction_config(tmp_path / "other.yaml")
 
 
-def test_roles_are_added_to_the_usual_ones() -> None:
+def test_roles_are_added_to_the_usual_ones():
     roles = parse_config("role_mapping: {bot: assistant, system: user}").role_mapping
     assert {name: roles[name] for name in ("bot", "system", "human", "developer", "function_call", "observation")} == {
         "bot": "assistant",
@@ -74,11 +68,11 @@ def test_roles_are_added_to_the_usual_ones() -> None:
     }
 
 
-def test_special_tokens_may_be_a_list() -> None:
+def test_special_tokens_may_be_a_list():
     assert parse_config("special_tokens: [<s>, </s>]").special_tokens == {"<s>": "<s>", "</s>": "</s>"}
     assert parse_config("special_tokens: [{eos_token: </s>}]").special_tokens == {"eos_token": "</s>"}
 
 
-def test_configuration_survives_json() -> None:
+def test_configuration_survives_json():
     config = parse_config("special_tokens: [<s>]\nrole_mapping: {bot: user}\ntemplate_variables: {date: {a: [1]}}")
     assert InstructionConfig.model_validate_json(config.model_dump_json()) == config

@@ -1,9 +1,6 @@
 """The spec's message construction: its own record, its own YAML, and every way in which a record can be wrong."""
 
-from __future__ import annotations
-
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +16,12 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
 SPEC_LEARNT = [False, False, False, True, False, True, False, True]
 
 
-def texts_of(record: dict[str, Any]) -> list[str]:
+def texts_of(record):
     return [record["role"], record["instruction"], *(turn["value"] for turn in record["conversations"])]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind: str) -> None:
+def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind):
     tokenizer = train(kind)
     encoded = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(SPEC_RECORD)
     tokens, mask = [0], [0]
@@ -39,7 +36,7 @@ def test_spec_example_has_the_tokens_of_its_texts_and_learns_the_replies(kind: s
     assert (encoded.cut, encoded.special_in_text) == (0, False)
 
 
-def test_spec_example_side_by_side_with_its_text() -> None:
+def test_spec_example_side_by_side_with_its_text():
     tokenizer = train("bytes")
     record = conversation("Hello!", "Hi you", "Goodbye", "Goodbye!", role="Vicuna", instruction="Help")
     encoded = InstructionEncoder(parse_config(SPEC_YAML), tokenizer).encode(record)
@@ -53,7 +50,7 @@ def test_spec_example_side_by_side_with_its_text() -> None:
     assert " ".join(line[3] for line in lines) == " ".join(map(str, encoded.tokens.tolist()))
 
 
-def test_encoder_gives_the_same_after_pickling() -> None:
+def test_encoder_gives_the_same_after_pickling():
     encoder = InstructionEncoder(parse_config(SPEC_YAML), train("unigram"))
     again = pickle.loads(pickle.dumps(encoder))  # noqa: S301
     first, second = encoder.encode(SPEC_RECORD), again.encode(SPEC_RECORD)
@@ -61,7 +58,7 @@ def test_encoder_gives_the_same_after_pickling() -> None:
     assert first.fingerprint == second.fingerprint
 
 
-def test_prefixes_separators_and_eos_after_each_reply() -> None:
+def test_prefixes_separators_and_eos_after_each_reply():
     tokenizer = train("bytes")
     encoder = InstructionEncoder(
         config(
@@ -72,7 +69,7 @@ def test_prefixes_separators_and_eos_after_each_reply() -> None:
         tokenizer,
     )
     encoded = encoder.encode(conversation("up", "you", "up", "you"))
-    expected: list[tuple[str, int]] = [("<s>", 0), ("Q:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
+    expected = [("<s>", 0), ("Q:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
     expected += [("\nQ:", 0), ("up", 0), ("\nA:", 0), ("you", 1), ("</s>", 1)]
     tokens, mask = [], []
     for text, learnt in expected:
@@ -83,7 +80,7 @@ def test_prefixes_separators_and_eos_after_each_reply() -> None:
     assert encoded.mask.tolist() == mask
 
 
-def test_messages_with_role_and_content_work_the_same() -> None:
+def test_messages_with_role_and_content_work_the_same():
     mask = "loss_masking_jq_patterns: ['.messages | select(.role == \"user\")']\nmessage_construction: [messages]"
     encoded = InstructionEncoder(config(mask), train("bytes")).encode(
         {"messages": [{"role": "user", "content": "up"}, {"role": "assistant", "content": "you"}]}
@@ -119,13 +116,13 @@ def test_messages_with_role_and_content_work_the_same() -> None:
         pytest.param(conversation("", "", role=""), "no-turns", "at least one text", id="no-text"),
     ],
 )
-def test_record_problems_are_named(record: dict[str, Any], kind: str, match: str) -> None:
+def test_record_problems_are_named(record, kind, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         InstructionEncoder(config(HUMAN), train("bytes")).encode(record)
     assert caught.value.kind == kind
 
 
-def test_optional_fields_and_unmatched_patterns_can_be_allowed() -> None:
+def test_optional_fields_and_unmatched_patterns_can_be_allowed():
     lenient = InstructionEncoder(config(HUMAN + "optional_fields: [role]\nunmatched_patterns: allow"), train("bytes"))
     encoded = lenient.encode({"conversations": [{"from": "gpt", "value": "you"}]})
     assert encoded.mask.tolist() == [0, *[1] * (len(encoded.tokens) - 1)]
@@ -139,27 +136,27 @@ def test_optional_fields_and_unmatched_patterns_can_be_allowed() -> None:
         pytest.param("wordpiece", "☃", r"got 1: '\[UNK\]'", id="unknown"),
     ],
 )
-def test_special_tokens_have_to_be_one_id(kind: str, token: str, match: str) -> None:
+def test_special_tokens_have_to_be_one_id(kind, token, match):
     special = parse_config(f"special_tokens: {{x: '{token}'}}\nmessage_construction: [role]")
     with pytest.raises(TokenizerError, match=f"special token x = .*{match}"):
         InstructionEncoder(special, train(kind))
 
 
-def test_masking_patterns_have_to_name_a_constructed_field() -> None:
+def test_masking_patterns_have_to_name_a_constructed_field():
     with pytest.raises(InputError, match="masks the field 'system', which is not one of message_construction"):
         InstructionEncoder(config("message_construction: [role]\nloss_masking_jq_patterns: [.system]"), train("bytes"))
     with pytest.raises(InputError, match="expected a jq pattern for the field 'role', got none"):
         InstructionEncoder(config("message_construction: [role]\njq_patterns: [.system]"), train("bytes"))
 
 
-def test_special_tokens_in_text_are_counted_or_refused() -> None:
+def test_special_tokens_in_text_are_counted_or_refused():
     record = conversation("a </s> b", "you", role="x")
     assert InstructionEncoder(config(HUMAN), train("bytes")).encode(record).special_in_text
     with pytest.raises(RecordProblem, match="'</s>'"):
         InstructionEncoder(config(HUMAN + "special_tokens_in_text: refuse"), train("bytes")).encode(record)
 
 
-def learnt_texts(yaml: str, record: dict[str, Any]) -> list[str]:
+def learnt_texts(yaml, record):
     tokenizer = train("bytes")
     encoded = InstructionEncoder(parse_config(yaml), tokenizer).encode(record)
     lines = show_masks(encoded.tokens, encoded.mask, tokenizer).split("\n")
@@ -168,7 +165,7 @@ def learnt_texts(yaml: str, record: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("missing", [["role"], ["instruction"], ["role", "instruction"]])
 @pytest.mark.parametrize("null", [False, True])
-def test_records_may_lack_fields_from_which_nothing_is_learnt(missing: list[str], null: bool) -> None:
+def test_records_may_lack_fields_from_which_nothing_is_learnt(missing, null):
     record = {**SPEC_RECORD, **dict.fromkeys(missing)}
     if not null:
         record = {key: value for key, value in record.items() if key not in missing}
@@ -177,12 +174,12 @@ def test_records_may_lack_fields_from_which_nothing_is_learnt(missing: list[str]
         learnt_texts(SPEC_YAML + "optional_fields: []\n", record)
 
 
-def test_records_need_the_fields_that_are_learnt() -> None:
+def test_records_need_the_fields_that_are_learnt():
     with pytest.raises(RecordProblem, match="field 'conversations'"):
         learnt_texts(SPEC_YAML, {"role": "x", "instruction": "y"})
 
 
-def test_special_tokens_of_a_list_are_checked_and_not_written() -> None:
+def test_special_tokens_of_a_list_are_checked_and_not_written():
     yaml = SPEC_YAML.replace("bos_token: <s>\n    eos_token: </s>", "[<s>, </s>]")
     assert yaml != SPEC_YAML
     encoder = InstructionEncoder(parse_config(yaml), train("bytes"))
@@ -192,7 +189,7 @@ def test_special_tokens_of_a_list_are_checked_and_not_written() -> None:
         InstructionEncoder(parse_config(yaml.replace("[<s>", "[<eod>")), train("bytes"))
 
 
-def test_weights_and_last_turn_leave_replies_out() -> None:
+def test_weights_and_last_turn_leave_replies_out():
     record = conversation("up", "one", "up", "two", "three")
     record["conversations"][-1]["from"] = "gpt"
     assert learnt_texts(SPEC_YAML, record) == ["'one'", "'twothree</s>'"]
@@ -202,7 +199,7 @@ def test_weights_and_last_turn_leave_replies_out() -> None:
     assert learnt_texts(SPEC_YAML, record) == ["'three</s>'"]
 
 
-def test_messages_may_have_parts() -> None:
+def test_messages_may_have_parts():
     record = conversation("up", "one")
     record["conversations"][1]["value"] = [{"type": "text", "text": "on"}, {"type": "text", "text": "e"}]
     assert learnt_texts(SPEC_YAML, record) == ["'one</s>'"]

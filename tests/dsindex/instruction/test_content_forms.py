@@ -1,9 +1,5 @@
 """Contents as texts and as lists of parts, for templates that read one of them or both."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from dsindex.instruction.encoder import ChatTemplate
@@ -27,11 +23,11 @@ USER_PARTS = (
 )
 
 
-def part(text: str) -> dict[str, str]:
+def part(text):
     return {"type": "text", "text": text}
 
 
-MESSAGES: list[dict[str, Any]] = [
+MESSAGES = [
     {"role": "system", "content": "be"},
     {"role": "user", "content": [part("a"), part("b")]},
     {"role": "assistant", "content": [part("c")]},
@@ -54,5 +50,5 @@ MESSAGES: list[dict[str, Any]] = [
         pytest.param(USER_PARTS, "s:be;u:ab;a:c;t:de;", id="each-role-has-its-form"),
     ],
 )
-def test_content_has_the_form_that_the_template_reads(source: str, expected: str) -> None:
+def test_content_has_the_form_that_the_template_reads(source, expected):
     assert ChatTemplate(source).render(MESSAGES) == (expected, [])

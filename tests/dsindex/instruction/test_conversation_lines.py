@@ -1,10 +1,7 @@
 """Lines are read and encoded as their records are, by whatever way is faster."""
 
-from __future__ import annotations
-
 import functools
 import json
-from typing import Any
 
 import pytest
 
@@ -56,11 +53,11 @@ TEMPLATE = (
 )
 
 
-def line_of(name: str) -> bytes:
+def line_of(name):
     return LINES[name].encode(errors="surrogateescape")
 
 
-def outcome(read: Any) -> Any:
+def outcome(read):
     """What a call returns, or the problem that it raises."""
     try:
         return read()
@@ -70,7 +67,7 @@ def outcome(read: Any) -> Any:
 
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.parametrize("record_format", ["auto", "messages", "sharegpt"])
-def test_lines_are_read_as_their_records(name: str, record_format: str) -> None:
+def test_lines_are_read_as_their_records(name, record_format):
     reader = ConversationReader(
         record_format=record_format, roles=DEFAULT_ROLES, learn="all", assistant_role="assistant"
     )
@@ -83,7 +80,7 @@ def test_lines_are_read_as_their_records(name: str, record_format: str) -> None:
 
 
 @functools.cache
-def encoder(special_tokens_in_text: str) -> InstructionEncoder:
+def encoder(special_tokens_in_text):
     options = {"chat_template": "{% set x = x | default('') %}" + TEMPLATE}
     config = check_config({**options, "special_tokens_in_text": special_tokens_in_text}, source="test")
     return InstructionEncoder(config, train("bytes"))
@@ -92,7 +89,7 @@ def encoder(special_tokens_in_text: str) -> InstructionEncoder:
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.parametrize("special", ["keep", "refuse"])
-def test_lines_are_encoded_as_their_records(name: str, special: str) -> None:
+def test_lines_are_encoded_as_their_records(name, special):
     [found] = encoder(special).encode_lines([line_of(name)])
     wanted = outcome(lambda: encoder(special).encode(parse_record(line_of(name))))
     if isinstance(found, RecordProblem):
@@ -105,7 +102,7 @@ def test_lines_are_encoded_as_their_records(name: str, special: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_lines_and_requests_are_answered_side_by_side() -> None:
+def test_lines_and_requests_are_answered_side_by_side():
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
     line = b'{"messages": [{"role": "user", "content": "a"}]}'
     request = write_conversation([{"role": "user", "content": "b"}], {})
@@ -123,7 +120,7 @@ def test_lines_and_requests_are_answered_side_by_side() -> None:
     ("text", "spans"), [("", []), ("abc", [(0, 3)]), ("é👩x", [(1, 2), (2, 3)]), ("xé", [(1, 1), (0, 2)])]
 )
 @pytest.mark.parametrize("has_special", [False, True])
-def test_texts_travel_with_their_spans(text: str, spans: list[tuple[int, int]], has_special: bool) -> None:
+def test_texts_travel_with_their_spans(text, spans, has_special):
     spelt = spell_text(text, spans)._replace(has_special=has_special)
     assert [spelt.spelt[begin:end].decode() for begin, end in spelt.spans] == [text[begin:end] for begin, end in spans]
     assert spelt.in_characters() == (text, spans)

@@ -1,21 +1,15 @@
 """Chat configurations from record to mask; what is too long; what a tokenizer's folder brings."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config
-from dsindex.instruction.encoder import EncodedConversation, InstructionEncoder
+from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
 from tests.support.chat_tokenizers import train
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
@@ -52,16 +46,16 @@ role_mapping: {user: User, assistant: Assistant}
 """
 
 
-def chat(*texts: str, system: str = "") -> dict[str, Any]:
+def chat(*texts, system=""):
     messages = [{"role": "system", "content": system}] if system else []
     return {"messages": messages + [{"role": ("user", "assistant")[i % 2], "content": t} for i, t in enumerate(texts)]}
 
 
-def encoder(text: str, *, template: str = PLAIN, kind: str = "bytes") -> InstructionEncoder:
+def encoder(text, *, template=PLAIN, kind="bytes"):
     return InstructionEncoder(parse_config(f"chat_template: {json.dumps(template)}\n{text}"), train(kind))
 
 
-def pieces(encoded: EncodedConversation, kind: str = "bytes") -> list[tuple[str, str]]:
+def pieces(encoded, kind="bytes"):
     """Return the masked and the trainable text of each sequence."""
     tokenizer, begin, found = train(kind), 0, []
     for length in encoded.lengths.tolist():
@@ -73,7 +67,7 @@ def pieces(encoded: EncodedConversation, kind: str = "bytes") -> list[tuple[str,
     return found
 
 
-def test_modalities_configuration_learns_between_its_markers() -> None:
+def test_modalities_configuration_learns_between_its_markers():
     config = parse_config(MODALITIES)
     encoded = InstructionEncoder(config, train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
     ((masked, learnt),) = pieces(encoded)
@@ -84,7 +78,7 @@ def test_modalities_configuration_learns_between_its_markers() -> None:
 
 
 @pytest.mark.parametrize("where", [0, 1])
-def test_marker_in_a_text_is_refused(where: int) -> None:
+def test_marker_in_a_text_is_refused(where):
     texts = ["up", "you"]
     texts[where] += "<|im_end|>"
     with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
@@ -92,7 +86,7 @@ def test_marker_in_a_text_is_refused(where: int) -> None:
     assert caught.value.kind == "marker-in-text"
 
 
-def test_template_has_to_say_what_is_learnt() -> None:
+def test_template_has_to_say_what_is_learnt():
     with pytest.raises(InputError, match=r"not mark the generated text .* cannot be found: its generation prompt"):
         encoder("", template="{{ messages }}")
     with pytest.raises(InputError, match="the tokenizer has none"):
@@ -112,15 +106,15 @@ def test_template_has_to_say_what_is_learnt() -> None:
         ),
     ],
 )
-def test_record_problems_have_their_kind(record: Any, kind: str) -> None:
+def test_record_problems_have_their_kind(record, kind):
     with pytest.raises(RecordProblem) as caught:
         encoder("special_tokens: {eos_token: </s>}").encode(record)
     assert caught.value.kind == kind
 
 
 @pytest.mark.exhaustive
-def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash() -> None:
-    deep: Any = []
+def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash():
+    deep = []
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(RecordProblem, match="nested too deep"):
@@ -134,13 +128,13 @@ def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash() -> None
 CHAT = chat("Hi", "Hello", "who", "you", "Go", "by", system="S")
 
 
-def test_too_long_conversations_are_refused_with_their_length() -> None:
+def test_too_long_conversations_are_refused_with_their_length():
     with pytest.raises(RecordProblem, match=r"expected at most 10 tokens, got \d+") as caught:
         encoder("max_length: 10").encode(CHAT)
     assert caught.value.kind == "too-long"
 
 
-def test_truncation_keeps_the_beginning_and_counts_the_rest() -> None:
+def test_truncation_keeps_the_beginning_and_counts_the_rest():
     whole, cut = encoder("").encode(CHAT), encoder("max_length: 9\ntoo_long: truncate").encode(CHAT)
     assert cut.tokens.tolist() == whole.tokens[:9].tolist()
     assert cut.mask.tolist() == whole.mask[:9].tolist()
@@ -157,14 +151,14 @@ def test_truncation_keeps_the_beginning_and_counts_the_rest() -> None:
         pytest.param(7, [("SHi", "Hello</s>"), ("Swho", "you</s>"), ("SGo", "by</s>")], id="three"),
     ],
 )
-def test_splitting_cuts_between_exchanges_and_repeats_the_system_message(limit: int, expected: list[Any]) -> None:
+def test_splitting_cuts_between_exchanges_and_repeats_the_system_message(limit, expected):
     encoded = encoder(f"max_length: {limit}\ntoo_long: split").encode(CHAT)
     assert pieces(encoded) == expected
     assert encoded.lengths.max() <= limit
     assert encoded.cut == 0
 
 
-def test_splitting_refuses_an_exchange_that_does_not_fit() -> None:
+def test_splitting_refuses_an_exchange_that_does_not_fit():
     with pytest.raises(RecordProblem, match="exchange 1 and its prompt: expected at most 5 tokens"):
         encoder("max_length: 5\ntoo_long: split").encode(CHAT)
     with pytest.raises(RecordProblem, match="no exchange to split at"):
@@ -173,13 +167,13 @@ def test_splitting_refuses_an_exchange_that_does_not_fit() -> None:
         )
 
 
-def test_splitting_drops_and_counts_a_last_question_without_reply() -> None:
+def test_splitting_drops_and_counts_a_last_question_without_reply():
     encoded = encoder("max_length: 8\ntoo_long: split").encode(chat("Hi", "Hello", "who is this you who"))
     assert pieces(encoded) == [("Hi", "Hello</s>")]
     assert encoded.cut == len(train("bytes").encode("who is this you who").ids)
 
 
-def test_splitting_a_construction_repeats_its_prompt() -> None:
+def test_splitting_a_construction_repeats_its_prompt():
     config = parse_config(
         "special_tokens: {bos_token: <s>, eos_token: </s>}\nmessage_construction: [role, conversations]\n"
         "max_length: 7\n"
@@ -190,7 +184,7 @@ def test_splitting_a_construction_repeats_its_prompt() -> None:
     assert pieces(encoded) == [("<s>Swho", "you</s>"), ("<s>SGo", "by</s>")]
 
 
-def test_tool_messages_stay_with_their_exchange() -> None:
+def test_tool_messages_stay_with_their_exchange():
     messages = [
         {"role": "user", "content": "who"},
         {"role": "assistant", "content": "call"},
@@ -203,7 +197,7 @@ def test_tool_messages_stay_with_their_exchange() -> None:
     assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]
 
 
-def test_fingerprint_is_of_the_content_only() -> None:
+def test_fingerprint_is_of_the_content_only():
     first = encoder("").encode({"id": 1, **chat("a", "b")})
     again = encoder("").encode({**chat("a", "b"), "id": 2})
     other = encoder("").encode(chat("a", "c"))
@@ -211,7 +205,7 @@ def test_fingerprint_is_of_the_content_only() -> None:
 
 
 @pytest.mark.exhaustive
-def test_encoding_in_threads_gives_the_same() -> None:
+def test_encoding_in_threads_gives_the_same():
     shared = encoder("")
     records = [chat("Hi", "Hello " * i) for i in range(1, 40)]
     expected = [shared.encode(record).mask.tolist() for record in records]
@@ -219,13 +213,13 @@ def test_encoding_in_threads_gives_the_same() -> None:
         assert [encoded.mask.tolist() for encoded in pool.map(shared.encode, records)] == expected
 
 
-def write_folder(folder: Path, **config: Any) -> Path:
+def write_folder(folder, **config):
     (folder / "tokenizer.json").write_text(train("bytes")._json)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
 
-def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path: Path) -> None:
+def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path):
     folder = write_folder(tmp_path, eos_token={"content": "</s>"}, bos_token="<s>", chat_template=PLAIN)
     encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
     assert pieces(encoded) == [("Hi", "you</s>")]
@@ -234,7 +228,7 @@ def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path: P
     assert pieces(encoded) == [("", "<s>")]
 
 
-def test_named_template_is_chosen(tmp_path: Path) -> None:
+def test_named_template_is_chosen(tmp_path):
     named = [{"name": "default", "template": "{{ x }}"}, {"name": "sft", "template": PLAIN}]
     tokenizer = ChatTokenizer.from_path(write_folder(tmp_path, eos_token="</s>", chat_template=named))
     encoded = InstructionEncoder(parse_config("chat_template_name: sft"), tokenizer).encode(chat("Hi", "you"))
@@ -244,26 +238,26 @@ def test_named_template_is_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("template", [5, [5], [{"name": "a"}], [{"name": "a", "template": None}]])
-def test_folder_with_a_broken_template_is_refused(tmp_path: Path, template: Any) -> None:
+def test_folder_with_a_broken_template_is_refused(tmp_path, template):
     with pytest.raises(TokenizerError, match="expected chat_template to be a text or a list"):
         ChatTokenizer.from_path(write_folder(tmp_path, chat_template=template))
 
 
-def test_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_that_is_none_is_refused(tmp_path):
     with pytest.raises(TokenizerError, match="found nothing"):
         ChatTokenizer.from_path(tmp_path / "nosuch")
     with pytest.raises(TokenizerError, match=r"text of a tokenizer\.json"):
         ChatTokenizer("{}")
 
 
-def learnt_text(config: str, record: dict[str, Any], template: str = PLAIN) -> str:
+def learnt_text(config, record, template=PLAIN):
     tokenizer = train("bytes")
     options = parse_config(config).model_copy(update={"chat_template": template})
     encoded = InstructionEncoder(options, tokenizer).encode(record)
     return tokenizer.decode(encoded.tokens[encoded.mask == 1])
 
 
-def test_null_content_of_a_tool_call_is_not_learnt() -> None:
+def test_null_content_of_a_tool_call_is_not_learnt():
     template = (
         "{% for m in messages %}{% generation %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls is defined }};"
         "{% endgeneration %}{% endfor %}"
@@ -282,13 +276,13 @@ def test_null_content_of_a_tool_call_is_not_learnt() -> None:
         ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split\nlearn: last_turn", "what</s>"),
     ],
 )
-def test_only_wanted_replies_are_learnt_also_in_parts(config: str, expected: str) -> None:
+def test_only_wanted_replies_are_learnt_also_in_parts(config, expected):
     record = chat("up", "you", "up", "no", "up", "what")
     record["messages"][3]["weight"] = 0
     assert learnt_text(config, record).replace(" ", "") == expected
 
 
-def test_markers_cannot_leave_a_reply_out() -> None:
+def test_markers_cannot_leave_a_reply_out():
     record = chat("up", "you")
     record["messages"][1]["train"] = False
     config = parse_config(MODALITIES + "assistant_role: Assistant\n")
@@ -298,7 +292,7 @@ def test_markers_cannot_leave_a_reply_out() -> None:
         InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
 
 
-def test_variables_of_the_record_go_before_those_of_the_configuration() -> None:
+def test_variables_of_the_record_go_before_those_of_the_configuration():
     template = "{{ day }}{% generation %}{{ day }}{{ hour }}{{ tools | length }}{% endgeneration %}"
     config = "template_variables: {day: Mon, hour: '1'}"
     record = {**chat("up", "you"), "tools": '[{"name": "f"}]'}

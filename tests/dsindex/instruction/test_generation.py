@@ -1,9 +1,5 @@
 """Templates without marks: which text is found, what is refused, and how replies are left out."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
@@ -39,7 +35,7 @@ CONVERSATION = [
 ]
 
 
-def learnt(source: str, messages: list[dict[str, Any]], **options: Any) -> list[str]:
+def learnt(source, messages, **options):
     text, spans = ChatTemplate(source, finds_generation=True).render(messages, **options)
     return [text[begin:end] for begin, end in spans]
 
@@ -55,9 +51,7 @@ def learnt(source: str, messages: list[dict[str, Any]], **options: Any) -> list[
         pytest.param(THINKING, CONVERSATION[1:3], ["1 </s>\n"], id="thinking"),
     ],
 )
-def test_replies_are_found_with_what_ends_them(
-    source: str, messages: list[dict[str, Any]], expected: list[str]
-) -> None:
+def test_replies_are_found_with_what_ends_them(source, messages, expected):
     assert learnt(source, messages) == expected
 
 
@@ -84,7 +78,7 @@ def test_replies_are_found_with_what_ends_them(
         ),
     ],
 )
-def test_template_whose_replies_cannot_be_found_is_refused(source: str, match: str) -> None:
+def test_template_whose_replies_cannot_be_found_is_refused(source, match):
     with pytest.raises(InputError, match=rf"cannot be found: .*{match}"):
         ChatTemplate(source, finds_generation=True)
 
@@ -116,18 +110,18 @@ def test_template_whose_replies_cannot_be_found_is_refused(source: str, match: s
         ),
     ],
 )
-def test_record_for_which_nothing_is_proven_is_bad(source: str, messages: list[dict[str, Any]], match: str) -> None:
+def test_record_for_which_nothing_is_proven_is_bad(source, messages, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         learnt(source, messages)
     assert caught.value.kind == "generation-not-found"
 
 
-def test_only_wanted_replies_have_to_be_found() -> None:
+def test_only_wanted_replies_have_to_be_found():
     assert learnt(THINKING, CONVERSATION[1:5], learnt=[3]) == ["2</s>\n"]
     assert learnt(CHAT, CONVERSATION, learnt=[]) == []
 
 
-def test_template_that_needs_a_record_s_variables_is_proven_with_them() -> None:
+def test_template_that_needs_a_record_s_variables_is_proven_with_them():
     source = "{{ day }}" + CHAT
     assert learnt(source, CONVERSATION[1:3], day="Mon") == ["1 <|end|>\n"]
     with pytest.raises(RecordProblem, match="'day' is undefined: nobody gave"):
@@ -145,12 +139,12 @@ MARKED = (
 
 
 @pytest.mark.parametrize(("wanted", "expected"), [([2], ["1", ""]), ([4, 5], ["2", "2!"]), ([], [])])
-def test_marked_replies_are_left_out_with_all_their_blocks(wanted: list[int], expected: list[str]) -> None:
+def test_marked_replies_are_left_out_with_all_their_blocks(wanted, expected):
     text, spans = ChatTemplate(MARKED).render(CONVERSATION, learnt=wanted)
     assert [text[begin:end] for begin, end in spans] == expected
 
 
-def test_replies_that_share_a_block_cannot_be_told_apart() -> None:
+def test_replies_that_share_a_block_cannot_be_told_apart():
     source = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
     assert ChatTemplate(source).render(CONVERSATION)[1] == [(0, 12)]
     with pytest.raises(RecordProblem, match=r"expected a {% generation %} block of its own") as caught:

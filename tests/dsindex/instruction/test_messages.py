@@ -1,9 +1,5 @@
 """Messages as templates get them: without nulls, with reasoning under all its names, and what is refused."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from dsindex.errors import RecordProblem
@@ -72,7 +68,7 @@ THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
         pytest.param({"role": "developer", "content": "x"}, {"role": "developer", "content": "x"}, id="developer"),
     ],
 )
-def test_message_is_what_templates_expect(turn: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_message_is_what_templates_expect(turn, expected):
     assert read_message(turn, 1, DEFAULT_ROLES) == expected
 
 
@@ -102,7 +98,7 @@ def test_message_is_what_templates_expect(turn: dict[str, Any], expected: dict[s
         pytest.param({"role": "assistant", "tool_calls": "f()"}, "`tool_calls`: .* not JSON", id="no-json"),
     ],
 )
-def test_message_says_what_is_wrong(turn: dict[str, Any], match: str) -> None:
+def test_message_says_what_is_wrong(turn, match):
     with pytest.raises(RecordProblem, match=match):
         read_message(turn, 3, DEFAULT_ROLES)
 
@@ -119,21 +115,21 @@ def test_message_says_what_is_wrong(turn: dict[str, Any], match: str) -> None:
         ({"train": False, "weight": 1}, False),
     ],
 )
-def test_weight_and_train_say_what_is_learnt(turn: dict[str, Any], expected: bool) -> None:
+def test_weight_and_train_say_what_is_learnt(turn, expected):
     assert is_learnable(turn, 1) is expected
 
 
 @pytest.mark.parametrize("turn", [{"weight": 0.5}, {"weight": "0"}, {"weight": 2}, {"train": 0}, {"train": "no"}])
-def test_weight_that_is_neither_is_refused(turn: dict[str, Any]) -> None:
+def test_weight_that_is_neither_is_refused(turn):
     with pytest.raises(RecordProblem, match=r"message 2: expected `(weight|train)` to be"):
         is_learnable(turn, 2)
 
 
-def test_parts_are_joined_where_only_text_fits() -> None:
+def test_parts_are_joined_where_only_text_fits():
     assert message_text({"value": PARTS}, 1) == "ab"
 
 
-def test_objects_may_be_json_in_a_text() -> None:
+def test_objects_may_be_json_in_a_text():
     assert read_objects('[{"a": 1}]', "`tools`") == [{"a": 1}]
     for value, match in (
         ("{}", "got an object in a text"),
@@ -155,7 +151,7 @@ def test_objects_may_be_json_in_a_text() -> None:
         {"content": "a", "role": "function_call"},
     ],
 )
-def test_a_message_without_further_keys_is_read_as_any_other(turn: dict[str, str]) -> None:
+def test_a_message_without_further_keys_is_read_as_any_other(turn):
     message = read_message(turn, 1, DEFAULT_ROLES)
     assert list(message.items()) == list(read_message({**turn, "name": None}, 1, DEFAULT_ROLES).items())
     assert message is not turn

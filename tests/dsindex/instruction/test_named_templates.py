@@ -1,9 +1,6 @@
 """The templates that dsindex has: small conversations, written by hand as each family's documentation has them."""
 
-from __future__ import annotations
-
 import datetime
-from typing import Any
 
 import pytest
 
@@ -38,7 +35,7 @@ OSS_SYSTEM = (
 )
 
 
-def shown(name: str, messages: list[dict[str, Any]], **variables: Any) -> str:
+def shown(name, messages, **variables):
     """The text, with « and » around what is learnt."""
     constants = {"bos_token": "<s>", "eos_token": "</s>"}
     template = ChatTemplate(read_template(name), constants=constants, date=datetime.date(2026, 1, 31))
@@ -48,7 +45,7 @@ def shown(name: str, messages: list[dict[str, Any]], **variables: Any) -> str:
     return text
 
 
-EXPECTED: dict[str, tuple[list[dict[str, Any]], str]] = {
+EXPECTED = {
     "chatml": (
         [SYSTEM, USER, REPLY],
         ("<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»"),
@@ -130,16 +127,16 @@ EXPECTED: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_named_template_is_the_format_of_its_family(name: str) -> None:
+def test_named_template_is_the_format_of_its_family(name):
     messages, expected = EXPECTED[name]
     assert shown(name, messages) == expected
 
 
-def test_every_template_is_tested() -> None:
+def test_every_template_is_tested():
     assert sorted(EXPECTED) == template_names()
 
 
-def test_tools_are_written_as_the_family_does() -> None:
+def test_tools_are_written_as_the_family_does():
     called = "Environment: ipython\n" + LLAMA_DATES
     assert shown("llama3.1", CALLED, tools=[TOOL]) == (
         f"{LLAMA_SYSTEM}{called}<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
@@ -169,7 +166,7 @@ MISTRAL_CALLED = [
 
 
 @pytest.mark.parametrize(("name", "blank"), [("mistral", " "), ("mistral-tekken", "")])
-def test_mistral_describes_tools_before_the_last_question(name: str, blank: str) -> None:
+def test_mistral_describes_tools_before_the_last_question(name, blank):
     expected = (
         '<s>[INST]~U[/INST]«~R</s>»[AVAILABLE_TOOLS]~[{"type": "function", "function": {"name": "f", "parameters": '
         '{}}}][/AVAILABLE_TOOLS][INST]~V[/INST]«[TOOL_CALLS]~[{"name": "f", "arguments": {"x": 1}, "id": "abcdef123"}]'
@@ -187,13 +184,13 @@ def test_mistral_describes_tools_before_the_last_question(name: str, blank: str)
         ([USER, {**MISTRAL_CALLED[1], "content": "x"}], "a text and calls"),
     ],
 )
-def test_mistral_refuses_what_its_own_template_drops_or_refuses(messages: list[dict[str, Any]], reason: str) -> None:
+def test_mistral_refuses_what_its_own_template_drops_or_refuses(messages, reason):
     for name in ("mistral", "mistral-tekken"):
         with pytest.raises(RecordProblem, match=reason):
             shown(name, messages)
 
 
-def test_gpt_oss_writes_tools_as_types() -> None:
+def test_gpt_oss_writes_tools_as_types():
     properties = {
         "a": {"type": "string", "description": "A", "enum": ["x", "y"], "default": "x"},
         "b": {"type": "array", "items": {"type": "integer"}, "default": [1]},
@@ -240,14 +237,12 @@ def test_gpt_oss_writes_tools_as_types() -> None:
         ([USER, REPLY], {"builtin_tools": ["python"]}, "builtin_tools"),
     ],
 )
-def test_gpt_oss_refuses_what_it_would_write_wrongly(
-    messages: list[dict[str, Any]], variables: dict[str, Any], reason: str
-) -> None:
+def test_gpt_oss_refuses_what_it_would_write_wrongly(messages, variables, reason):
     with pytest.raises(RecordProblem, match=reason):
         shown("gpt-oss", messages, **variables)
 
 
-def test_qwen3_without_thinking_does_not_learn_the_empty_block() -> None:
+def test_qwen3_without_thinking_does_not_learn_the_empty_block():
     text = shown("qwen3", [USER, REPLY], enable_thinking=False)
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n«R<|im_end|>\n»")
 
@@ -267,14 +262,14 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block() -> None:
         "llama3",
     ],
 )
-def test_template_without_a_form_for_tools_refuses_them(name: str) -> None:
+def test_template_without_a_form_for_tools_refuses_them(name):
     alternating = [USER, {**CALL, "content": "x"}]
     for messages, tools in (([*alternating], None), ([USER, REPLY], [TOOL]), ([SYSTEM, USER, REPLY], [TOOL])):
         with pytest.raises(RecordProblem, match="refuses the conversation"):
             shown(name, messages, tools=tools)
 
 
-def test_name_is_replaced_by_the_text_when_the_configuration_is_read() -> None:
+def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
     assert parse_config("chat_template: llama3").chat_template == read_template("llama3")
     with pytest.raises(
         InputError, match=r"configuration: chat_template: expected .* got 'lama3'; did you mean llama3\?"

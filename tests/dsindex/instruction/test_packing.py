@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,11 +7,11 @@ from dsindex.errors import LimitError
 from dsindex.instruction.blocks import lay_out_blocks
 
 
-def reference_blocks(lengths: list[int], capacity: int) -> list[list[int]]:
+def reference_blocks(lengths, capacity):
     """Best fit, the longest first, by looking at every block each time."""
-    blocks: list[list[int]] = []
-    free: list[int] = []
-    filled_at: list[int] = []
+    blocks = []
+    free = []
+    filled_at = []
     for time, conversation in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
         size = lengths[conversation]
         candidates = [(free[b], -filled_at[b], b) for b in range(len(blocks)) if free[b] >= size]
@@ -30,13 +26,13 @@ def reference_blocks(lengths: list[int], capacity: int) -> list[list[int]]:
     return sorted(sorted(block) for block in blocks)
 
 
-def blocks_of(plan: Any) -> list[list[int]]:
+def blocks_of(plan):
     return [plan.block(number).tolist() for number in range(plan.num_blocks)]
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), capacity=st.integers(1, 70))
-def test_plan_is_that_of_the_slow_reference(data: st.DataObject, capacity: int) -> None:
+def test_plan_is_that_of_the_slow_reference(data, capacity):
     lengths = data.draw(st.lists(st.integers(1, capacity), max_size=40))
     plan = lay_out_blocks(lengths, sequence_length=capacity)
     assert blocks_of(plan) == reference_blocks(lengths, capacity)
@@ -44,7 +40,7 @@ def test_plan_is_that_of_the_slow_reference(data: st.DataObject, capacity: int) 
     assert plan.num_padding == plan.num_blocks * capacity - sum(lengths)
 
 
-def test_order_of_a_plan_is_pinned() -> None:
+def test_order_of_a_plan_is_pinned():
     """Changing it changes every packed data set."""
     plan = lay_out_blocks([3, 9, 4, 4, 2, 7, 1, 10, 5, 5], sequence_length=10)
     assert blocks_of(plan) == [[0, 5], [1, 6], [2, 3, 4], [7], [8, 9]]
@@ -59,13 +55,13 @@ def test_order_of_a_plan_is_pinned() -> None:
         pytest.param([8, 8], 8, [[0], [1]], id="two-full"),
     ],
 )
-def test_plan_at_the_edges(lengths: list[int], capacity: int, expected: list[list[int]]) -> None:
+def test_plan_at_the_edges(lengths, capacity, expected):
     plan = lay_out_blocks(lengths, sequence_length=capacity)
     assert blocks_of(plan) == expected
     assert plan.fill == 1.0
 
 
-def test_realistic_lengths_fill_the_blocks() -> None:
+def test_realistic_lengths_fill_the_blocks():
     lengths = np.clip(np.random.default_rng(0).lognormal(5.5, 1.0, 100_000).astype(np.int64), 1, 4096)
     plan = lay_out_blocks(lengths, sequence_length=4096)
     assert plan.fill > 0.999
@@ -75,7 +71,7 @@ def test_realistic_lengths_fill_the_blocks() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[0], [9], [5, -1]])
-def test_lengths_out_of_range_are_refused(lengths: list[int]) -> None:
+def test_lengths_out_of_range_are_refused(lengths):
     with pytest.raises(ValueError, match="expected 1 to 8 tokens"):
         lay_out_blocks(lengths, sequence_length=8)
     with pytest.raises(ValueError, match="at least 1"):

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,13 +29,13 @@ records = st.fixed_dictionaries(
 
 
 @functools.cache
-def by_jq() -> Patterns:
+def by_jq():
     return Patterns(parse_field_patterns(FIELDS), [parse_mask_pattern(mask) for mask in MASKS])
 
 
 @settings(max_examples=200)
 @given(record=records)
-def test_plain_patterns_return_what_jq_returns(record: dict[str, Any]) -> None:
+def test_plain_patterns_return_what_jq_returns(record):
     plain = plain_patterns(parse_field_patterns(FIELDS), [parse_mask_pattern(mask) for mask in MASKS])
     assert plain is not None
     found = plain.read(record)
@@ -48,7 +45,7 @@ def test_plain_patterns_return_what_jq_returns(record: dict[str, Any]) -> None:
         assert list(found.masks) == list(wanted.masks)
 
 
-def test_usual_records_need_no_jq() -> None:
+def test_usual_records_need_no_jq():
     plain = plain_patterns(parse_field_patterns(FIELDS), [parse_mask_pattern(mask) for mask in MASKS])
     assert plain is not None
     turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "日本", "x": "y"}]
@@ -76,5 +73,5 @@ def test_usual_records_need_no_jq() -> None:
         (".turns", '.turns | select(.from == "human") | .x'),
     ],
 )
-def test_other_patterns_are_left_to_jq(field: str, mask: str) -> None:
+def test_other_patterns_are_left_to_jq(field, mask):
     assert plain_patterns(parse_field_patterns({"turns": field}), [parse_mask_pattern(mask)]) is None

@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import json
 import pickle
-from typing import Any
 
 import pytest
 
 from dsindex.instruction.records import (
-    Conversation,
     ConversationReader,
     RecordProblem,
     alpaca_to_messages,
@@ -17,11 +13,11 @@ from dsindex.instruction.records import (
 )
 
 
-def read_conversation(record: dict[str, Any], **fields: Any) -> Conversation:
+def read_conversation(record, **fields):
     return ConversationReader(**fields).read(record)
 
 
-def read_messages(record: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+def read_messages(record, **fields):
     return read_conversation(record, **fields).messages
 
 
@@ -67,7 +63,7 @@ USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content"
         ),
     ],
 )
-def test_read_messages_gives_one_shape(record: dict[str, Any], expected: list[dict[str, Any]]) -> None:
+def test_read_messages_gives_one_shape(record, expected):
     assert read_messages(record) == expected
 
 
@@ -93,13 +89,13 @@ def test_read_messages_gives_one_shape(record: dict[str, Any], expected: list[di
         pytest.param({"instruction": "x", "output": 1}, "bad-field", "`output`", id="alpaca-number"),
     ],
 )
-def test_read_messages_names_what_is_wrong(record: dict[str, Any], kind: str, match: str) -> None:
+def test_read_messages_names_what_is_wrong(record, kind, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         read_messages(record)
     assert caught.value.kind == kind
 
 
-def test_converters_leave_role_names_to_the_mapping() -> None:
+def test_converters_leave_role_names_to_the_mapping():
     turns = sharegpt_to_messages({"conversations": [{"from": "narrator", "value": "x", "weight": 1}]})
     assert turns == [{"role": "narrator", "content": "x", "weight": 1}]
     assert read_messages({"messages": turns}, roles={"narrator": "system"})[0]["role"] == "system"
@@ -109,30 +105,30 @@ def test_converters_leave_role_names_to_the_mapping() -> None:
 @pytest.mark.parametrize(
     "line", [b"[1]", b"{", b"\xff{}", b'{"a": ' + b"1" * 5000 + b"}", b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}"]
 )
-def test_parse_record_refuses_what_is_no_object(line: bytes) -> None:
+def test_parse_record_refuses_what_is_no_object(line):
     with pytest.raises(RecordProblem) as caught:
         parse_record(line)
     assert caught.value.kind == "bad-json"
 
 
-def test_parse_record_keeps_integers_and_limits_nesting() -> None:
+def test_parse_record_keeps_integers_and_limits_nesting():
     assert parse_record(b'{"n": 12345678901234567890123}') == {"n": 12345678901234567890123}
     with pytest.raises(RecordProblem, match="at most 900 objects and lists"):
         parse_record(b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}")
 
 
-def test_check_text_names_a_lone_surrogate() -> None:
+def test_check_text_names_a_lone_surrogate():
     check_text("日本🎉")
     with pytest.raises(RecordProblem, match=r"U\+D800 at character 2"):
         check_text("ab\ud800")
 
 
-def test_record_problem_survives_a_process_border() -> None:
+def test_record_problem_survives_a_process_border():
     problem = pickle.loads(pickle.dumps(RecordProblem("no-turns", "nothing said")))  # noqa: S301
     assert (problem.kind, problem.reason) == ("no-turns", "nothing said")
 
 
-def test_variables_of_a_record_are_those_of_its_template() -> None:
+def test_variables_of_a_record_are_those_of_its_template():
     tools, documents = [{"name": "f"}], [{"title": "t"}]
     record = {
         "messages": [USER, REPLY],
@@ -160,7 +156,7 @@ def test_variables_of_a_record_are_those_of_its_template() -> None:
         ({"messages": [{**USER, "weight": 0.5}]}, "message 1: expected `weight` to be 0 or 1, got 0.5"),
     ],
 )
-def test_variables_of_a_wrong_shape_are_refused(field: dict[str, Any], match: str) -> None:
+def test_variables_of_a_wrong_shape_are_refused(field, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         read_conversation({"messages": [USER, REPLY], **field})
     assert caught.value.kind == "bad-field"
@@ -177,16 +173,14 @@ def test_variables_of_a_wrong_shape_are_refused(field: dict[str, Any], match: st
         ("last_turn", {3: 0}, (4,)),
     ],
 )
-def test_learnt_replies_are_those_with_weight_in_the_wanted_turns(
-    learn: Any, weights: dict[int, int], expected: tuple[int, ...] | None
-) -> None:
+def test_learnt_replies_are_those_with_weight_in_the_wanted_turns(learn, weights, expected):
     turns = [dict(turn) for turn in (USER, REPLY, USER, REPLY, REPLY)]
     for number, weight in weights.items():
         turns[number]["weight"] = weight
     assert read_conversation({"messages": turns}, learn=learn).learnt == expected
 
 
-def test_record_without_values_under_other_formats_is_recognised() -> None:
+def test_record_without_values_under_other_formats_is_recognised():
     record = {"messages": None, "instruction": None, "conversations": [{"from": "human", "value": "Hi"}]}
     assert read_messages(record) == [USER]
 
@@ -201,12 +195,12 @@ def test_record_without_values_under_other_formats_is_recognised() -> None:
         (b'"role": "user",', "Extra data"),
     ],
 )
-def test_pretty_printed_file_is_recognised(line: bytes, match: str) -> None:
+def test_pretty_printed_file_is_recognised(line, match):
     with pytest.raises(RecordProblem, match=match):
         parse_record(line)
 
 
-def test_learnt_replies_need_the_role_of_replies() -> None:
+def test_learnt_replies_need_the_role_of_replies():
     bot = {"role": "bot", "content": "x"}
     roles = {"user": "user", "bot": "Bot"}
     with pytest.raises(RecordProblem, match=r"message 2: expected a reply .* got the role 'Bot'; name the role"):
@@ -226,5 +220,5 @@ def test_learnt_replies_need_the_role_of_replies() -> None:
         b' {"x": 1, "y": 2, "x": 3, "": "\\u00e9\xc3\xa9"}\r',
     ],
 )
-def test_a_record_is_what_python_reads(line: bytes) -> None:
+def test_a_record_is_what_python_reads(line):
     assert repr(parse_record(line)) == repr(json.loads(line.decode()))

@@ -1,24 +1,21 @@
 """A shard of conversations: what the encoder gives, record by record, wherever a file is cut."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from dsindex.datasets.provenance import PROVENANCE
 from dsindex.engine.merge import open_part
-from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+from dsindex.engine.shards.tokenize import ShardTask
 from dsindex.errors import BadRecordError, OutputError, RecordProblem, TokenizerError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.config import check_config
-from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder, make_recipe
+from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.splits import split_by_hash
 from dsindex.jobs.instruct_shards import (
@@ -37,23 +34,18 @@ from dsindex.text.tokenizer import load_tokenizer
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from dsindex.instruction.encoder import EncodedConversation
-
-
-def recipe_of(**options: Any) -> EncoderRecipe:
+def recipe_of(**options):
     folder = str(OWN.plain_tokenizer)
     tokenizer = load_tokenizer(folder)
     engine = choose_engine(tokenizer, "auto", add_special_tokens=False)
     return make_recipe(check_config({**SPEC, **options}, source="test"), tokenizer, folder, engine=engine)
 
 
-def settings_of(work_dir: Path, recipe: EncoderRecipe | None = None, **options: Any) -> InstructionSettings:
+def settings_of(work_dir, recipe=None, **options):
     work_dir.mkdir(exist_ok=True)
     mark_folder(str(work_dir))
-    defaults: dict[str, Any] = {
+    defaults = {
         "recipe": recipe or recipe_of(),
         "vocabulary_size": load_tokenizer(str(OWN.plain_tokenizer)).vocabulary_size,
         "dtype": "<u2",
@@ -67,7 +59,7 @@ def settings_of(work_dir: Path, recipe: EncoderRecipe | None = None, **options: 
     return InstructionSettings(**{**defaults, **options})
 
 
-def tasks_of(path: Path, cuts: list[int]) -> list[ShardTask]:
+def tasks_of(path, cuts):
     status = path.stat()
     edges = [0, *cuts, status.st_size]
     return [
@@ -84,11 +76,11 @@ def tasks_of(path: Path, cuts: list[int]) -> list[ShardTask]:
     ]
 
 
-def written(work_dir: Path, results: list[ShardResult], key: str) -> tuple[np.ndarray, list[int], list[int]]:
+def written(work_dir, results, key):
     """Tokens, sequence lengths, and sequences per document of all shards, one after the other."""
-    tokens: list[np.ndarray] = []
-    lengths: list[int] = []
-    per_document: list[int] = []
+    tokens = []
+    lengths = []
+    per_document = []
     for result in results:
         part = next(part for part in result.keys if part.key == key)
         index = read_index(str(work_dir / part.idx.name))
@@ -100,9 +92,7 @@ def written(work_dir: Path, results: list[ShardResult], key: str) -> tuple[np.nd
     return np.concatenate(tokens), lengths, per_document
 
 
-def slow_reference(
-    path: Path, recipe: EncoderRecipe
-) -> tuple[list[tuple[int, int, EncodedConversation]], Counter[str]]:
+def slow_reference(path, recipe):
     """Each conversation with the offset and 0-based number of its line, and the kinds of the others."""
     encoder, found, bad, offset = make_instruction_encoder(recipe), [], Counter[str](), 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
@@ -118,9 +108,7 @@ def slow_reference(
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("cuts", [[], [1], [700, 701, 3000, 40_000], list(range(500, 20_000, 500))], ids=len)
 @pytest.mark.parametrize("fractions", [None, (2.0, 1.0, 1.0)])
-def test_shards_are_what_the_encoder_gives(
-    tmp_path: Path, cuts: list[int], fractions: tuple[float, float, float] | None
-) -> None:
+def test_shards_are_what_the_encoder_gives(tmp_path, cuts, fractions):
     path = tmp_path / "a.jsonl"
     lines = CONVERSATIONS.read_bytes().splitlines()[:60]
     path.write_bytes(b"\n".join([*lines[:3], *BAD, b"", b"  ", *lines[3:]]))
@@ -151,7 +139,7 @@ def test_shards_are_what_the_encoder_gives(
         assert provenance_of(tmp_path / "work", results, text_key(split)) == [entry[:2] for entry in own]
 
 
-def provenance_of(work_dir: Path, results: list[ShardResult], key: str) -> list[tuple[int, int]]:
+def provenance_of(work_dir, results, key):
     rows, first_line = [], 0
     for result in results:
         stored = next(part.provenance for part in result.keys if part.key == key)
@@ -162,7 +150,7 @@ def provenance_of(work_dir: Path, results: list[ShardResult], key: str) -> list[
     return rows
 
 
-def test_first_bad_record_is_named_and_leaves_no_file(tmp_path: Path) -> None:
+def test_first_bad_record_is_named_and_leaves_no_file(tmp_path):
     path = tmp_path / "a.jsonl"
     good = CONVERSATIONS.read_bytes().splitlines()[0]
     path.write_bytes(b"\n".join([good, *BAD]))
@@ -173,7 +161,7 @@ def test_first_bad_record_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     assert [name for _, _, names in os.walk(tmp_path / "work") for name in names] == [MARKER_FILE]
 
 
-def test_record_over_the_limit_is_set_aside_with_as_much_as_the_limit(tmp_path: Path) -> None:
+def test_record_over_the_limit_is_set_aside_with_as_much_as_the_limit(tmp_path):
     path = tmp_path / "a.jsonl"
     good = CONVERSATIONS.read_bytes().splitlines()[0]
     short, huge = good.replace(b"A patient", b"A" * 200), b'{"role": "' + b"x" * (3 << 20) + b'"}'
@@ -190,7 +178,7 @@ def test_record_over_the_limit_is_set_aside_with_as_much_as_the_limit(tmp_path: 
     )
 
 
-def test_late_attempt_does_not_bring_the_work_folder_back(tmp_path: Path) -> None:
+def test_late_attempt_does_not_bring_the_work_folder_back(tmp_path):
     settings = settings_of(tmp_path / "work")
     (tmp_path / "work" / MARKER_FILE).unlink()
     (tmp_path / "work").rmdir()
@@ -199,12 +187,12 @@ def test_late_attempt_does_not_bring_the_work_folder_back(tmp_path: Path) -> Non
     assert not (tmp_path / "work").exists()
 
 
-def test_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_token_outside_the_vocabulary_is_refused(tmp_path):
     with pytest.raises(TokenizerError, match="expected token ids below 300"):
         encode_shard(tasks_of(CONVERSATIONS, [])[0], settings_of(tmp_path / "work", vocabulary_size=300))
 
 
-def test_recipe_carries_the_whole_configuration() -> None:
+def test_recipe_carries_the_whole_configuration():
     options = {
         "jq_patterns": {"role": ".role", "instruction": ".instruction", "conversations": ".conversations"},
         "max_length": 64,
@@ -219,7 +207,7 @@ def test_recipe_carries_the_whole_configuration() -> None:
     assert make_instruction_encoder(recipe) is make_instruction_encoder(recipe_of(**options))
 
 
-def test_packing_is_planned_over_all_shards(tmp_path: Path) -> None:
+def test_packing_is_planned_over_all_shards(tmp_path):
     settings = settings_of(tmp_path / "work", recipe_of(max_length=512, too_long="truncate"))
     results = [encode_shard(task, settings) for task in tasks_of(CONVERSATIONS, [50_000, 120_000])]
     paths = [str(tmp_path / "work" / result.keys[0].idx.name) for result in results]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -8,7 +6,7 @@ from dsindex.instruction.splits import fingerprint_content, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 
 
-def test_split_has_its_shares_and_depends_on_content_and_seed_only() -> None:
+def test_split_has_its_shares_and_depends_on_content_and_seed_only():
     prints = [fingerprint_content({"messages": i}) for i in range(20_000)]
     parts = [split_by_hash(mark, fractions=(8, 1, 1)) for mark in prints]
     assert parts == [split_by_hash(mark, fractions=(0.8, 0.1, 0.1)) for mark in prints]
@@ -18,7 +16,7 @@ def test_split_has_its_shares_and_depends_on_content_and_seed_only() -> None:
     assert parts != [split_by_hash(mark, fractions=(8, 1, 1), seed=5) for mark in prints]
 
 
-def test_split_is_pinned() -> None:
+def test_split_is_pinned():
     """Changing it moves conversations between train and test."""
     prints = [fingerprint_content({"n": i, "text": "é"}) for i in range(12)]
     assert fingerprint_content({"text": "é", "n": 0}) == prints[0]
@@ -31,18 +29,18 @@ PINNED_SPLIT = "eeaaaarrerer"
 
 
 @pytest.mark.parametrize("fractions", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
-def test_part_without_a_share_gets_nothing(fractions: tuple[int, int, int]) -> None:
+def test_part_without_a_share_gets_nothing(fractions):
     names = {split_by_hash(fingerprint_content(i), fractions=fractions) for i in range(500)}
     assert names == {("train", "valid", "test")[fractions.index(1)]}
 
 
 @pytest.mark.parametrize("fractions", [(0, 0, 0), (1, 1), (2, -1, 0), (float("nan"), 1, 1), (float("inf"), 1, 1)])
-def test_split_refuses_fractions_that_are_none(fractions: tuple[float, ...]) -> None:
+def test_split_refuses_fractions_that_are_none(fractions):
     with pytest.raises(ValueError, match="three fractions"):
         split_by_hash(bytes(16), fractions=fractions)
 
 
-def test_statistics_add_up() -> None:
+def test_statistics_add_up():
     encoded = EncodedConversation(
         tokens=np.zeros(6, np.uint32),
         mask=np.array([0, 0, 1, 0, 1, 1], np.uint8),

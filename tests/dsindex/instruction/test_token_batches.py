@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import functools
 import json
 import pickle
 import tempfile
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -26,9 +23,6 @@ from tests.support.chat_tokenizers import LINES, SPECIAL
 from tests.support.conversations import conversation
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from dsindex.text.tokenizer import Tokenizer as TokenizerData
-
 PLACED = ("gpt2", "llama3", "qwen2", "strips")
 KINDS = (*PLACED, "prefix-space", "space-marks")
 CHATML = (
@@ -38,7 +32,7 @@ CHATML = (
 )
 
 
-def make(kind: str) -> Tokenizer:
+def make(kind):
     """Return a tokenizer of a kind: byte-level ones as GPT-2, Llama 3 and Qwen 2 have them, and others."""
     byte_fallback = kind == "space-marks"
     tokenizer = Tokenizer(models.BPE(byte_fallback=byte_fallback, ignore_merges=kind == "llama3"))
@@ -74,14 +68,14 @@ def make(kind: str) -> Tokenizer:
 
 
 @functools.cache
-def data_of(kind: str) -> TokenizerData:
+def data_of(kind):
     with tempfile.TemporaryDirectory() as folder:
         make(kind).save(f"{folder}/tokenizer.json")
         return replace(load_tokenizer(f"{folder}/tokenizer.json"), name=kind)
 
 
 @functools.cache
-def fast_of(kind: str) -> FastTexts:
+def fast_of(kind):
     data = data_of(kind)
     engine = choose_engine(data, "gigatoken", add_special_tokens=False)
     fast = make_fast_texts(data, engine, reference_of(kind))
@@ -90,7 +84,7 @@ def fast_of(kind: str) -> FastTexts:
 
 
 @functools.cache
-def reference_of(kind: str) -> ChatTokenizer:
+def reference_of(kind):
     return ChatTokenizer(data_of(kind).json.decode())
 
 
@@ -109,14 +103,14 @@ texts = st.lists(
 
 
 @st.composite
-def marked_texts(draw: st.DrawFn) -> tuple[str, list[tuple[int, int]]]:
+def marked_texts(draw):
     text = draw(texts)
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
     return text, list(zip(places[::2], places[1::2], strict=False))
 
 
 @each_kind
-def test_places_are_known_of_byte_level_tokenizers_alone(kind: str) -> None:
+def test_places_are_known_of_byte_level_tokenizers_alone(kind):
     reason = fast_of(kind).why_unplaced()
     if kind in PLACED:
         assert reason is None
@@ -128,7 +122,7 @@ def test_places_are_known_of_byte_level_tokenizers_alone(kind: str) -> None:
 @placed
 @settings(max_examples=40)
 @given(marked=st.lists(marked_texts(), max_size=8))
-def test_masks_are_those_of_the_reference(kind: str, marked: list[tuple[str, list[tuple[int, int]]]]) -> None:
+def test_masks_are_those_of_the_reference(kind, marked):
     fast, reference = fast_of(kind), reference_of(kind)
     found = fast.encode_spans([spell_text(*each) for each in marked])
     for (text, spans), got in zip(marked, found, strict=True):
@@ -139,7 +133,7 @@ def test_masks_are_those_of_the_reference(kind: str, marked: list[tuple[str, lis
 @each_kind
 @settings(max_examples=30)
 @given(drawn=st.lists(texts, max_size=8))
-def test_tokens_are_those_of_the_reference(kind: str, drawn: list[str]) -> None:
+def test_tokens_are_those_of_the_reference(kind, drawn):
     reference = reference_of(kind)
     batch = fast_of(kind).encode(drawn)
     ids, counts = reference.encode_ids(drawn)
@@ -148,7 +142,7 @@ def test_tokens_are_those_of_the_reference(kind: str, drawn: list[str]) -> None:
 
 
 @placed
-def test_tokens_that_straddle_a_border_are_trainable(kind: str) -> None:
+def test_tokens_that_straddle_a_border_are_trainable(kind):
     text = "Hello! 👩‍👩‍👧"
     for begin in range(len(text)):
         [got] = fast_of(kind).encode_spans([spell_text(text, [(begin, begin + 1)])])
@@ -157,7 +151,7 @@ def test_tokens_that_straddle_a_border_are_trainable(kind: str) -> None:
 
 
 @functools.cache
-def encoders_of(kind: str, has_markers: bool) -> tuple[InstructionEncoder, InstructionEncoder]:
+def encoders_of(kind, has_markers):
     """Return encoders with the fast engine, where it can make these masks, and without."""
     options = {"b_include_to_loss_token": "<s>", "e_include_to_loss_token": "</s>"} if has_markers else {}
     template = CHATML.replace("{% generation %}", "<s>").replace("{% endgeneration %}", "</s>") if options else CHATML
@@ -172,7 +166,7 @@ def encoders_of(kind: str, has_markers: bool) -> tuple[InstructionEncoder, Instr
 @pytest.mark.parametrize("has_markers", [False, True])
 @settings(max_examples=15)
 @given(turns=st.lists(st.lists(texts.filter(bool), min_size=2, max_size=5), min_size=1, max_size=5))
-def test_conversations_do_not_depend_on_the_engine(kind: str, has_markers: bool, turns: list[list[str]]) -> None:
+def test_conversations_do_not_depend_on_the_engine(kind, has_markers, turns):
     encoders = encoders_of(kind, has_markers)
     records = [conversation(*each) for each in turns]
     lines = [json.dumps(record).encode() for record in records]
@@ -187,7 +181,7 @@ def test_conversations_do_not_depend_on_the_engine(kind: str, has_markers: bool,
 
 
 @placed
-def test_an_audited_text_with_other_tokens_stops_the_job(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audited_text_with_other_tokens_stops_the_job(kind, monkeypatch):
     monkeypatch.setattr(token_batches, "AUDITED_SHARE", 1)
     fast = pickle.loads(pickle.dumps(fast_of(kind)))  # noqa: S301 - ours
     assert fast.encode_spans([spell_text("Hello", [(0, 2)])])[0].mask.any()
@@ -202,7 +196,7 @@ def test_an_audited_text_with_other_tokens_stops_the_job(kind: str, monkeypatch:
 
 @pytest.mark.quick(2)
 @each_kind
-def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind: str) -> None:
+def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind):
     engine = choose_engine(data_of(kind), "auto", add_special_tokens=False)
     assert engine.name == "gigatoken"
     config = check_config({"chat_template": CHATML}, source="test")
@@ -213,7 +207,7 @@ def test_recipe_names_the_reference_where_the_fast_engine_cannot_make_masks(kind
     assert make_instruction_encoder(recipe).why_not_fast() is None
 
 
-def test_the_reference_is_no_fast_engine() -> None:
+def test_the_reference_is_no_fast_engine():
     data = load_tokenizer(str(OWN.plain_tokenizer))
     engine = choose_engine(data, "reference", add_special_tokens=False)
     reference = ChatTokenizer(data.json.decode())

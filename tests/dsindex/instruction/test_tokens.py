@@ -1,11 +1,8 @@
 """The mask against slow references, for conversations in several scripts and three kinds of tokenizer."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,10 +19,6 @@ from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
 from tests.support.text_tokenizers import byte_level
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 CHAT = """
 chat_template: "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.name }}{% generation %}{{ m.content }}\
 {% endgeneration %}{{ m.tail }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
@@ -39,25 +32,25 @@ conversations = st.lists(turns, min_size=1, max_size=5)
 
 
 @functools.cache
-def tokenizer_of(kind: str) -> ChatTokenizer:
+def tokenizer_of(kind):
     return train(kind) if kind in KINDS else ChatTokenizer.from_path(TOKENIZERS[kind])
 
 
 @functools.cache
-def raw_tokenizer_of(kind: str) -> Tokenizer:
+def raw_tokenizer_of(kind):
     return Tokenizer.from_str(tokenizer_of(kind)._json)
 
 
 @functools.cache
-def encoder_of(kind: str) -> InstructionEncoder:
+def encoder_of(kind):
     return InstructionEncoder(parse_config(CHAT), tokenizer_of(kind))
 
 
-def available() -> list[str]:
+def available():
     return [*KINDS, *TOKENIZERS]
 
 
-def record_of(chat: list[tuple[str, str, str, str]]) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
+def record_of(chat):
     """Return a record, and the pieces of the text that the template makes of it."""
     messages, pieces = [], []
     for question, name, reply, tail in chat:
@@ -67,7 +60,7 @@ def record_of(chat: list[tuple[str, str, str, str]]) -> tuple[dict[str, Any], li
     return {"messages": messages}, pieces
 
 
-def reference_mask(kind: str, pieces: list[tuple[str, bool]]) -> tuple[list[int], list[int]]:
+def reference_mask(kind, pieces):
     """Tokenize the whole, then ask every character of every token."""
     text = "".join(piece for piece, _ in pieces)
     learnt = [is_learnt for piece, is_learnt in pieces for _ in piece]
@@ -79,7 +72,7 @@ def reference_mask(kind: str, pieces: list[tuple[str, bool]]) -> tuple[list[int]
     return encoding.ids, mask
 
 
-def exact_offsets(kind: str, text: str, tokens: list[str], offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def exact_offsets(kind, text, tokens, offsets):
     if kind in {"wordpiece", "unigram"}:
         return offsets
     # Not the tokenizer's word for it: the bytes of a byte-level tokenizer's tokens are the bytes of the text.
@@ -95,11 +88,11 @@ def exact_offsets(kind: str, text: str, tokens: list[str], offsets: list[tuple[i
 
 
 @functools.cache
-def bytes_alphabet() -> frozenset[str]:
+def bytes_alphabet():
     return frozenset(pre_tokenizers.ByteLevel.alphabet())
 
 
-def check(kind: str, chat: list[tuple[str, str, str, str]]) -> bool:
+def check(kind, chat):
     record, pieces = record_of(chat)
     ids, mask = reference_mask(kind, pieces)
     if not any(mask):
@@ -116,14 +109,12 @@ def check(kind: str, chat: list[tuple[str, str, str, str]]) -> bool:
 @pytest.mark.parametrize("kind", available())
 @settings(max_examples=60, deadline=None)
 @given(chat=conversations)
-def test_mask_is_that_of_the_characters_and_never_changes_tokens(
-    kind: str, chat: list[tuple[str, str, str, str]]
-) -> None:
+def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     check(kind, chat)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_mask_is_that_of_the_characters_on_seeded_conversations(kind: str) -> None:
+def test_mask_is_that_of_the_characters_on_seeded_conversations(kind):
     """Set `CONVERSATIONS` to 10,000 for the long run."""
     rng = random.Random(7)
     learnt = sum(check(kind, random_chat(rng)) for _ in range(CONVERSATIONS))
@@ -133,10 +124,10 @@ def test_mask_is_that_of_the_characters_on_seeded_conversations(kind: str) -> No
 CONVERSATIONS = 100
 
 
-def random_chat(rng: random.Random) -> list[tuple[str, str, str, str]]:
+def random_chat(rng):
     choices = [*CHOICES, *LINES]
 
-    def text(limit: int) -> str:
+    def text(limit):
         return "".join(rng.choice(choices) for _ in range(rng.randrange(limit)))
 
     return [(text(8), text(3), text(8), text(3)) for _ in range(rng.randrange(1, 6))]
@@ -158,15 +149,13 @@ def random_chat(rng: random.Random) -> list[tuple[str, str, str, str]]:
         pytest.param([], [(0, 2)], [], id="no-tokens"),
     ],
 )
-def test_mask_from_spans_marks_tokens_with_a_learnt_character(
-    offsets: list[list[int]], spans: list[tuple[int, int]], expected: list[int]
-) -> None:
+def test_mask_from_spans_marks_tokens_with_a_learnt_character(offsets, spans, expected):
     characters = max([2, *(end for _, end in offsets)])
     mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
     assert mask.tolist() == expected
 
 
-def test_blanks_belong_to_their_tokens_although_the_tokenizer_trims_them() -> None:
+def test_blanks_belong_to_their_tokens_although_the_tokenizer_trims_them():
     assert raw_tokenizer_of("bytes").encode("a  ").offsets[-1] == (3, 3)
     assert train("bytes").encode("a  ").offsets.tolist()[-1] == [2, 3]
 
@@ -185,22 +174,22 @@ def test_blanks_belong_to_their_tokens_although_the_tokenizer_trims_them() -> No
         pytest.param([], [], id="empty"),
     ],
 )
-def test_mask_between_markers(ids: list[int], expected: list[int]) -> None:
+def test_mask_between_markers(ids, expected):
     assert mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1).tolist() == expected
 
 
 @pytest.mark.parametrize("ids", [[1], [0], [0, 0, 1, 1], [0, 5, 1, 1], [5, 0, 5]])
-def test_mask_between_markers_refuses_what_does_not_alternate(ids: list[int]) -> None:
+def test_mask_between_markers_refuses_what_does_not_alternate(ids):
     with pytest.raises(RecordProblem, match="in turn") as caught:
         mask_between_markers(np.array(ids, dtype=np.uint32), begin_id=0, end_id=1)
     assert caught.value.kind == "unbalanced-markers"
 
 
-def test_show_masks_of_nothing_is_empty() -> None:
+def test_show_masks_of_nothing_is_empty():
     assert show_masks(np.array([], dtype=np.uint32), np.array([], dtype=np.uint8), train("bytes")) == ""
 
 
-def test_folder_may_have_its_named_templates_in_files(tmp_path: Path) -> None:
+def test_folder_may_have_its_named_templates_in_files(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "tool_use", "template": "old"}]}')
     (tmp_path / "chat_template.jinja").write_text("main")
     (tmp_path / "additional_chat_templates").mkdir()
@@ -208,7 +197,7 @@ def test_folder_may_have_its_named_templates_in_files(tmp_path: Path) -> None:
     assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}
 
 
-def test_text_on_which_the_library_fails_is_a_problem_of_its_record() -> None:
+def test_text_on_which_the_library_fails_is_a_problem_of_its_record():
     """Oniguruma gives up on the pattern, and tokenizers panics."""
     document = json.loads(byte_level())
     splits = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}

@@ -1,16 +1,14 @@
 """How shares, epochs, tokens and the rest of a budget become shares of the tokens that are drawn."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.options.mix_amounts import REST, Amount, divide, parse_amount, parse_tokens
+from dsindex.options.mix_amounts import REST, divide, parse_amount, parse_tokens
 
 
-def amounts(text: str) -> list[Amount]:
+def amounts(text):
     return [parse_amount(word) for word in text.split()]
 
 
@@ -27,9 +25,7 @@ def amounts(text: str) -> list[Amount]:
         ("33.33% 33.33% 33.33%", [9, 9, 9], 900, 900, [300, 300, 300]),
     ],
 )
-def test_amounts_divide_the_tokens(
-    text: str, available: list[int], budget: int | None, tokens: int, shares: list[int]
-) -> None:
+def test_amounts_divide_the_tokens(text, available, budget, tokens, shares):
     division = divide(amounts(text), available, budget, names="abc"[: len(available)])
     assert division.tokens == tokens
     assert list(division.shares) == [Fraction(share, tokens) for share in shares]
@@ -47,29 +43,29 @@ def test_amounts_divide_the_tokens(
         ("1epoch 1epoch", 10**6, "leave the budget out if it follows from them"),
     ],
 )
-def test_amounts_that_contradict_each_other_are_refused(text: str, budget: int | None, message: str) -> None:
+def test_amounts_that_contradict_each_other_are_refused(text, budget, message):
     with pytest.raises(InputError, match=message):
         divide(amounts(text), [100, 100], budget, names="ab")
 
 
 @pytest.mark.parametrize("text", ["", "x", "-3%", "1e3%", "150%", "0%", "0epochs", "nan%", "3 %%", "10GB", "٣%"])
-def test_texts_that_are_no_amount_are_refused(text: str) -> None:
+def test_texts_that_are_no_amount_are_refused(text):
     with pytest.raises(ValueError, match=r"expected (40%|more than nothing|a share of at most)"):
         parse_amount(text)
 
 
-def test_number_without_a_unit_is_told_the_units() -> None:
+def test_number_without_a_unit_is_told_the_units():
     with pytest.raises(ValueError, match="write 3%, 3epochs or 3tokens"):
         parse_amount("3")
 
 
-def test_units_are_read_in_either_case() -> None:
+def test_units_are_read_in_either_case():
     assert parse_amount("1.5b") == parse_amount("1500M") == parse_amount("1_500_000_000 tokens")
     assert parse_amount("REST") == REST
     assert parse_tokens("0.3t") == 3 * 10**11
 
 
 @pytest.mark.parametrize("text", ["0", "0.1", "-5", "lots", "", "10GB", "inf"])
-def test_tokens_are_a_positive_number(text: str) -> None:
+def test_tokens_are_a_positive_number(text):
     with pytest.raises(ValueError, match="expected a positive number of tokens such as 300B"):
         parse_tokens(text)

@@ -1,7 +1,5 @@
 """Weights as they are written, and the samples that a job draws with them, against Megatron's own order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 
@@ -17,13 +15,13 @@ from dsindex.tools.mix import SourceCounts, apportion, find_warnings, find_weigh
 SETTINGS = CacheSettings(sequence_length=10)
 
 
-def source(prefix: str, tokens: int, *, documents: int = 1) -> SourceCounts:
+def source(prefix, tokens, *, documents=1):
     part = PartCounts(begin=0, end=documents, tokens=tokens)
     return SourceCounts(prefix=prefix, num_documents=documents, part=part, empty_splits=(), has_mask=False)
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=12), st.integers(1, 10**4))
-def test_weights_draw_within_a_sample_of_the_shares(parts: list[int], num_samples: int) -> None:
+def test_weights_draw_within_a_sample_of_the_shares(parts, num_samples):
     shares = [Fraction(part, sum(parts)) for part in parts]
     weights = normalise([float(text) for text in write_weights(shares, num_samples)])
     for share, weight in zip(shares, weights, strict=True):
@@ -32,7 +30,7 @@ def test_weights_draw_within_a_sample_of_the_shares(parts: list[int], num_sample
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=8), st.integers(1, 300))
-def test_samples_are_those_that_megatron_draws(weights: list[float], num_samples: int) -> None:
+def test_samples_are_those_that_megatron_draws(weights, num_samples):
     shares = normalise(weights)
     drawn = Counter(blend_by_weights(shares, num_samples)[0].tolist())
     counts = apportion([Fraction(share) for share in shares], num_samples)
@@ -40,7 +38,7 @@ def test_samples_are_those_that_megatron_draws(weights: list[float], num_samples
     assert all(abs(drawn[number] - num) <= len(weights) for number, num in enumerate(counts))
 
 
-def test_mixture_counts_tokens_and_epochs() -> None:
+def test_mixture_counts_tokens_and_epochs():
     counts = [source("web", 1001), source("books", 101)]
     mixture = mix(counts, ("0.75", "0.25"), 100, settings=SETTINGS)
     web, books = mixture.sources
@@ -52,19 +50,19 @@ def test_mixture_counts_tokens_and_epochs() -> None:
     assert mixture.data_path == ("0.75", "web", "0.25", "books")
 
 
-def test_blend_without_weights_draws_every_dataset_once() -> None:
+def test_blend_without_weights_draws_every_dataset_once():
     mixture = mix([source("web", 1001), source("books", 101)], None, None, settings=SETTINGS)
     assert [one.num_samples for one in mixture.sources] == [100, 10]
     assert mixture.data_path == ("web", "books")
 
 
-def test_single_dataset_has_no_weight() -> None:
+def test_single_dataset_has_no_weight():
     mixture = mix([source("web", 1001)], ("1",), 150, settings=SETTINGS)
     assert mixture.data_path == ("web",)
     assert mixture.sources[0].index_epochs == 2
 
 
-def warnings(counts: list[SourceCounts], weights: tuple[str, ...], num_samples: int) -> str:
+def warnings(counts, weights, num_samples):
     mixture = mix(counts, weights, num_samples, settings=SETTINGS)
     typed = [float(weight) for weight in weights]
     return "\n".join([*find_warnings(mixture, counts), *find_weight_warnings(typed, mixture, counts)])
@@ -87,9 +85,7 @@ def warnings(counts: list[SourceCounts], weights: tuple[str, ...], num_samples: 
         ),
     ],
 )
-def test_what_is_probably_not_meant_is_told(
-    counts: list[SourceCounts], weights: tuple[str, ...], num_samples: int, message: str
-) -> None:
+def test_what_is_probably_not_meant_is_told(counts, weights, num_samples, message):
     said = warnings(counts, weights, num_samples)
     assert message in said
     assert bool(said) == bool(message)

@@ -1,9 +1,6 @@
 """What one pass finds is what a slow reference finds, whatever the blocks, the threads and the parts."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,22 +17,17 @@ from dsindex.tools.report_measures import (
 )
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dsindex.tools.report_measures import Measurement, Sources
-
 MOST = 5
 
 
-def some_documents(seed: int, num: int) -> list[list[int]]:
+def some_documents(seed, num):
     """Documents of few different tokens and lengths, many of them equal and some empty."""
     random = np.random.RandomState(seed)
     kinds = [random.randint(0, 9, size).tolist() for size in (0, 1, 1, 2, 3, 5, 40, 41)]
     return [kinds[kind] for kind in random.randint(0, len(kinds), num)]
 
 
-def measured(folder: Path, documents: list[list[int]], sources: Sources | None = None, threads: int = 2) -> Measurement:
+def measured(folder, documents, sources=None, threads=2):
     prefix = write_dataset(folder / "d", [[document] for document in documents])
     return measure(
         IndexedStore(prefix),
@@ -48,9 +40,7 @@ def measured(folder: Path, documents: list[list[int]], sources: Sources | None =
 
 @pytest.mark.parametrize(("block_documents", "block_tokens"), [(1 << 16, 1 << 24), (3, 1 << 24), (50, 7)])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_pass_finds_what_a_slow_reference_finds(
-    seed: int, block_documents: int, block_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pass_finds_what_a_slow_reference_finds(seed, block_documents, block_tokens, tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "BLOCK_DOCUMENTS", block_documents)
     monkeypatch.setattr(measuring, "BLOCK_TOKENS", block_tokens)
     documents = some_documents(seed, 200)
@@ -85,7 +75,7 @@ def test_pass_finds_what_a_slow_reference_finds(
     assert [(-each.copies, -each.num_tokens, each.first) for each in found.repeats.most] == expected[:MOST]
 
 
-def test_drawn_documents_depend_on_their_numbers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawn_documents_depend_on_their_numbers_alone(tmp_path, monkeypatch):
     documents = [[1, 2]] * 300 + [[]] * 5 + [[7]] * 3
     sources = ConsecutiveSources([300, 8])
     whole = measured(tmp_path, documents, sources).sources
@@ -96,7 +86,7 @@ def test_drawn_documents_depend_on_their_numbers_alone(tmp_path: Path, monkeypat
     assert max(whole[0].drawn) - min(whole[0].drawn) > 150
 
 
-def test_repeats_are_the_same_in_files(tmp_path: Path) -> None:
+def test_repeats_are_the_same_in_files(tmp_path):
     documents = [np.array([number % 70, 1], np.uint16) for number in range(500)]
     tokens, ends = np.concatenate(documents), np.arange(2, 1002, 2)
     found = []
@@ -112,7 +102,7 @@ def test_repeats_are_the_same_in_files(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_digests_that_share_a_half_are_different(tmp_path: Path) -> None:
+def test_digests_that_share_a_half_are_different(tmp_path):
     found = np.array([(7, 1, 0, 3, 1), (7, 2, 1, 3, 1), (8, 2, 2, 3, 1)], DOCUMENTS)
     with RepeatFinder(4, folder=str(tmp_path)) as finder:
         finder.add(found)
@@ -122,20 +112,20 @@ def test_digests_that_share_a_half_are_different(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["<i4", "<i8"])
-def test_ids_outside_every_vocabulary_are_counted_together(dtype: str, tmp_path: Path) -> None:
+def test_ids_outside_every_vocabulary_are_counted_together(dtype, tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[5, -1, 5]], [[2**31 - 1, 1 << 20]]], dtype=dtype)
     found = measure(IndexedStore(prefix), ConsecutiveSources([2]), threads=1, folder=str(tmp_path), most=1).counts
     assert (found.others, found.other_ids) == (3, (-1, 2**31 - 1))
     assert found.by_id.tolist() == [0, 0, 0, 0, 0, 2]
 
 
-def test_dataset_without_documents_has_nothing(tmp_path: Path) -> None:
+def test_dataset_without_documents_has_nothing(tmp_path):
     found = measured(tmp_path, [])
     assert (found.documents, found.tokens, found.lengths, found.longest) == (0, 0, (), ())
     assert found.repeats.most == ()
 
 
-def test_spans_are_those_of_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_those_of_the_documents(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "BLOCK_DOCUMENTS", 4)
     documents = some_documents(3, 30)
     store = IndexedStore(write_dataset(tmp_path / "d", [[document] for document in documents]))

@@ -1,19 +1,13 @@
 """Texts with which a tokenizer is compared with the library that defines its format."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 from dsindex.text.agreement import probes_of
 from tests.agreement.texts import CODE_POINTS, CONTEXTS, in_contexts, long_sequence, short_sequences
 from tests.support.text_tokenizers import NASTY, mixed_texts
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
-
-def fixed_texts(pieces: Sequence[str], *, seed: int) -> list[str]:
+def fixed_texts(pieces, *, seed):
     """Probes, runs, sequences of all classes of characters, and random texts, of the given pieces among others."""
     rng = random.Random(seed)
     pool = [*pieces, " ", "  ", "\n", "▁", "a", "<", "|>"]
@@ -33,7 +27,7 @@ def fixed_texts(pieces: Sequence[str], *, seed: int) -> list[str]:
     ]
 
 
-def swept_texts(*, begin: int, every: int) -> Iterator[list[str]]:
+def swept_texts(*, begin, every):
     """Every n-th code point alone and in all contexts, in batches."""
     points = CODE_POINTS[begin::every]
     for start in range(0, len(points), 4000):

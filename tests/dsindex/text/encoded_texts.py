@@ -1,39 +1,34 @@
 """Tokenizers that both engines accept, and what the engines and `tokenizers` itself make of texts."""
 
-from __future__ import annotations
-
 import functools
 import json
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Reference
 
-from dsindex.text.encoders import Encoder, Engine, choose_engine, make_encoder
+from dsindex.text.encoders import choose_engine, make_encoder
 from tests.support import text_tokenizers as trained
 
 TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
 
 
-def large(texts: list[str]) -> pa.LargeStringArray:
+def large(texts):
     return pa.array(texts, pa.large_string())
 
 
 @functools.cache
-def chosen(content: bytes, requested: Literal["auto", "gigatoken", "tokenizers"], special: bool) -> Engine:
+def chosen(content, requested, special):
     return choose_engine(trained.as_tokenizer(content), requested, add_special_tokens=special)
 
 
-def encoder_of(
-    content: bytes, requested: Literal["auto", "gigatoken", "tokenizers"], *, special: bool = True
-) -> Encoder:
+def encoder_of(content, requested, *, special=True):
     engine = chosen(content, requested, special)
     return make_encoder(trained.as_tokenizer(content), engine)
 
 
-def encoded(encoder: Encoder, texts: list[str]) -> list[list[int]]:
+def encoded(encoder, texts):
     batch = encoder.encode(large(texts))
     assert (batch.tokens.dtype, batch.lengths.dtype) == (np.uint32, np.int64)
     assert batch.lengths.shape == (len(texts),)
@@ -41,15 +36,15 @@ def encoded(encoder: Encoder, texts: list[str]) -> list[list[int]]:
     return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])] if texts else []
 
 
-def expected(content: bytes, texts: list[str], *, special: bool = True) -> list[list[int]]:
+def expected(content, texts, *, special=True):
     reference = Reference.from_buffer(content)
     reference.no_truncation()
     reference.no_padding()
     return [encoding.ids for encoding in reference.encode_batch(texts, add_special_tokens=special)]
 
 
-def with_limits() -> bytes:
-    def change(tokenizer: Reference) -> None:
+def with_limits():
+    def change(tokenizer):
         tokenizer.enable_truncation(4)
         tokenizer.enable_padding(length=8)
 

@@ -1,9 +1,6 @@
 """Lines that a fast parser may get wrong, written by hand and drawn at random."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,11 +12,11 @@ GOOD = b'{"text":"good","title":"t","id":1}'
 GOOD_LIST = b'{"text":["s 1","s 2"],"title":"t"}'
 
 
-def around(value: bytes) -> bytes:
+def around(value):
     return b'{"text":"a","x":' + value + b',"title":"t"}'
 
 
-NASTY: list[bytes] = [
+NASTY = [
     # what json.loads takes, in ways that need care
     b'{"text":"a","text":"b","title":"t"}',
     b'{"text":null,"text":"b","title":"t"}',
@@ -135,7 +132,7 @@ texts = st.text(st.characters(exclude_categories=()), max_size=12)
 
 
 @st.composite
-def record_lines(draw: st.DrawFn) -> bytes:
+def record_lines(draw):
     """Mostly what a record should be: any order of keys, escapes or not, spaces or not."""
     clean = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
     value = clean | st.lists(clean, max_size=3) if draw(st.booleans()) else clean
@@ -150,12 +147,12 @@ def record_lines(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"", b" "])) + b"{" + body.encode() + b"}" + draw(st.sampled_from([b"", b"\r", b" "]))
 
 
-def repr_of(pairs: Any) -> str:
+def repr_of(pairs):
     return json.dumps(pairs, ensure_ascii=False)
 
 
 @st.composite
-def mutated_lines(draw: st.DrawFn) -> bytes:
+def mutated_lines(draw):
     """A record with a few bytes changed: next to JSON rather than far from it."""
     line = bytearray(draw(record_lines() | st.sampled_from(NASTY)))
     for _ in range(draw(st.integers(1, 3))):
@@ -186,7 +183,7 @@ def mutated_lines(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def contents(draw: st.DrawFn) -> bytes:
+def contents(draw):
     # Many files of good lines only, or with one line that is not: there the fast path is at stake.
     kind = draw(st.integers(0, 2))
     other = st.sampled_from(NASTY) | mutated_lines() | record_lines()

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,6 @@ from dsindex.text.forms import TextPart
 from dsindex.text.records import parse_blocks, read_records
 from dsindex.text.selection import select_keys
 from dsindex.text.streams import LineBlock
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from dsindex.text.record_blocks import RecordBlock
-    from dsindex.text.selection import Judgement, Selection
 
 BOM = b"\xef\xbb\xbf"
 
@@ -39,7 +32,7 @@ class Reading:
     records: list[tuple[int, int, list[Any]]] = field(default_factory=list)
     bad: list[tuple[int, int, bytes]] = field(default_factory=list)
 
-    def add(self, block: RecordBlock, first_line: int = 0) -> None:
+    def add(self, block, first_line=0):
         assert block.num_lines == block.num_blank + len(block.offsets) + len(block.bad)
         columns = []
         for column in block.columns.values():
@@ -62,7 +55,7 @@ class Reading:
         self.bad += [(bad.offset, bad.line + first_line, bad.line_bytes) for bad in block.bad]
 
 
-def reference(content: bytes, keys: tuple[str, ...] = KEYS, limit: int | None = None) -> Reading:
+def reference(content, keys=KEYS, limit=None):
     """The slow and obvious way: json.loads of each line."""
     reading = Reading()
     offset = 0
@@ -82,7 +75,7 @@ def reference(content: bytes, keys: tuple[str, ...] = KEYS, limit: int | None = 
     return reading
 
 
-def reference_values(line: bytes, keys: tuple[str, ...]) -> list[list[str]] | None:
+def reference_values(line, keys):
     usual_limit = sys.getrecursionlimit()
     sys.setrecursionlimit(10 * MAX_NESTING)
     try:
@@ -97,7 +90,7 @@ def reference_values(line: bytes, keys: tuple[str, ...]) -> list[list[str]] | No
     return values if isinstance(record, dict) and nesting(record) <= MAX_NESTING else None
 
 
-def nesting(value: Any) -> int:
+def nesting(value):
     """How deep objects and lists lie in each other, without recursion."""
     depth, layer = 0, [value]
     while layer := [inner for inner in layer if isinstance(inner, dict | list)]:
@@ -106,7 +99,7 @@ def nesting(value: Any) -> int:
     return depth
 
 
-def read_ranges(path: Path, cuts: list[int], keys: tuple[str, ...] = KEYS, **options: Any) -> Reading:
+def read_ranges(path, cuts, keys=KEYS, **options):
     reading = Reading()
     for begin, end in pairwise(cuts):
         first_line = reading.num_lines
@@ -115,7 +108,7 @@ def read_ranges(path: Path, cuts: list[int], keys: tuple[str, ...] = KEYS, **opt
     return reading
 
 
-def in_memory(content: bytes) -> LineBlock:
+def in_memory(content):
     """The one block that a file of this content is."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == 10)
     if not content.endswith(b"\n"):
@@ -132,20 +125,20 @@ def in_memory(content: bytes) -> LineBlock:
     )
 
 
-def parse(content: bytes, selection: Selection = SELECTION) -> RecordBlock:
+def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
     part = TextPart(path="a.jsonl", begin=0, end=len(content))
     [block] = parse_blocks(iter([in_memory(content)]), selection, part, None)
     return block
 
 
-def read_fields(line: bytes, keys: Sequence[str]) -> Judgement:
+def read_fields(line, keys):
     """The values of one line, or what is wrong with it."""
     [judgement] = select_keys(keys).read_lines([line])
     return judgement
 
 
-def as_reading(block: RecordBlock) -> Reading:
+def as_reading(block):
     reading = Reading()
     reading.add(block)
     return reading

@@ -1,12 +1,9 @@
 """Texts on which gigatoken differs are encoded by the reference, and only versions that were compared are taken."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,35 +22,28 @@ from dsindex.text.agreement import (
     join_points,
     read_ranges,
 )
-from dsindex.text.encoders import TokenBatch, choose_engine, make_encoder
+from dsindex.text.encoders import choose_engine, make_encoder
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.text.engines import Engine
-    from dsindex.text.tokenizer import Tokenizer
-
 
 NEW_LETTERS = ["\u088f", "\u0c5c", "\ua7ce", "\U00010940", "\U000323b0", "\U00033479"]
 """Letters of Unicode 17, which the reference does not know."""
 
 
 @functools.cache
-def splitting(name: str = "gpt2", normalizer: str | None = None) -> bytes:
+def splitting(name="gpt2", normalizer=None):
     """A tokenizer that shows in its ids where it splits."""
     added = {"normalizer": normalizer and {"type": normalizer}, "pre_tokenizer": v.pattern_splits(name)}
     return v.with_model(v.bpe(v.joining_merges()), **added)
 
 
 @functools.cache
-def loaded(content: bytes) -> tuple[Tokenizer, Engine]:
+def loaded(content):
     tokenizer = trained.as_tokenizer(content)
     return tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
 
 
-def encoded(content: bytes, texts: list[str], *, differing: bool = True) -> TokenBatch:
+def encoded(content, texts, *, differing=True):
     """Encode with gigatoken, or with gigatoken alone as if it agreed everywhere."""
     tokenizer, engine = loaded(content)
     if not differing:
@@ -61,17 +51,17 @@ def encoded(content: bytes, texts: list[str], *, differing: bool = True) -> Toke
     return make_encoder(tokenizer, engine).encode(pa.array(texts, pa.large_string()))
 
 
-def reference(content: bytes, texts: list[str]) -> list[list[int]]:
+def reference(content, texts):
     return [encoding.ids for encoding in Reference.from_buffer(content).encode_batch(texts)]
 
 
-def by_text(batch: TokenBatch) -> list[list[int]]:
+def by_text(batch):
     return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])]
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("letter", NEW_LETTERS, ids=lambda letter: f"U+{ord(letter):04X}")
-def test_new_letters_before_a_short_form_are_the_references(letter: str) -> None:
+def test_new_letters_before_a_short_form_are_the_references(letter):
     texts = [f"{letter}'s", "plain's"]
     content = splitting()
     wanted = reference(content, texts)
@@ -94,7 +84,7 @@ def test_new_letters_before_a_short_form_are_the_references(letter: str) -> None
         ("qwen2", "NFC", "\U0001611e\U0001611f"),
     ],
 )
-def test_what_is_new_to_other_parts_is_the_references(name: str, normalizer: str | None, text: str) -> None:
+def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
     content = splitting(name, normalizer)
     wanted = reference(content, [text])
     assert by_text(encoded(content, [text], differing=False)) != wanted
@@ -116,9 +106,7 @@ def test_what_is_new_to_other_parts_is_the_references(name: str, normalizer: str
     ],
     ids=["plain", "around", "nfc", "added", "llama3"],
 )
-def test_batches_with_both_kinds_of_text_keep_their_order(
-    content: bytes, has_loops: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_with_both_kinds_of_text_keep_their_order(content, has_loops, monkeypatch):
     monkeypatch.setattr(kernels._LOADER, "kernels", kernels.import_kernels() if has_loops else None)
     monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", 50)
     rng = random.Random(7)
@@ -134,7 +122,7 @@ def test_batches_with_both_kinds_of_text_keep_their_order(
         assert part.lengths.tolist() == [len(ids) for ids in wanted[begin:end]]
 
 
-def test_plain_texts_never_load_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_texts_never_load_the_reference(monkeypatch):
     content = splitting()
     encoder = make_encoder(*loaded(content))
     wanted = reference(content, trained.SENTENCES)
@@ -143,24 +131,24 @@ def test_plain_texts_never_load_the_reference(monkeypatch: pytest.MonkeyPatch) -
     assert (by_text(batch), batch.num_reference_texts) == (wanted, 0)
 
 
-def test_the_reference_counts_no_texts_of_its_own() -> None:
+def test_the_reference_counts_no_texts_of_its_own():
     tokenizer = trained.as_tokenizer(splitting())
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "tokenizers", add_special_tokens=True))
     assert encoder.encode(pa.array(["\u088f's"], pa.large_string())).num_reference_texts == 0
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def installed(monkeypatch):
     real = importlib.metadata.version
 
-    def install(package: str, version: str) -> None:
+    def install(package, version):
         monkeypatch.setattr(importlib.metadata, "version", lambda name: version if name == package else real(name))
 
     return install
 
 
 @pytest.mark.parametrize("package", ["gigatoken", "tokenizers"])
-def test_versions_that_were_not_compared_are_not_taken(package: str, installed: Callable[[str, str], None]) -> None:
+def test_versions_that_were_not_compared_are_not_taken(package, installed):
     installed(package, "0.10.99")
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
@@ -172,12 +160,12 @@ def test_versions_that_were_not_compared_are_not_taken(package: str, installed: 
     assert choose_engine(tokenizer, "tokenizers", add_special_tokens=True).reason == "asked for"
 
 
-def test_installed_versions_were_compared() -> None:
+def test_installed_versions_were_compared():
     assert importlib.metadata.version("gigatoken") in GIGATOKEN_VERSIONS
     assert importlib.metadata.version("tokenizers") in TOKENIZERS_VERSIONS
 
 
-def test_engines_say_whose_word_counts() -> None:
+def test_engines_say_whose_word_counts():
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     version, reference_version = engine.version, importlib.metadata.version("tokenizers")
@@ -187,7 +175,7 @@ def test_engines_say_whose_word_counts() -> None:
     assert engine.describe() == f"tokenizers {reference_version}, the reference"
 
 
-def test_tables_hold_ranges_outside_ascii() -> None:
+def test_tables_hold_ranges_outside_ascii():
     for part, text in DIFFERING.items():
         ranges = read_ranges(text)
         points = [point for first, last in ranges for point in range(first, last + 1)]
@@ -196,7 +184,7 @@ def test_tables_hold_ranges_outside_ascii() -> None:
         assert all(0x80 <= first <= last <= 0x10FFFF for first, last in ranges), part
 
 
-def test_ranges_of_several_parts_are_joined() -> None:
+def test_ranges_of_several_parts_are_joined():
     both = differing_ranges(("gpt2", "nfc"))
     points = {point for first, last in both for point in range(first, last + 1)}
     assert {0x88F, 0x898} <= points

@@ -1,10 +1,7 @@
 """A wrong engine is caught, and what is audited depends on the input alone."""
 
-from __future__ import annotations
-
 import itertools
 import random
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +19,20 @@ from tests.support import text_tokenizers as trained
 MIB = 1024**2
 
 
-def large(texts: list[str]) -> pa.LargeStringArray:
+def large(texts):
     return pa.array(texts, pa.large_string())
 
 
 @pytest.fixture
-def small_strata(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_strata(monkeypatch):
     monkeypatch.setattr(module, "STRATUM_BYTES", 2048)
 
 
-def records(count: int, *, seed: int, plain: bool = False) -> tuple[list[str], list[int]]:
+def records(count, *, seed, plain=False):
     """Texts and the offsets of their lines, with one to three texts in a record."""
     rng = random.Random(seed)
-    texts: list[str] = []
-    offsets: list[int] = []
+    texts = []
+    offsets = []
     offset = 0
     for _ in range(count):
         parts = [rng.choice(["plain words only. ", *trained.mixed_texts(3, seed=rng.random())]) * rng.randint(0, 60)
@@ -47,18 +44,17 @@ def records(count: int, *, seed: int, plain: bool = False) -> tuple[list[str], l
     return texts, offsets
 
 
-def chosen(texts: list[str], offsets: list[int], **options: Any) -> list[str]:
+def chosen(texts, offsets, **options):
     array = choose_audit(large(texts), np.array(offsets, np.int64), input_number=3, **options)
-    excerpts: list[str] = array.to_pylist()
-    return excerpts
+    return array.to_pylist()
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_audit_accepts_equal_engines(special: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_accepts_equal_engines(special, monkeypatch):
     tokenizer = trained.as_tokenizer(trained.with_template("<|bos|> $A <|eot|>"))
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=special)
     assert engine.name == "gigatoken"  # of the reference there is nothing to audit
-    compared: list[int] = []
+    compared = []
     monkeypatch.setattr(module, "make_encoder", lambda *asked: compared.append(1) or encoders.make_encoder(*asked))
     audit(tokenizer, engine, large(trained.NASTY))
     assert compared == [1, 1]
@@ -74,12 +70,12 @@ def test_audit_accepts_equal_engines(special: bool, monkeypatch: pytest.MonkeyPa
     ],
     ids=["one-id", "all"],
 )
-def test_audit_catches_a_wrong_engine(monkeypatch: pytest.MonkeyPatch, damage: Any, shown: str) -> None:
+def test_audit_catches_a_wrong_engine(monkeypatch, damage, shown):
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     original = encoders.GigatokenEncoder.encode
 
-    def wrong(self: Any, texts: pa.LargeStringArray) -> encoders.TokenBatch:
+    def wrong(self, texts):
         batch = original(self, texts)
         return encoders.TokenBatch(tokens=damage(batch.tokens), lengths=batch.lengths)
 
@@ -90,7 +86,7 @@ def test_audit_catches_a_wrong_engine(monkeypatch: pytest.MonkeyPatch, damage: A
         audit(tokenizer, engine, large(["x " * 500 + " x" * 500 + "wheel" + " x" * 30]))
 
 
-def test_audit_leaves_the_reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_leaves_the_reference_alone(monkeypatch):
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
     monkeypatch.setattr(module, "make_encoder", lambda *_: pytest.fail("the reference was compared with itself"))
@@ -101,7 +97,7 @@ def test_audit_leaves_the_reference_alone(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("small_strata")
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), cuts=st.sets(st.integers(0, 60)))
-def test_choice_does_not_depend_on_blocks(seed: int, cuts: set[int]) -> None:
+def test_choice_does_not_depend_on_blocks(seed, cuts):
     texts, offsets = records(60, seed=seed)
     starts = sorted(set(offsets))
     whole = chosen(texts, offsets, special_tokens=("<|eot|>",))
@@ -111,7 +107,7 @@ def test_choice_does_not_depend_on_blocks(seed: int, cuts: set[int]) -> None:
 
 
 @pytest.mark.usefixtures("small_strata")
-def test_choice_depends_on_the_input_number() -> None:
+def test_choice_depends_on_the_input_number():
     texts, offsets = records(300, seed=5)
     found = {
         tuple(choose_audit(large(texts), np.array(offsets), input_number=number).to_pylist()) for number in range(5)
@@ -119,7 +115,7 @@ def test_choice_depends_on_the_input_number() -> None:
     assert len(found) == 5
 
 
-def test_choice_keeps_its_budget() -> None:
+def test_choice_keeps_its_budget():
     """At most 16 KiB for 64 MiB of input, at least half of it where every text has something unusual."""
     text = "wörter " * 4096
     size = len(text.encode())
@@ -133,7 +129,7 @@ def test_choice_keeps_its_budget() -> None:
 
 
 @pytest.mark.usefixtures("small_strata")
-def test_choice_prefers_unusual_texts() -> None:
+def test_choice_prefers_unusual_texts():
     plain = chosen(*records(2000, seed=1, plain=True))
     texts, offsets = records(2000, seed=1, plain=True)
     mixed = chosen([text.replace("only", "<|o|>") for text in texts], offsets, special_tokens=("<|o|>",))
@@ -141,12 +137,12 @@ def test_choice_prefers_unusual_texts() -> None:
     assert all("<|o|>" in excerpt or len(excerpt) < 20 for excerpt in mixed if excerpt not in plain)
 
 
-def test_choice_of_nothing_is_nothing() -> None:
+def test_choice_of_nothing_is_nothing():
     assert chosen([], []) == []
     assert chosen(["", ""], [0, 14]) == []
 
 
-def test_choice_reads_slices() -> None:
+def test_choice_reads_slices():
     texts = ["é" * 9000] * 3
     offsets = np.array([2000 * MIB, 2001 * MIB, 2009 * MIB])
     array = large(["x", *texts])
@@ -154,7 +150,7 @@ def test_choice_reads_slices() -> None:
     assert sliced == choose_audit(large(texts), offsets, input_number=0).to_pylist()
 
 
-def test_clip_cuts_texts_at_characters() -> None:
+def test_clip_cuts_texts_at_characters():
     texts = large(["é" * 10, "abc", "", "水" * 10, "last"])
     assert clip_texts(texts, text_bytes=5, total_bytes=100).to_pylist() == ["éé", "abc", "", "水", "last"]
     assert clip_texts(texts, text_bytes=5, total_bytes=8).to_pylist() == ["éé", "abc", ""]

@@ -1,11 +1,8 @@
 """The lines of compressed files: each once, for any cut, with offsets in the text."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,19 +11,16 @@ from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.streams import LineBlock, LongLine, read_lines, split_stream
 from tests.support.compressed import COMPRESSORS, bgzf, zstd_frames
 
-if TYPE_CHECKING:
-    from dsindex.text.compressed import Container
-
-KINDS: dict[str, Container] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
+KINDS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
 
 
-def draw_text(seed: int) -> bytes:
+def draw_text(seed):
     rng = random.Random(seed)
     text = b"\n".join(b"%d" % number * rng.choice([0, 1, 3, 40, 300]) for number in range(rng.choice([0, 1, 50, 200])))
     return text + rng.choice([b"", b"\n"])
 
 
-def lines_of(text: bytes) -> list[tuple[int, bytes]]:
+def lines_of(text):
     """Offset and content of each line."""
     lines, offset = [], 0
     for line in text.split(b"\n") if not text.endswith(b"\n") else text[:-1].split(b"\n"):
@@ -35,13 +29,11 @@ def lines_of(text: bytes) -> list[tuple[int, bytes]]:
     return lines if text else []
 
 
-def part_of(path: str, container: Container, begin: int, end: int) -> TextPart:
+def part_of(path, container, begin, end):
     return TextPart(path=path, begin=begin, end=end, form=InputForm(container=container))
 
 
-def read_part(
-    path: str, container: Container, begin: int, end: int, **options: int
-) -> tuple[list[tuple[int, bytes]], int]:
+def read_part(path, container, begin, end, **options):
     """The lines of a part, and the size of its text."""
     lines, size, number = [], 0, 0
     for block in read_lines(part_of(path, container, begin, end), **({"block_bytes": 64} | options)):
@@ -61,7 +53,7 @@ def read_part(
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("unit", [1, 300, 1 << 20])
-def test_the_parts_of_a_compressed_file_have_each_line_once(tmp_path: Path, name: str, seed: int, unit: int) -> None:
+def test_the_parts_of_a_compressed_file_have_each_line_once(tmp_path, name, seed, unit):
     text = draw_text(seed)
     path, container = tmp_path / name, KINDS[Path(name).suffix]
     path.write_bytes(COMPRESSORS[name](text))
@@ -75,9 +67,9 @@ def test_the_parts_of_a_compressed_file_have_each_line_once(tmp_path: Path, name
 
 @pytest.mark.parametrize("make", [lambda text, size: zstd_frames(text, size), bgzf], ids=["zstd", "bgzf"])
 @pytest.mark.parametrize("size", range(1, 40))
-def test_members_may_end_anywhere_in_a_line(tmp_path: Path, make: object, size: int) -> None:
+def test_members_may_end_anywhere_in_a_line(tmp_path, make, size):
     text = b"a\n\nbb\n" + b"long line " * 5 + b"\n\n\nlast"
-    container: Container = "gzip" if make is bgzf else "zstd"
+    container = "gzip" if make is bgzf else "zstd"
     path = tmp_path / "x"
     path.write_bytes(make(text, size))  # type: ignore[operator]
     found, base = [], 0
@@ -92,7 +84,7 @@ def test_members_may_end_anywhere_in_a_line(tmp_path: Path, make: object, size: 
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("step", [1, 50, 1000])
-def test_the_pieces_of_a_stream_are_whole_lines_of_the_text(tmp_path: Path, name: str, seed: int, step: int) -> None:
+def test_the_pieces_of_a_stream_are_whole_lines_of_the_text(tmp_path, name, seed, step):
     text = draw_text(seed)
     path, container = tmp_path / name, KINDS[Path(name).suffix]
     content = COMPRESSORS[name](text)
@@ -109,7 +101,7 @@ def test_the_pieces_of_a_stream_are_whole_lines_of_the_text(tmp_path: Path, name
     assert all(piece.endswith(b"\n") for piece in list(filter(None, pieces))[:-1])
 
 
-def test_a_long_line_of_a_stream_is_not_held(tmp_path: Path) -> None:
+def test_a_long_line_of_a_stream_is_not_held(tmp_path):
     text = b"short\n" + b"x" * 5000 + b"\nlast\n"
     path = tmp_path / "x.zst"
     path.write_bytes(zstd_frames(text, 700))
@@ -118,7 +110,7 @@ def test_a_long_line_of_a_stream_is_not_held(tmp_path: Path) -> None:
     assert size == len(text)
 
 
-def test_a_bom_is_skipped_only_where_the_text_starts(tmp_path: Path) -> None:
+def test_a_bom_is_skipped_only_where_the_text_starts(tmp_path):
     path = tmp_path / "x.zst"
     text = b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n"
     path.write_bytes(zstd_frames(text, 5))

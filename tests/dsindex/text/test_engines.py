@@ -1,11 +1,8 @@
 """Which engine is taken for a tokenizer, and why not the other one."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
-from typing import Any
 
 import pytest
 from tokenizers import AddedToken, normalizers
@@ -58,14 +55,14 @@ UNSUITABLE = {
 
 
 @pytest.mark.parametrize("content", SUITABLE.values(), ids=SUITABLE)
-def test_auto_takes_gigatoken_where_it_can(content: bytes) -> None:
+def test_auto_takes_gigatoken_where_it_can(content):
     engine = choose_engine(trained.as_tokenizer(content), "auto", add_special_tokens=True)
     assert (engine.name, engine.reason) == ("gigatoken", "")
     assert engine.version
 
 
 @pytest.mark.parametrize(("content", "reason"), UNSUITABLE.values(), ids=UNSUITABLE)
-def test_auto_falls_back_with_a_reason(content: bytes, reason: str) -> None:
+def test_auto_falls_back_with_a_reason(content, reason):
     engine = choose_engine(trained.as_tokenizer(content), "auto", add_special_tokens=True)
     assert engine.name == "tokenizers"
     assert reason in engine.reason
@@ -74,13 +71,13 @@ def test_auto_falls_back_with_a_reason(content: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "reason"), UNSUITABLE.values(), ids=UNSUITABLE)
-def test_demanded_gigatoken_is_refused_with_the_reason(content: bytes, reason: str) -> None:
+def test_demanded_gigatoken_is_refused_with_the_reason(content, reason):
     with pytest.raises(TokenizerError, match=r"use --engine tokenizers$") as caught:
         choose_engine(trained.as_tokenizer(content), "gigatoken", add_special_tokens=True)
     assert reason in str(caught.value)
 
 
-def test_post_processor_is_tried_and_not_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_post_processor_is_tried_and_not_only_read(monkeypatch):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     monkeypatch.setattr(engines, "_fixed_tokens", lambda _: ((), (1,)))
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
@@ -88,7 +85,7 @@ def test_post_processor_is_tried_and_not_only_read(monkeypatch: pytest.MonkeyPat
     assert choose_engine(tokenizer, "auto", add_special_tokens=False).name == "gigatoken"
 
 
-def test_fixed_tokens_are_part_of_the_engine() -> None:
+def test_fixed_tokens_are_part_of_the_engine():
     tokenizer = trained.as_tokenizer(SUITABLE["sequence"])
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert (engine.prefix, engine.suffix) == ((1, 0), (1,))
@@ -96,7 +93,7 @@ def test_fixed_tokens_are_part_of_the_engine() -> None:
     assert pickle.dumps(engine)
 
 
-def test_wrong_engine_name_is_misuse() -> None:
-    wrong: Any = "fast"
+def test_wrong_engine_name_is_misuse():
+    wrong = "fast"
     with pytest.raises(ValueError, match="expected an engine auto, gigatoken, reference or tokenizers, got 'fast'"):
         choose_engine(trained.as_tokenizer(trained.byte_level()), wrong, add_special_tokens=True)

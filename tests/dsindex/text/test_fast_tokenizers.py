@@ -1,12 +1,9 @@
 """The objects of gigatoken that a process keeps, and threads that share them."""
 
-from __future__ import annotations
-
 import copy
 import os
 import signal
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +17,10 @@ from tests.support import text_tokenizers as trained
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def count_loads(monkeypatch):
     import gigatoken
 
-    loaded: list[bytes] = []
+    loaded = []
     from_json = gigatoken.Tokenizer.from_json
     monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda data: loaded.append(data) or from_json(data))
     return loaded
@@ -34,9 +31,7 @@ def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     [([100, 100 + 193 * 1024**2], 1 << 30), ([None, None], 1 << 30), ([100, 100], 1000)],
     ids=["grown", "unknown", "much text"],
 )
-def test_gigatoken_is_built_again_and_says_the_same(
-    monkeypatch: pytest.MonkeyPatch, resident: list[int | None], most_bytes: int
-) -> None:
+def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_bytes):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     sizes = iter([*resident, 0])
@@ -52,7 +47,7 @@ def test_gigatoken_is_built_again_and_says_the_same(
     assert len(built) == 2
 
 
-def test_gigatoken_is_kept_while_the_process_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gigatoken_is_kept_while_the_process_does_not_grow(monkeypatch):
     monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: 100)
     loaded = count_loads(monkeypatch)
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
@@ -62,7 +57,7 @@ def test_gigatoken_is_kept_while_the_process_does_not_grow(monkeypatch: pytest.M
     assert len(loaded) == 1
 
 
-def test_what_learns_nothing_is_never_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_learns_nothing_is_never_built_again(monkeypatch):
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 0)
     loaded = count_loads(monkeypatch)
     for name, loads in [("sentencepiece-bpe", 1), ("bos", 3)]:
@@ -76,17 +71,17 @@ def test_what_learns_nothing_is_never_built_again(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
-def test_threads_share_an_object_and_each_gets_its_own_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch):
     """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 1 << 20)
     monkeypatch.setattr(fast_tokenizers, "_UNDIVIDED_BYTES", 4000)
     tokenizer = trained.as_tokenizer(SUITABLE[name])
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
     wanted = expected(SUITABLE[name], TEXTS)
-    wrong: list[int] = []
+    wrong = []
     began = threading.Barrier(6)
 
-    def work(thread: int) -> None:
+    def work(thread):
         began.wait()
         for step in range(60):
             first = (thread * 211 + step * 37) % len(TEXTS)
@@ -103,14 +98,12 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name: str, monkeyp
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("byte-level", [False, True]), ("sentencepiece-bpe", [False, False])])
-def test_calls_at_the_same_time_do_not_wait_for_each_other(
-    monkeypatch: pytest.MonkeyPatch, name: str, wanted: list[bool]
-) -> None:
+def test_calls_at_the_same_time_do_not_wait_for_each_other(monkeypatch, name, wanted):
     """Two calls meet inside of gigatoken: one of them by a table of its pool, where it has tables."""
     met = threading.Barrier(2, timeout=240)
-    seen: list[bool] = []
+    seen = []
 
-    def meet(*_: object, parallel: bool) -> tuple[Any, Any]:
+    def meet(*_, parallel):
         met.wait()
         seen.append(parallel)
         return np.empty(0, np.uint32), np.zeros(1, np.int64)
@@ -126,12 +119,12 @@ def test_calls_at_the_same_time_do_not_wait_for_each_other(
     assert sorted(seen) == wanted
 
 
-def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch):
     """gigatoken would divide it among threads of its own; so each call that is left over gets an object of its own."""
     met = threading.Barrier(4, timeout=240)
-    seen: list[tuple[object, bool]] = []
+    seen = []
 
-    def meet(fast: object, *_: object, parallel: bool) -> tuple[Any, Any]:
+    def meet(fast, *_, parallel):
         seen.append((fast, parallel))
         met.wait()
         return np.empty(0, np.uint32), np.zeros(1, np.int64)
@@ -151,7 +144,7 @@ def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatc
     assert len({id(fast) for fast, _ in seen[:4]}) == len({id(fast) for fast, _ in seen}) == len(loaded) == 4
 
 
-def test_the_last_few_tokenizers_are_kept() -> None:
+def test_the_last_few_tokenizers_are_kept():
     contents = [SUITABLE[name] for name in ("bos", "eos", "both")]
     first, second, third = map(fast_tokenizers.fast_tokenizer, map(trained.as_tokenizer, contents))
     assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[1])) is second
@@ -159,7 +152,7 @@ def test_the_last_few_tokenizers_are_kept() -> None:
     assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[0])) is not first
 
 
-def test_a_forked_process_waits_for_no_lock_of_its_parent() -> None:
+def test_a_forked_process_waits_for_no_lock_of_its_parent():
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
     wanted = expected(SUITABLE["bos"], TEXTS[:5])
@@ -171,7 +164,7 @@ def test_a_forked_process_waits_for_no_lock_of_its_parent() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch):
     tokenizer = trained.as_tokenizer(trained.byte_level())
     engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
     for before, after in [(None, "false"), ("true", "true")]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 
@@ -27,7 +25,7 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
         ('{"text": "\u2028\u0085\ufeff"}'.encode(), ["\u2028\u0085\ufeff"]),
     ],
 )
-def test_read_fields_gives_what_json_loads_gives(line: bytes, values: list[str | list[str]]) -> None:
+def test_read_fields_gives_what_json_loads_gives(line, values):
     assert read_fields(line, ["text"]) == values
 
 
@@ -70,17 +68,17 @@ def test_read_fields_gives_what_json_loads_gives(line: bytes, values: list[str |
         (b'\xef\xbb\xbf{"text": "a"}', "expected JSON, got a byte order mark, which only a file's start may have"),
     ],
 )
-def test_read_fields_says_what_is_wrong(line: bytes, reason: str) -> None:
+def test_read_fields_says_what_is_wrong(line, reason):
     assert read_fields(line, ["text"]) == reason
 
 
-def test_read_fields_reports_the_first_wanted_key_that_is_wrong() -> None:
+def test_read_fields_reports_the_first_wanted_key_that_is_wrong():
     line = b'{"title": 1, "text": 2}'
     assert read_fields(line, ["text", "title"]) == EXPECTED + "a number"
     assert "'title'" in str(read_fields(line, ["title", "text"]))
 
 
-def nested(depth: int) -> bytes:
+def nested(depth):
     """A record that nests `depth` deep in all."""
     half = (depth - 1) // 2
     rest = depth - 1 - 2 * half
@@ -88,7 +86,7 @@ def nested(depth: int) -> bytes:
 
 
 @pytest.mark.parametrize("stack", [0, 300])
-def test_read_fields_limits_nesting_whatever_the_callers_stack(stack: int) -> None:
+def test_read_fields_limits_nesting_whatever_the_callers_stack(stack):
     if stack and sys.getrecursionlimit() > 500:
         result = call_deeper(stack)
     else:
@@ -96,7 +94,7 @@ def test_read_fields_limits_nesting_whatever_the_callers_stack(stack: int) -> No
     assert result == [["a"], "expected at most 900 objects and lists inside each other, got more"]
 
 
-def call_deeper(frames: int) -> list[object]:
+def call_deeper(frames):
     if frames:
         return call_deeper(frames - 1)
     return [read_fields(nested(depth), ["text"]) for depth in (MAX_NESTING, MAX_NESTING + 1)]
@@ -115,15 +113,15 @@ def call_deeper(frames: int) -> list[object]:
         (b"", False),
     ],
 )
-def test_is_too_deep_counts_brackets_outside_strings(line: bytes, *, too_deep: bool) -> None:
+def test_is_too_deep_counts_brackets_outside_strings(line, *, too_deep):
     assert is_too_deep(line) is too_deep
 
 
-def test_read_fields_tells_json_errors_of_deep_lines() -> None:
+def test_read_fields_tells_json_errors_of_deep_lines():
     line = nested(MAX_NESTING)[:-1] + b" x}"
     expected = f"expected JSON, got an error at column {len(line) - 1}"
     assert str(call_deep_error(300, line)).startswith(expected)
 
 
-def call_deep_error(frames: int, line: bytes) -> object:
+def call_deep_error(frames, line):
     return call_deep_error(frames - 1, line) if frames else read_fields(line, ["text"])

@@ -1,9 +1,6 @@
 """GPT-2's vocab.json and merges.txt: the same tokens as the tokenizer.json of the same model."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from tokenizers import Tokenizer as Loaded
@@ -15,16 +12,13 @@ from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, shared_toke
 from tests.dsindex.text.conversion_texts import fixed_texts
 from tests.support.golden import TOKENIZERS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 GPT2 = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
 MERGES = "#version: 0.2\n" + "".join(
     f"{merge if isinstance(merge, str) else ' '.join(merge)}\n" for merge in GPT2["merges"]
 )
 
 
-def options(folder: Path, vocabulary: str, merges: str) -> TokenizerOptions:
+def options(folder, vocabulary, merges):
     (folder / "gpt2-vocab.json").write_text(vocabulary)
     (folder / "gpt2-merges.txt").write_text(merges)
     return TokenizerOptions(
@@ -36,7 +30,7 @@ def options(folder: Path, vocabulary: str, merges: str) -> TokenizerOptions:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_two_files_are_the_tokenizer_of_gpt2(tmp_path: Path, newline: str) -> None:
+def test_two_files_are_the_tokenizer_of_gpt2(tmp_path, newline):
     given = options(tmp_path, json.dumps(GPT2["vocab"]), MERGES.replace("\n", newline))
     tokenizer = load_tokenizer(given.vocab_file or "", options=given)
     assert (tokenizer.name, tokenizer.vocabulary_size, tokenizer.eod_id) == ("gpt2-vocab.json", 50257, 50256)
@@ -48,7 +42,7 @@ def test_two_files_are_the_tokenizer_of_gpt2(tmp_path: Path, newline: str) -> No
     ]
 
 
-def test_two_files_are_read_as_the_library_reads_them(tmp_path: Path) -> None:
+def test_two_files_are_read_as_the_library_reads_them(tmp_path):
     given = options(tmp_path, json.dumps(GPT2["vocab"]), MERGES)
     library = Loaded(models.BPE.from_file(str(given.vocab_file), str(given.merge_file)))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -68,6 +62,6 @@ def test_two_files_are_read_as_the_library_reads_them(tmp_path: Path) -> None:
         ("{", "", r"gpt2-vocab.json: expected JSON, but it cannot be read"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, vocabulary: str, merges: str, message: str) -> None:
+def test_other_files_are_refused(tmp_path, vocabulary, merges, message):
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer("", options=options(tmp_path, vocabulary, merges))

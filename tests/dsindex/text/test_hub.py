@@ -1,11 +1,8 @@
 """Names of tokenizers: found in the cache with their commit, never fetched by these tests."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -18,15 +15,12 @@ from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import sentencepiece_model
 from tests.support.hub_cache import COMMIT, put_in_cache
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 OTHER = "0" * 40
 CONFIG = json.dumps({"eos_token": "<|eot|>"}).encode()
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """An empty cache, and a hub that cannot be reached; the library reads its variables when it is imported."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -34,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "org/model-1.5B"])
-def test_name_is_found_in_the_cache(home: Path, name: str) -> None:
+def test_name_is_found_in_the_cache(home, name):
     put_in_cache(home, name, {"tokenizer.json": trained.byte_level(), "tokenizer_config.json": CONFIG})
     tokenizer = load_tokenizer(name)
     assert (tokenizer.name, tokenizer.revision, tokenizer.eod_token) == (name, COMMIT, "<|eot|>")
@@ -43,7 +37,7 @@ def test_name_is_found_in_the_cache(home: Path, name: str) -> None:
         assert load_tokenizer(f"{name}@{reference}") == tokenizer
 
 
-def test_revision_is_honoured(home: Path) -> None:
+def test_revision_is_honoured(home):
     put_in_cache(home, "org/name", {"tokenizer.json": trained.byte_level()})
     other = trained.with_template("<|bos|> $A")
     put_in_cache(home, "org/name", {"tokenizer.json": other}, commit=OTHER, reference="v2")
@@ -53,7 +47,7 @@ def test_revision_is_honoured(home: Path) -> None:
         load_tokenizer("org/name@v3")
 
 
-def test_path_comes_before_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_comes_before_name(home, monkeypatch):
     put_in_cache(home, "gpt2", {"tokenizer.json": trained.byte_level()})
     (home / "work" / "gpt2").mkdir(parents=True)
     (home / "work" / "gpt2" / "tokenizer.json").write_bytes(trained.with_template("<|bos|> $A"))
@@ -61,7 +55,7 @@ def test_path_comes_before_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert load_tokenizer("gpt2").revision is None
 
 
-def test_model_in_the_cache_is_chosen_by_type(home: Path) -> None:
+def test_model_in_the_cache_is_chosen_by_type(home):
     files = {"tokenizer.json": trained.byte_level(), "tokenizer.model": sentencepiece_model("llama2")}
     put_in_cache(home, "meta-llama/Llama-2-7b", files)
     tokenizer = load_tokenizer("meta-llama/Llama-2-7b", options=TokenizerOptions(tokenizer_type="Llama2Tokenizer"))
@@ -69,7 +63,7 @@ def test_model_in_the_cache_is_chosen_by_type(home: Path) -> None:
     assert load_tokenizer("meta-llama/Llama-2-7b").library == "tokenizers"
 
 
-def test_cache_without_a_tokenizer_is_not_enough(home: Path) -> None:
+def test_cache_without_a_tokenizer_is_not_enough(home):
     put_in_cache(home, "org/weights", {"config.json": b"{}"})
     with pytest.raises(
         TokenizerError, match=r"no such path, the cache has no such tokenizer, and the hub gave none \("
@@ -80,17 +74,17 @@ def test_cache_without_a_tokenizer_is_not_enough(home: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["no/such/folder", "/gpt2", "../gpt2", "./gpt2", "gpt2/", "tokenizer.json", "a b", "", "org/x.model", "-x"]
 )
-def test_what_cannot_be_a_name_is_a_path(home: Path, path: str) -> None:
+def test_what_cannot_be_a_name_is_a_path(home, path):
     assert not (home / path.lstrip("/.") / "x").exists()
     assert find_tokenizer(path).path == path
     with pytest.raises(TokenizerError, match=r"expected a tokenizer's file, or a folder .*, found nothing"):
         load_tokenizer(path)
 
 
-def test_only_files_of_tokenizers_are_fetched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+def test_only_files_of_tokenizers_are_fetched(home, monkeypatch):
+    asked = []
 
-    def snapshot_download(name: str, *, allow_patterns: list[str], local_files_only: bool = False, **_: object) -> str:
+    def snapshot_download(name, *, allow_patterns, local_files_only=False, **_):
         if local_files_only:
             raise FileNotFoundError(name)
         asked.append(allow_patterns)
@@ -103,7 +97,7 @@ def test_only_files_of_tokenizers_are_fetched(home: Path, monkeypatch: pytest.Mo
     assert not [pattern for pattern in patterns if pattern.endswith((".py", ".bin", ".safetensors", "*"))]
 
 
-def test_paths_need_no_hub_library(tmp_path: Path) -> None:
+def test_paths_need_no_hub_library(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
     code = (
         "import sys; from dsindex.text.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1]);"

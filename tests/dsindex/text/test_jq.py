@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import pickle
-from typing import Any
 
 import pytest
 
@@ -18,15 +15,15 @@ from dsindex.text.jq import (
     write_record,
 )
 
-TURNS: list[Any] = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
+TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
 
 
-def read(pattern: str, record: Any, *, limits: Limits | None = None) -> Any:
+def read(pattern, record, *, limits=None):
     """What one pattern finds in one record."""
     return Patterns([FieldPattern(name="x", pattern=pattern)], limits=limits).read(record).value("x")
 
 
-def select(pattern: str, value: Any) -> list[bool]:
+def select(pattern, value):
     """What one masking pattern selects of its field."""
     mask = parse_mask_pattern(pattern)
     patterns = Patterns([FieldPattern(name=mask.field, pattern=f".{mask.field}")], [mask])
@@ -57,18 +54,18 @@ def select(pattern: str, value: Any) -> list[bool]:
         ),
     ],
 )
-def test_mask_pattern_is_asked_about_each_message(pattern: str, expected: list[bool]) -> None:
+def test_mask_pattern_is_asked_about_each_message(pattern, expected):
     assert parse_mask_pattern(pattern).field == "conversations"
     assert select(pattern, TURNS) == expected
 
 
-def test_mask_pattern_is_asked_about_a_text_as_a_whole() -> None:
+def test_mask_pattern_is_asked_about_a_text_as_a_whole():
     assert select(".role", "Vicuna") == [True]
     assert select('.role | select(startswith("V"))', "Vicuna") == [True]
     assert select('.role | select(startswith("V"))', "Mody") == [False]
 
 
-def test_mask_pattern_that_fails_names_the_element() -> None:
+def test_mask_pattern_that_fails_names_the_element():
     with pytest.raises(RecordProblem, match="fails on element 4: Cannot index number") as caught:
         select('.conversations | select(.from == "human")', [*TURNS, 5])
     assert caught.value.kind == "pattern-error"
@@ -77,7 +74,7 @@ def test_mask_pattern_that_fails_names_the_element() -> None:
 
 
 @pytest.mark.parametrize("value", ['a"b\\c', "日本\u2028🎉", "\u0000\ufffe\U0010ffff", "x" * 100_000])
-def test_field_pattern_gives_texts_unchanged(value: str) -> None:
+def test_field_pattern_gives_texts_unchanged(value):
     assert read(".meta.text", {"meta": {"text": value}}) == value
 
 
@@ -94,11 +91,11 @@ def test_field_pattern_gives_texts_unchanged(value: str) -> None:
         ("0 | localtime | mktime", {}, 0),
     ],
 )  # fmt: skip
-def test_patterns_may_be_any_jq(pattern: str, record: Any, expected: Any) -> None:
+def test_patterns_may_be_any_jq(pattern, record, expected):
     assert read(pattern, record) == expected
 
 
-def test_field_pattern_without_a_value_gives_none_and_several_are_refused() -> None:
+def test_field_pattern_without_a_value_gives_none_and_several_are_refused():
     assert read(".roles[]", {"roles": []}) is None
     assert read(".roles[]", {"roles": ["a"]}) == "a"
     with pytest.raises(RecordProblem, match="expected one value, got 2"):
@@ -107,7 +104,7 @@ def test_field_pattern_without_a_value_gives_none_and_several_are_refused() -> N
         read(".roles[]", {"roles": "a"})
 
 
-def test_mask_of_a_field_without_a_value_has_no_answer() -> None:
+def test_mask_of_a_field_without_a_value_has_no_answer():
     patterns = Patterns([FieldPattern(name="a", pattern=".a")], [parse_mask_pattern(".a | .b")])
     answers = patterns.read({})
     assert answers.value("a") is None
@@ -144,13 +141,13 @@ def test_mask_of_a_field_without_a_value_has_no_answer() -> None:
         ("{now: 1}", "now"),
     ],
 )  # fmt: skip
-def test_patterns_refuse_what_sees_more_than_the_record(pattern: str, name: str) -> None:
+def test_patterns_refuse_what_sees_more_than_the_record(pattern, name):
     with pytest.raises(InputError, match=f"'{name}' is not allowed, since output must depend on the record alone"):
         check_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", [".a # comment", '# \\\n"\n| env # "'])
-def test_comments_are_refused_since_they_may_hide_something(pattern: str) -> None:
+def test_comments_are_refused_since_they_may_hide_something(pattern):
     with pytest.raises(InputError, match="without comments"):
         check_pattern(pattern)
 
@@ -165,32 +162,32 @@ def test_comments_are_refused_since_they_may_hide_something(pattern: str) -> Non
         (".a | | .b", "syntax error"),
     ],
 )
-def test_what_is_no_jq_is_refused(pattern: str, match: str) -> None:
+def test_what_is_no_jq_is_refused(pattern, match):
     with pytest.raises(InputError, match=f"^jq pattern .*: .*({match})"):
         Patterns([FieldPattern(name="x", pattern=pattern)])
 
 
 @pytest.mark.parametrize("pattern", [".a | .b) | (.c", ".a |", ".a | .b) as $x | (.c"])
-def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern: str) -> None:
+def test_filter_of_a_mask_has_to_be_jq_by_itself(pattern):
     mask = parse_mask_pattern(pattern)
     with pytest.raises(InputError, match="jq pattern"):
         Patterns([FieldPattern(name="a", pattern=".a")], [mask])
 
 
 @pytest.mark.parametrize("pattern", ["select(.x)", ".", ".a.b | .c", ".a[0] | .b", "(.a) | .b"])
-def test_mask_pattern_has_to_begin_with_one_field(pattern: str) -> None:
+def test_mask_pattern_has_to_begin_with_one_field(pattern):
     with pytest.raises(InputError, match="expected the name of one field first"):
         parse_mask_pattern(pattern)
 
 
-def test_field_patterns_in_a_list_need_names_of_their_own() -> None:
+def test_field_patterns_in_a_list_need_names_of_their_own():
     with pytest.raises(InputError, match="ends in a unique name"):
         parse_field_patterns([".a.text", ".b.text"])
     with pytest.raises(InputError, match="ends in a unique name"):
         parse_field_patterns([".a[0]"])
 
 
-DEEP: dict[str, Any] = {}
+DEEP = {}
 for _ in range(400):
     DEEP = {"a": DEEP}
 SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
@@ -209,25 +206,25 @@ CPU, MEMORY = "used more than 0.5 s of CPU time on", "needed more than 200 MiB o
         pytest.param("[.,.] | " * 40 + "tojson", {}, f"({CPU}|{MEMORY})", id="doubling"),
     ],
 )
-def test_pattern_without_measure_stops_the_job(pattern: str, record: Any, what: str) -> None:
+def test_pattern_without_measure_stops_the_job(pattern, record, what):
     with pytest.raises(
         LimitReachedError, match=f"^the jq pattern .* {what} this record; change it, or take the record"
     ):
         read(pattern, record, limits=SMALL)
 
 
-def test_pattern_that_nests_too_deep_is_a_problem_of_its_record() -> None:
+def test_pattern_that_nests_too_deep_is_a_problem_of_its_record():
     with pytest.raises(RecordProblem, match="expected at most 900 objects and lists"):
         read("reduce range(950) as $i (0; [.])", {})
     assert read("reduce range(900) as $i (0; [.]) | flatten", {}) == [0]
-    nested: Any = 0
+    nested = 0
     for _level in range(100_000):
         nested = [nested]
     with pytest.raises(RecordProblem, match="nested too deep"):
         write_record({"x": nested})
 
 
-def test_many_records_are_read_in_order_with_their_problems() -> None:
+def test_many_records_are_read_in_order_with_their_problems():
     patterns = Patterns([FieldPattern(name="x", pattern=".a.b")])
     found = []
     for answers in patterns.read_all([b'{"a": {"b": "x"}}', b'{"a": 5}', b"{}"] * 50):
@@ -238,7 +235,7 @@ def test_many_records_are_read_in_order_with_their_problems() -> None:
     assert found == ["x", "pattern-error", None] * 50
 
 
-def test_patterns_can_be_pickled_and_are_shared_in_a_process() -> None:
+def test_patterns_can_be_pickled_and_are_shared_in_a_process():
     fields = (FieldPattern(name="x", pattern=".a"),)
     shared = open_patterns(fields)
     assert open_patterns(pickle.loads(pickle.dumps(fields))) is shared  # noqa: S301
@@ -258,11 +255,11 @@ def test_patterns_can_be_pickled_and_are_shared_in_a_process() -> None:
         "last | .x",
     ],
 )
-def test_mask_pattern_for_a_whole_list_is_refused_with_the_form_that_works(rest: str) -> None:
+def test_mask_pattern_for_a_whole_list_is_refused_with_the_form_that_works(rest):
     with pytest.raises(InputError, match=r"is for a whole list, .* as in `\.conversations \| select\(\.from"):
         parse_mask_pattern(f".conversations | {rest}")
 
 
-def test_mask_pattern_may_begin_like_the_name_of_a_list_function() -> None:
+def test_mask_pattern_may_begin_like_the_name_of_a_list_function():
     assert parse_mask_pattern(".a | firstly::x").rest == "firstly::x"
     assert parse_mask_pattern(".a | .first").rest == ".first"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from dsindex.errors import InputError
@@ -32,7 +30,7 @@ from dsindex.text.selection import is_program, output_name, parse_key
         ('a.b=."text"', "a.b", ("text",)),
     ],
 )
-def test_names_and_paths(text: str, name: str, path: tuple[str, ...]) -> None:
+def test_names_and_paths(text, name, path):
     key = parse_key(text)
     assert (key.name, key.path, key.program) == (name, path, None)
     assert output_name(text) == name
@@ -42,14 +40,14 @@ def test_names_and_paths(text: str, name: str, path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "program", [".", ".a[0]", ".a[]", ".a?", ".a | .b", ".a.b // .c", r'."\(.a)"', ".a .b | .", ".größe?", ". as $x|$x"]
 )
-def test_anything_else_that_begins_with_a_dot_is_a_program(program: str) -> None:
+def test_anything_else_that_begins_with_a_dot_is_a_program(program):
     assert is_program(program)
     assert is_program(f"x={program}")
     assert output_name(program) is None
     assert output_name(f"x={program}") == "x"
 
 
-def test_program_keeps_its_text_and_its_name() -> None:
+def test_program_keeps_its_text_and_its_name():
     key = parse_key("both=.title + .text")
     assert (key.name, key.path, key.program) == ("both", None, ".title + .text")
     assert parse_key(".title + .text").name == ".title + .text"
@@ -64,11 +62,11 @@ def test_program_keeps_its_text_and_its_name() -> None:
         ("x=.a | env", "'env' is not allowed"),
     ],
 )
-def test_program_that_is_no_jq_is_refused(text: str, message: str) -> None:
+def test_program_that_is_no_jq_is_refused(text, message):
     with pytest.raises(InputError, match=message):
         parse_key(text)
 
 
 @pytest.mark.parametrize("path", [("a",), ("a", "b c"), ("", "\n"), ('"', "é"), ("1a", "_b1")])
-def test_shown_path_is_the_path(path: tuple[str, ...]) -> None:
+def test_shown_path_is_the_path(path):
     assert parse_key(show_path(path)).path == path

@@ -1,9 +1,6 @@
 """Values at paths: both fast parsers give what `json.loads` gives, for any record and any cut."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,11 +12,7 @@ from dsindex.text.records import read_records
 from dsindex.text.scanning import scan_texts
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection
 from tests.dsindex.text.nasty_lines import NASTY, json_values, mutated_lines
-from tests.dsindex.text.readings import Reading, as_reading, in_memory, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from tests.dsindex.text.readings import as_reading, in_memory, parse
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -27,11 +20,11 @@ PATHS = [("meta", "text"), ("meta", "deep", "title"), ("text",)]
 SELECTION = open_selection([".meta.text", ".meta.deep.title", "text"])
 
 
-def good(text: str = "a") -> bytes:
+def good(text="a"):
     return json.dumps({"meta": {"text": text, "deep": {"title": "t", "x": [1]}}, "text": "top", "n": 5}).encode()
 
 
-def reference(lines: Sequence[bytes]) -> tuple[list[list[list[str]]], int]:
+def reference(lines):
     """The slow and obvious way: the records' texts, and the number of lines that are none."""
     found, bad = [], 0
     for line in lines:
@@ -48,11 +41,11 @@ def reference(lines: Sequence[bytes]) -> tuple[list[list[list[str]]], int]:
     return found, bad
 
 
-def outcome(reading: Reading) -> tuple[list[list[list[str]]], int]:
+def outcome(reading):
     return [values for _, _, values in reading.records], len(reading.bad)
 
 
-FAULTY: dict[str, bytes] = {
+FAULTY = {
     "missing": b'{"meta": {"deep": {"title": "t"}}, "text": "a"}',
     "no object": b'{"meta": "x", "text": "a"}',
     "null object": b'{"meta": null, "text": "a"}',
@@ -87,18 +80,18 @@ LISTS = b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}'
 
 
 @pytest.mark.parametrize("line", [*FAULTY.values(), LISTS], ids=[*FAULTY, "lists throughout"])
-def test_every_parser_gives_what_json_loads_gives(line: bytes) -> None:
+def test_every_parser_gives_what_json_loads_gives(line):
     for lines in ([line], [good(), line, good("b")], [line, line], [line, good(), good()]):
         assert outcome(as_reading(parse(b"\n".join(lines), SELECTION))) == reference(lines)
 
 
-def test_one_value_may_become_two_outputs() -> None:
+def test_one_value_may_become_two_outputs():
     selection = open_selection(["a=.meta.text", "b=.meta.text"])
     read = parse(good("x") + b"\n" + good("y"), selection)
     assert outcome(as_reading(read)) == ([[["x"], ["x"]], [["y"], ["y"]]], 0)
 
 
-def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> None:
+def test_keys_that_lead_through_each_other_make_bad_records(tmp_path):
     selection = open_selection([".meta", ".meta.text"])
     path = tmp_path / "a.jsonl"
     path.write_bytes((good() + b"\n") * 3)
@@ -108,7 +101,7 @@ def test_keys_that_lead_through_each_other_make_bad_records(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("depth", [MAX_PATH_KEYS, MAX_PATH_KEYS + 1, 899, 5000])
-def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
+def test_long_paths_are_followed_as_deep_as_records_go(depth):
     selection = open_selection(["x=" + ".a" * depth])
     line = b'{"a":' * depth + b'"deep"' + b"}" * depth
     read = parse(line + b"\n" + line, selection)
@@ -125,7 +118,7 @@ def test_long_paths_are_followed_as_deep_as_records_go(depth: int) -> None:
         (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
     ],
 )
-def test_reason_names_the_place(line: bytes, reason: str) -> None:
+def test_reason_names_the_place(line, reason):
     assert list(open_selection([".meta.text"]).read_lines([line])) == [reason]
 
 
@@ -134,7 +127,7 @@ values = nested_texts | st.lists(nested_texts, max_size=2) | json_values
 
 
 @st.composite
-def nested_lines(draw: st.DrawFn) -> bytes:
+def nested_lines(draw):
     """A record with all paths, in any order of keys, perhaps with other keys and a fault."""
     text = draw(nested_texts) if draw(st.integers(0, 5)) else draw(values)
     deep = draw(st.permutations([("title", draw(nested_texts)), *draw(st.lists(other_pairs, max_size=1))]))
@@ -151,7 +144,7 @@ odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
 @pytest.mark.exhaustive
 @given(lines=lines_of_files, odd=st.none() | odd_lines, place=st.integers(0, 6))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_records_are_read_as_json_loads_reads_them(lines: list[bytes], odd: bytes | None, place: int) -> None:
+def test_any_records_are_read_as_json_loads_reads_them(lines, odd, place):
     if odd is not None:
         lines.insert(place, odd)
     content = b"\n".join(lines)
@@ -164,13 +157,13 @@ def test_any_records_are_read_as_json_loads_reads_them(lines: list[bytes], odd: 
         assert found == reference(lines)
 
 
-def scanned(lines: list[bytes]) -> Any:
+def scanned(lines):
     block = in_memory(b"\n".join(lines))
     found = scan_texts(block.data, block.starts, block.ends, PATHS)
     return None if found is None else [found[path].to_pylist() for path in PATHS]
 
 
-def test_the_scanner_reads_plain_lines_and_leaves_what_is_in_doubt(either_way: str) -> None:
+def test_the_scanner_reads_plain_lines_and_leaves_what_is_in_doubt(either_way):
     if either_way == "kernels not loaded":
         assert kernels.loaded_kernels() is None
         assert scanned([good()]) is None

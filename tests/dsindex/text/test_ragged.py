@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import gigatoken
 import numpy as np
@@ -12,14 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dsindex.text import fast_tokenizers as ragged
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_ragged_texts_give_the_tokens_of_single_ones(
-    parallel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ragged_texts_give_the_tokens_of_single_ones(parallel, tmp_path, monkeypatch):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -41,7 +33,7 @@ def test_ragged_texts_give_the_tokens_of_single_ones(
 
 
 @pytest.mark.parametrize("most", [3, 2])
-def test_few_texts_do_not_import_what_arrays_need(most: int) -> None:
+def test_few_texts_do_not_import_what_arrays_need(most):
     code = """if True:
         import sys
         import numpy as np

@@ -1,12 +1,9 @@
 """Ranges of files give each line once, as json.loads reads it; what cannot be read is said."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,17 +17,13 @@ from dsindex.text.streams import LineBlock, read_lines
 from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents
 from tests.dsindex.text.readings import BOM, KEYS, Reading, as_reading, in_memory, parse, read_ranges, reference
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 pytestmark = pytest.mark.usefixtures("either_way")
 
 
 @pytest.mark.quick(60)
 @pytest.mark.parametrize("good", [GOOD, GOOD_LIST], ids=["string", "list"])
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
-def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty: bytes, good: bytes) -> None:
+def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
     for lines in (
         [good, nasty, good],
         [good, good, nasty],
@@ -56,9 +49,7 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty: bytes, good: bytes) 
     ],
     ids=["plain", "blank", "bom", "others", "strings", "unicode", "2", "5000", "30000"],
 )
-def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(
-    content: bytes, either_way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(content, either_way, monkeypatch):
     if either_way == "kernels loaded":
         monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
     assert as_reading(parse(content)) == reference(content)
@@ -67,9 +58,7 @@ def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(
 @pytest.mark.exhaustive
 @given(content=contents(), data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_ranges_and_blocks_equal_json_loads(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
-) -> None:
+def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_bytes(content)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=5)))
@@ -81,7 +70,7 @@ def test_any_ranges_and_blocks_equal_json_loads(
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("block_bytes", [40, 300, 1 << 20])
-def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_path: Path, block_bytes: int) -> None:
+def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_path, block_bytes):
     path = tmp_path / "long.jsonl"
     content = b"\n".join([GOOD, b"x" * 300, GOOD, GOOD, GOOD, GOOD])
     path.write_bytes(content)
@@ -95,9 +84,7 @@ def test_lines_that_follow_a_long_line_belong_to_the_range_they_begin_in(tmp_pat
 @pytest.mark.parametrize("block_bytes", [1, 5, 64, 1 << 16])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("last", [b"", b"\n"])
-def test_every_cut_of_a_file_gives_each_line_once(
-    tmp_path: Path, block_bytes: int, newline: bytes, last: bytes
-) -> None:
+def test_every_cut_of_a_file_gives_each_line_once(tmp_path, block_bytes, newline, last):
     path = tmp_path / "cut.jsonl"
     content = BOM + newline.join([b'{"text":"%d"}' % number for number in range(5)] + [b"", b"bad"]) + last
     path.write_bytes(content)
@@ -107,7 +94,7 @@ def test_every_cut_of_a_file_gives_each_line_once(
         assert read_ranges(path, [0, cut, len(content)], ("text",), block_bytes=block_bytes) == expected
 
 
-def test_a_line_longer_than_many_blocks_and_ranges(tmp_path: Path) -> None:
+def test_a_line_longer_than_many_blocks_and_ranges(tmp_path):
     path = tmp_path / "long.jsonl"
     content = GOOD + b'\n{"title":"t","text":"' + b"long " * 100_000 + b'"}\n' + GOOD + b"\n" + GOOD
     path.write_bytes(content)
@@ -115,7 +102,7 @@ def test_a_line_longer_than_many_blocks_and_ranges(tmp_path: Path) -> None:
     assert read_ranges(path, cuts, block_bytes=1000) == reference(content)
 
 
-def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path: Path) -> None:
+def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path):
     path = tmp_path / "long.jsonl"
     content = GOOD + b'\n{"title":"t","text":"' + b"x" * 300_000 + b'"}\n' + GOOD + b"\n" + GOOD + b"x" * 1000
     path.write_bytes(content)
@@ -139,7 +126,7 @@ def test_a_line_over_the_limit_is_bad_and_not_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_memory_is_a_few_blocks(tmp_path: Path) -> None:
+def test_memory_is_a_few_blocks(tmp_path):
     path = tmp_path / "big.jsonl"
     line = b'{"text":"' + b"words " * 200 + b'"}\n'
     path.write_bytes(line * 50_000)
@@ -161,7 +148,7 @@ def test_memory_is_a_few_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["shorter", "longer", "touched"])
-def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change: str) -> None:
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, change):
     path = tmp_path / "changing.jsonl"
     content = (GOOD + b"\n") * 1000
     path.write_bytes(content)
@@ -178,7 +165,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change
         list(blocks)
 
 
-def test_unsuitable_files_are_named(tmp_path: Path) -> None:
+def test_unsuitable_files_are_named(tmp_path):
     path = tmp_path / "small.jsonl"
     path.write_bytes(GOOD)
     with pytest.raises(InputError, match=r"small\.jsonl: expected at least 99 bytes, got 34; the file became shorter"):
@@ -193,7 +180,7 @@ def test_unsuitable_files_are_named(tmp_path: Path) -> None:
         list(read_records(TextPart(path=str(tmp_path), begin=0, end=1), keys=KEYS))
 
 
-def test_empty_files_and_ranges_give_nothing(tmp_path: Path) -> None:
+def test_empty_files_and_ranges_give_nothing(tmp_path):
     path = tmp_path / "empty.jsonl"
     path.write_bytes(b"")
     assert list(read_records(TextPart(path=str(path), begin=0, end=0, expected_size=0), keys=KEYS)) == []
@@ -203,19 +190,19 @@ def test_empty_files_and_ranges_give_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("begin", "end"), [(5, 4), (-1, 4)])
-def test_a_part_begins_in_the_file_and_ends_after_its_begin(begin: int, end: int) -> None:
+def test_a_part_begins_in_the_file_and_ends_after_its_begin(begin, end):
     with pytest.raises(ValueError, match=rf"0 <= begin <= end, got \[{begin}, {end}\)"):
         TextPart(path="never opened", begin=begin, end=end)
 
 
 @pytest.mark.quick(1)
-def test_importing_the_reader_leaves_pyarrow_json_out() -> None:
+def test_importing_the_reader_leaves_pyarrow_json_out():
     code = "import sys, dsindex.text.records; print('pyarrow.json' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"
 
 
-def test_a_line_block_gives_lines_as_they_stand() -> None:
+def test_a_line_block_gives_lines_as_they_stand():
     block = in_memory(BOM + GOOD + b"\r\n" + GOOD)
     assert (block.line(0), block.text(0)) == (BOM + GOOD + b"\r", GOOD + b"\r")
     assert replace(block, offset=10).offsets().tolist() == [10, 49]

@@ -1,9 +1,6 @@
 """Samples of records: chosen by their texts alone, in the wanted share, and nested."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,16 +10,8 @@ from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
 from dsindex.text.sampling import HASH_SEED, hash_records, sample_records
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
-    from dsindex.text.record_blocks import RecordBlock
-
-Value = str | list[str]
-
-
-def digest(value: Value) -> int:
+def digest(value):
     """The slow reference of a key's hash."""
     texts = [value] if isinstance(value, str) else value
     hashes = [xxhash.xxh3_64_intdigest(text.encode(), seed=HASH_SEED) for text in texts]
@@ -31,36 +20,36 @@ def digest(value: Value) -> int:
     return xxhash.xxh3_64_intdigest(b"".join(each.to_bytes(8, "little") for each in hashes), seed=HASH_SEED)
 
 
-def read(folder: Path, records: Sequence[dict[str, Value]], *, keys: Sequence[str] = ("text",)) -> list[RecordBlock]:
+def read(folder, records, *, keys=("text",)):
     path = folder / "in.jsonl"
     path.write_bytes(b"".join(json.dumps(record).encode() + b"\n" for record in records))
     size = path.stat().st_size
     return list(read_records(TextPart(path=str(path), begin=0, end=size, expected_size=size), keys=keys))
 
 
-VALUES: list[Value] = ["", "a", "ä€😀", "x" * 5000, ["a"], [], ["a", "b"], ["ab"], ["", ""]]
+VALUES = ["", "a", "ä€😀", "x" * 5000, ["a"], [], ["a", "b"], ["ab"], ["", ""]]
 
 
-def test_hashes_are_those_of_the_reference(tmp_path: Path) -> None:
+def test_hashes_are_those_of_the_reference(tmp_path):
     records = [{"text": text, "title": title} for text in VALUES for title in VALUES[::-1]]
     [block] = read(tmp_path, records, keys=("text", "title"))
     expected = [sum(map(digest, record.values())) % 2**64 for record in records]
     assert hash_records(block).tolist() == expected
 
 
-def test_a_record_has_the_same_hash_beside_lists_and_without(tmp_path: Path) -> None:
+def test_a_record_has_the_same_hash_beside_lists_and_without(tmp_path):
     [plain] = read(tmp_path, [{"text": "a"}, {"text": "b"}])
     [mixed] = read(tmp_path, [{"text": "a"}, {"text": ["b"]}, {"text": ["c", "d"]}])
     assert hash_records(plain).tolist() == hash_records(mixed).tolist()[:2]
 
 
-def test_hashes_of_a_slice_are_its_own(tmp_path: Path) -> None:
+def test_hashes_of_a_slice_are_its_own(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(9)])
     kept = sample_records(block, (0.5,))
     assert hash_records(kept).tolist() == [each for each in hash_records(block).tolist() if each < 2**63]
 
 
-def test_what_is_kept_is_consistent(tmp_path: Path) -> None:
+def test_what_is_kept_is_consistent(tmp_path):
     records = [{"text": f"text {number}", "title": [f"title {number}"] * (number % 4)} for number in range(3000)]
     [block] = read(tmp_path, records, keys=("text", "title"))
     small, large = sample_records(block, (0.1,)), sample_records(block, (0.5,))
@@ -78,25 +67,25 @@ def test_what_is_kept_is_consistent(tmp_path: Path) -> None:
     assert set(small.lines.tolist()) <= set(large.lines.tolist())
 
 
-def test_shares_are_multiplied(tmp_path: Path) -> None:
+def test_shares_are_multiplied(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
     assert sample_records(block, (0.5, 0.2)).lines.tolist() == sample_records(block, (0.1,)).lines.tolist()
 
 
-def test_the_whole_keeps_all(tmp_path: Path) -> None:
+def test_the_whole_keeps_all(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(100)])
     assert sample_records(block, (1.0,)) is block
 
 
 @pytest.mark.parametrize("share", [1e-300, 5e-20])
-def test_a_tiny_share_keeps_nothing(tmp_path: Path, share: float) -> None:
+def test_a_tiny_share_keeps_nothing(tmp_path, share):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(100)])
     sample = sample_records(block, (share,))
     assert (len(sample.lines), sample.num_filtered) == (0, 100)
     assert np.array_equal(sample.columns["text"].texts.to_pylist(), [])
 
 
-def test_the_choice_never_changes(tmp_path: Path) -> None:
+def test_the_choice_never_changes(tmp_path):
     """A build that is continued with another version must keep the same records."""
     [block] = read(tmp_path, [{"text": f"text {number}"} for number in range(30)])
     assert sample_records(block, (0.3,)).lines.tolist() == [4, 6, 23, 24]

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import json
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,19 +14,16 @@ from dsindex.text.records import read_records
 from dsindex.text.streams import read_lines
 from tests.dsindex.text.readings import read_fields
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 KEYS = ["text", "tit\u00e9"]
 
 
 @pytest.fixture(autouse=True)
-def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded(monkeypatch):
     monkeypatch.setattr(kernels, "_LOADER", kernels._Loader())
     kernels._LOADER.kernels = kernels.import_kernels()
 
 
-def scan(lines: list[bytes], keys: list[str] = KEYS, spare: bytes = b"") -> list[list[str]] | None:
+def scan(lines, keys=KEYS, spare=b""):
     """Scan lines as a block has them; `spare` stands behind them, as what an earlier block left.
 
     With 64 bytes and more behind them they are read 64 bytes at once, at the end of a buffer byte by byte.
@@ -39,7 +33,7 @@ def scan(lines: list[bytes], keys: list[str] = KEYS, spare: bytes = b"") -> list
     return found
 
 
-def scan_once(lines: list[bytes], keys: list[str], spare: bytes) -> list[list[str]] | None:
+def scan_once(lines, keys, spare):
     content = b"\n".join(lines) + b"\n"
     ends = np.cumsum([len(line) + 1 for line in lines]) - 1
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -63,11 +57,11 @@ def scan_once(lines: list[bytes], keys: list[str], spare: bytes) -> list[list[st
     ],
     ids=["plain", "spaces", "characters", "half a pair under another key"],
 )
-def test_scanned_texts_are_those_of_json_loads(line: bytes) -> None:
+def test_scanned_texts_are_those_of_json_loads(line):
     assert scan([line, line]) == [read_fields(line, KEYS)] * 2
 
 
-def test_escapes_become_characters() -> None:
+def test_escapes_become_characters():
     text = r"\u0041\u00e9\u20AC\ud83D\uDE00\ufFfF\u0000\"\\\/\b\f\n\r\t"
     line = b'{"text": "%s"}' % text.encode()
     assert scan([line], ["text"]) == [[json.loads(line)["text"]]]
@@ -77,7 +71,7 @@ def test_escapes_become_characters() -> None:
     "value",
     [b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\u0041"', b'"\\ud800x"', b'"\\ud800\\ud800"', b'"\\ud80', b'"\\u00g0"'],
 )
-def test_half_a_surrogate_pair_is_left_to_json_loads(value: bytes) -> None:
+def test_half_a_surrogate_pair_is_left_to_json_loads(value):
     assert scan([b'{"text": %s}' % value], ["text"]) is None
 
 
@@ -91,14 +85,14 @@ def test_half_a_surrogate_pair_is_left_to_json_loads(value: bytes) -> None:
         b'{"text":"a","b":' + b"[" * 65 + b"]" * 65 + b"}",
     ],
 )  # fmt: skip
-def test_lines_in_doubt_are_left_to_json_loads(line: bytes) -> None:
+def test_lines_in_doubt_are_left_to_json_loads(line):
     for spare in (b"", b'"}\n{"text":"what an earlier block left"}'):
         assert scan([line], ["text"], spare) is None
         assert scan([b'{"text":"good"}', line], ["text"], spare) is None
 
 
 @pytest.mark.parametrize("position", [0, 1, 31, 62, 63, 64, 65, 130])
-def test_every_byte_at_any_place_of_a_string_is_judged_as_json_loads_judges_it(position: int) -> None:
+def test_every_byte_at_any_place_of_a_string_is_judged_as_json_loads_judges_it(position):
     for byte in range(128):
         line = b'{"x": 1, "text":"' + b"x" * position + bytes([byte]) + b"n" * 70 + b'"}'
         expected = read_fields(line, ["text"])
@@ -115,7 +109,7 @@ texts = st.text(st.characters() | st.sampled_from('"\\/\n\t é€😀\x00\x1f'),
     st.lists(st.fixed_dictionaries({"text": texts, "x": texts | st.floats()}), min_size=1, max_size=8), st.booleans()
 )
 @settings(max_examples=300, deadline=None)
-def test_any_texts_are_read_as_json_loads_reads_them(records: list[dict[str, str]], ascii_only: bool) -> None:
+def test_any_texts_are_read_as_json_loads_reads_them(records, ascii_only):
     lines = [json.dumps(record, ensure_ascii=ascii_only) for record in records]
     # Half a surrogate pair can only be escaped: the encoding is looked at before a block is scanned.
     encoded = [line.encode("utf-8", errors="replace") for line in lines]
@@ -129,7 +123,7 @@ def test_any_texts_are_read_as_json_loads_reads_them(records: list[dict[str, str
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 9))
 @settings(deadline=None)
-def test_newlines_are_found_at_any_place(gaps: list[int], tail: int) -> None:
+def test_newlines_are_found_at_any_place(gaps, tail):
     content = b"".join(b"x" * gap + b"\n" for gap in gaps) + b"\x0b" * tail
     for spare in (b"\n\n", b"\n" * 64):
         found = scanning.find_newlines(bytearray(content + spare), len(content))
@@ -137,14 +131,14 @@ def test_newlines_are_found_at_any_place(gaps: list[int], tail: int) -> None:
         assert found.tolist() == [place for place, byte in enumerate(content) if byte == 10]
 
 
-def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "_LOADER", kernels._Loader())
     monkeypatch.setattr(kernels, "LOAD_FROM_BYTES", 100_000)
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"text": "some text"}\n' * 10_000)
     size = path.stat().st_size
 
-    def read() -> list[str]:
+    def read():
         blocks = read_records(TextPart(path=str(path), begin=0, end=size), keys=["text"], block_bytes=8192)
         return [text for block in blocks for text in block.columns["text"].texts.to_pylist()]
 
@@ -161,7 +155,7 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path: Path, monkey
     )  # type: ignore[union-attr]
 
 
-def test_a_process_that_reads_little_does_without() -> None:
+def test_a_process_that_reads_little_does_without():
     loader = kernels._Loader()
     loader.count(kernels.LOAD_FROM_BYTES - 1)
     assert not [thread for thread in threading.enumerate() if thread.name == "dsindex-kernels"]

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,31 +7,26 @@ from dsindex.text.forms import TextPart
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.joining import decode_separator
-from dsindex.text.record_blocks import RecordBlock, TextColumn
+from dsindex.text.record_blocks import TextColumn
 from dsindex.text.records import read_records
 from dsindex.text.selection import open_selection
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from dsindex.text.selection import Selection
-
-
-def judge(selection: Selection, *lines: bytes) -> list[Any]:
+def judge(selection, *lines):
     return list(selection.read_lines(lines))
 
 
-def read(path: Path, selection: Selection, **options: Any) -> list[RecordBlock]:
+def read(path, selection, **options):
     part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
     return list(read_records(part, keys=selection.outputs, selection=selection, **options))
 
 
-def texts(blocks: list[RecordBlock], name: str) -> list[str]:
+def texts(blocks, name):
     columns = [block.columns[name] for block in blocks]
     return [text for column in columns if isinstance(column, TextColumn) for text in column.texts.to_pylist()]
 
 
-def test_names_paths_and_programs_are_read_from_one_line() -> None:
+def test_names_paths_and_programs_are_read_from_one_line():
     selection = open_selection(["text", ".meta.text", "both=.text + .meta.text", "list=. | [.text, .text]"])
     line = b'{"text": "a", "meta": {"text": "b"}}'
     assert judge(selection, line, line) == [["a", "b", "ab", ["a", "a"]]] * 2
@@ -59,12 +51,12 @@ def test_names_paths_and_programs_are_read_from_one_line() -> None:
         (". as $x | $x.n == 1", b'{"n": 1}', True),
     ],
 )
-def test_record_is_kept_if_any_result_is_true(condition: str, record: bytes, holds: bool) -> None:
+def test_record_is_kept_if_any_result_is_true(condition, record, holds):
     line = record[:-1] + (b"," if len(record) > 2 else b"") + b'"text": "a"}'
     assert judge(open_selection(["text"], where=condition), line) == [["a"] if holds else None]
 
 
-def test_condition_is_evaluated_before_keys_are_read() -> None:
+def test_condition_is_evaluated_before_keys_are_read():
     selection = open_selection(["text", "x=.b + 1 | tostring"], where=".keep")
     found = judge(selection, b'{"keep": false, "b": "no number"}', b"no JSON", b"[1]", b'{"keep": true}', b'{"b": {}}')
     assert found == [
@@ -103,7 +95,7 @@ def test_condition_is_evaluated_before_keys_are_read() -> None:
         ({"keys": [".a.b", "x=.a"]}, b'{"a": "b"}', "expected an object at .a, got a string"),
     ],
 )
-def test_what_fails_on_a_record_makes_it_a_bad_one(options: dict[str, Any], line: bytes, reason: str) -> None:
+def test_what_fails_on_a_record_makes_it_a_bad_one(options, line, reason):
     [found] = judge(open_selection(**options), line)
     assert reason in found
 
@@ -111,18 +103,18 @@ def test_what_fails_on_a_record_makes_it_a_bad_one(options: dict[str, Any], line
 @pytest.mark.parametrize(
     "where", [".a |", "nosuch", ".a )(", ".a)] | any, [(.b", "$holds", "input", "now", "$ENV.HOME"]
 )
-def test_condition_that_is_no_jq_is_refused(where: str) -> None:
+def test_condition_that_is_no_jq_is_refused(where):
     with pytest.raises(InputError, match="jq pattern"):
         open_selection(["text"], where=where)
 
 
 @pytest.mark.parametrize(("keys", "join"), [(["a", ".a"], None), (["a", "a"], None), (["a", "a"], " ")])
-def test_keys_of_one_name_are_refused(keys: list[str], join: str | None) -> None:
+def test_keys_of_one_name_are_refused(keys, join):
     with pytest.raises(InputError, match="expected keys of different names, got a"):
         open_selection(keys, join=join)
 
 
-def test_selection_can_be_sent_to_a_process() -> None:
+def test_selection_can_be_sent_to_a_process():
     selection = open_selection(["x=.a + .b"], where=".a", join=",")
     again = pickle.loads(pickle.dumps(selection))  # noqa: S301 - its own bytes
     assert again == selection
@@ -138,7 +130,7 @@ JOINED_LINES = [
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("keys", [["title", "text"], ["tags", ".title"], ["text", "title", "tags"], ["tags"]])
-def test_joined_texts_are_those_of_all_keys(tmp_path: Path, keys: list[str]) -> None:
+def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
     import json
 
     path = tmp_path / "a.jsonl"
@@ -154,13 +146,13 @@ def test_joined_texts_are_those_of_all_keys(tmp_path: Path, keys: list[str]) -> 
             assert all(list(block.columns) == ["text"] for block in blocks)
 
 
-def test_join_of_a_name_and_a_path_that_are_called_the_same(tmp_path: Path) -> None:
+def test_join_of_a_name_and_a_path_that_are_called_the_same(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a.b": "name", "a": {"b": "path"}}\n' * 2)
     assert texts(read(path, open_selection(["a.b", ".a.b", ".a | .b"], join="+")), "text") == ["name+path+path"] * 2
 
 
-def test_missing_field_is_a_bad_record_when_joined(tmp_path: Path) -> None:
+def test_missing_field_is_a_bad_record_when_joined(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": "1", "b": "2"}\n{"a": "1"}\n')
     [block] = read(path, open_selection(["a", "b"], join=" "))
@@ -172,17 +164,17 @@ def test_missing_field_is_a_bad_record_when_joined(tmp_path: Path) -> None:
     ("written", "separator"),
     [(r"\n", "\n"), (r"\t|\\n", "\t|\\n"), ("", ""), ("\n", "\n"), (r"\\\n", "\\\n"), ("é", "é")],
 )
-def test_escapes_of_a_separator(written: str, separator: str) -> None:
+def test_escapes_of_a_separator(written, separator):
     assert decode_separator(written) == separator
 
 
 @pytest.mark.parametrize(("written", "message"), [("\\x", r"'\\\\x'"), ("a\\", "'\\\\\\\\'"), ("\ud800", "in UTF-8")])
-def test_other_escapes_are_refused(written: str, message: str) -> None:
+def test_other_escapes_are_refused(written, message):
     with pytest.raises(ValueError, match=message):
         decode_separator(written)
 
 
-def test_filtered_records_are_counted_for_any_cut(tmp_path: Path) -> None:
+def test_filtered_records_are_counted_for_any_cut(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = [b'{"text": "%d", "n": %d}' % (number, number) for number in range(20)]
     path.write_bytes(b"\n".join([*lines, b"", b"bad", b'{"n": 1}', b'{"n": 0}']))
@@ -198,9 +190,7 @@ def test_filtered_records_are_counted_for_any_cut(tmp_path: Path) -> None:
         )
 
 
-def test_record_that_a_condition_never_finishes_stops_the_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_that_a_condition_never_finishes_stops_the_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n{"text": "b", "c": ' + b"[" * 400 + b"]" * 400 + b"}\n")

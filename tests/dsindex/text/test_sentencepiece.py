@@ -1,9 +1,6 @@
 """SentencePiece models: the same tokens as the sentencepiece library, with every engine."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,19 +12,13 @@ from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer, sha
 from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
 from tests.support.foreign_tokenizers import FAST_SHAPES, SENTENCEPIECE_SHAPES, sentencepiece_model, with_runs
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
-    from dsindex.text.tokenizer import Tokenizer
-
-
-def loaded(tmp_path: Path, shape: str) -> Tokenizer:
+def loaded(tmp_path, shape):
     (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model(shape))
     return load_tokenizer(str(tmp_path / "tokenizer.model"))
 
 
-def assert_equal_to_the_library(tokenizer: Tokenizer, texts: Sequence[str], *, engine: str = "auto") -> None:
+def assert_equal_to_the_library(tokenizer, texts, *, engine="auto"):
     chosen = choose_engine(tokenizer, engine, add_special_tokens=True)
     batch = make_encoder(tokenizer, chosen).encode(pa.array(texts, pa.large_string()))
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
@@ -38,20 +29,20 @@ def assert_equal_to_the_library(tokenizer: Tokenizer, texts: Sequence[str], *, e
         begin += length
 
 
-def pieces_of(tokenizer: Tokenizer) -> list[str]:
+def pieces_of(tokenizer):
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     return [processor.id_to_piece(number).replace("▁", " ") for number in range(processor.get_piece_size())]
 
 
 @pytest.mark.parametrize("shape", SENTENCEPIECE_SHAPES)
-def test_tokens_are_those_of_the_library(tmp_path: Path, shape: str) -> None:
+def test_tokens_are_those_of_the_library(tmp_path, shape):
     tokenizer = loaded(tmp_path, shape)
     assert_equal_to_the_library(tokenizer, fixed_texts(pieces_of(tokenizer), seed=1))
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", FAST_SHAPES)
-def test_code_points_agree(tmp_path: Path, shape: str) -> None:
+def test_code_points_agree(tmp_path, shape):
     tokenizer = loaded(tmp_path, shape)
     assert choose_engine(tokenizer, "auto", add_special_tokens=True).differing == ()
     for texts in swept_texts(begin=FAST_SHAPES.index(shape), every=50):
@@ -60,7 +51,7 @@ def test_code_points_agree(tmp_path: Path, shape: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", FAST_SHAPES)
-def test_every_code_point_agrees_in_one_of_the_shapes(tmp_path: Path, shape: str) -> None:
+def test_every_code_point_agrees_in_one_of_the_shapes(tmp_path, shape):
     """With `begin=0, every=1` all were compared in each shape, which takes minutes."""
     tokenizer = loaded(tmp_path, shape)
     for texts in swept_texts(begin=FAST_SHAPES.index(shape), every=len(FAST_SHAPES)):
@@ -80,7 +71,7 @@ def test_every_code_point_agrees_in_one_of_the_shapes(tmp_path: Path, shape: str
         ("suffix", "puts spaces after words"),
     ],
 )
-def test_what_was_not_compared_is_left_to_the_library(tmp_path: Path, shape: str, reason: str) -> None:
+def test_what_was_not_compared_is_left_to_the_library(tmp_path, shape, reason):
     tokenizer = loaded(tmp_path, shape)
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert (engine.name, engine.version) == ("sentencepiece", engine.reference_version)
@@ -90,7 +81,7 @@ def test_what_was_not_compared_is_left_to_the_library(tmp_path: Path, shape: str
 
 
 @pytest.mark.parametrize("shape", FAST_SHAPES)
-def test_published_shapes_are_encoded_by_gigatoken(tmp_path: Path, shape: str) -> None:
+def test_published_shapes_are_encoded_by_gigatoken(tmp_path, shape):
     tokenizer = loaded(tmp_path, shape)
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert (engine.name, engine.reference, engine.prefix, engine.suffix) == ("gigatoken", "sentencepiece", (), ())
@@ -102,7 +93,7 @@ def test_published_shapes_are_encoded_by_gigatoken(tmp_path: Path, shape: str) -
 @pytest.mark.parametrize(
     "lengths", [(*range(2, 15), 16), tuple(range(2, 17)), (2, 4, 8, 16), (2, 3, 7), (3, 5)], ids=str
 )
-def test_runs_of_marks_may_share_the_lowest_score(tmp_path: Path, lengths: tuple[int, ...]) -> None:
+def test_runs_of_marks_may_share_the_lowest_score(tmp_path, lengths):
     (tmp_path / "tokenizer.model").write_bytes(with_runs(*lengths))
     tokenizer = load_tokenizer(str(tmp_path / "tokenizer.model"))
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
@@ -113,13 +104,13 @@ def test_runs_of_marks_may_share_the_lowest_score(tmp_path: Path, lengths: tuple
     assert_equal_to_the_library(tokenizer, [*marks, *fixed_texts(pieces_of(tokenizer), seed=2)])
 
 
-def test_other_pieces_of_one_score_are_left_to_the_library(tmp_path: Path) -> None:
+def test_other_pieces_of_one_score_are_left_to_the_library(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(with_runs(2, 3, score=-5.0))
     engine = choose_engine(load_tokenizer(str(tmp_path / "tokenizer.model")), "auto", add_special_tokens=True)
     assert engine.reason == "its SentencePiece model gives two pieces the same score"
 
 
-def test_file_describes_itself(tmp_path: Path) -> None:
+def test_file_describes_itself(tmp_path):
     tokenizer = loaded(tmp_path, "gemma")
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     assert (tokenizer.name, tokenizer.library, tokenizer.json) == ("tokenizer.model", "sentencepiece", b"")
@@ -132,7 +123,7 @@ def test_file_describes_itself(tmp_path: Path) -> None:
         shared_tokenizer(tokenizer)
 
 
-def test_eod_is_a_piece(tmp_path: Path) -> None:
+def test_eod_is_a_piece(tmp_path):
     path = tmp_path / "spm.model"
     path.write_bytes(sentencepiece_model("mistral"))
     assert load_tokenizer(str(path), eod_token="[INST]").eod_id == 3
@@ -141,14 +132,14 @@ def test_eod_is_a_piece(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"])
-def test_types_of_megatron_read_it(tmp_path: Path, kind: str) -> None:
+def test_types_of_megatron_read_it(tmp_path, kind):
     plain = loaded(tmp_path, "llama2")
     path = str(tmp_path / "tokenizer.model")
     assert load_tokenizer(path, options=TokenizerOptions(tokenizer_type=kind)) == plain
 
 
 @pytest.mark.parametrize("kind", ["HuggingFaceTokenizer", "TikTokenizer", "GPT2BPETokenizer"])
-def test_other_types_refuse_it(tmp_path: Path, kind: str) -> None:
+def test_other_types_refuse_it(tmp_path, kind):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(sentencepiece_model("llama2"))
     message = f"for --tokenizer-type {kind}, got a SentencePiece file; use --tokenizer-type SentencePieceTokenizer"
@@ -175,7 +166,7 @@ WHOLE = sentencepiece_model("llama2")
         (b"\x1a\x00", "without pieces"),
     ],
 )
-def test_damaged_models_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+def test_damaged_models_are_refused(tmp_path, content, expected):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(content)
     message = f"tokenizer.model: expected a SentencePiece model, but it cannot be read .*{expected}"

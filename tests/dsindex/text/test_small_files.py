@@ -1,10 +1,7 @@
 """Files that are read together have the records, places and counts that each has alone."""
 
-from __future__ import annotations
-
 import gzip
 import os
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,12 +16,6 @@ from dsindex.text.parts import read_part
 from dsindex.text.record_blocks import TextColumn
 from dsindex.text.selection import open_pattern
 from dsindex.text.small_files import SmallFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from dsindex.text.record_blocks import RecordBlock
 
 LINES = [
     b'{"text": "one"}',
@@ -46,7 +37,7 @@ contents = st.builds(
 FORMS = [InputForm(format=name) for name in ("jsonl", "lines", "document")]
 
 
-def write(folder: Path, texts: Iterable[tuple[bytes, InputForm]]) -> list[SmallFile]:
+def write(folder, texts):
     files = []
     for number, (text, form) in enumerate(texts):
         path = folder / str(number)
@@ -64,7 +55,7 @@ def write(folder: Path, texts: Iterable[tuple[bytes, InputForm]]) -> list[SmallF
     return files
 
 
-def rows(block: RecordBlock, number: int | None = None) -> list[Any]:
+def rows(block, number=None):
     [column] = block.columns.values()
     assert isinstance(column, TextColumn)
     texts = column.texts.to_pylist()
@@ -76,9 +67,9 @@ def rows(block: RecordBlock, number: int | None = None) -> list[Any]:
     return [kept, bad]
 
 
-def read_together(files: list[SmallFile], limit: int | None) -> tuple[list[Any], list[Any], SmallFiles]:
-    kept: list[Any] = []
-    bad: list[Any] = []
+def read_together(files, limit):
+    kept = []
+    bad = []
     together = SmallFiles(files, keys=("text",), max_record_bytes=limit)
     for found in together.blocks():
         block, numbers = together.place(found)
@@ -88,10 +79,10 @@ def read_together(files: list[SmallFile], limit: int | None) -> tuple[list[Any],
     return kept, bad, together
 
 
-def read_alone(files: list[SmallFile], limit: int | None) -> tuple[list[Any], list[Any], list[Any]]:
-    kept: list[Any] = []
-    bad: list[Any] = []
-    counts: list[Any] = []
+def read_alone(files, limit):
+    kept = []
+    bad = []
+    counts = []
     for number, file in enumerate(files):
         blocks = list(read_part(file.part, keys=("text",), max_record_bytes=limit))
         for block in blocks:
@@ -114,9 +105,7 @@ def read_alone(files: list[SmallFile], limit: int | None) -> tuple[list[Any], li
     texts=st.lists(st.tuples(contents, st.sampled_from(FORMS)), min_size=1, max_size=8),
     limit=st.sampled_from([None, 15, 60]),
 )
-def test_files_have_the_records_that_each_has_alone(
-    texts: list[tuple[bytes, InputForm]], limit: int | None, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_files_have_the_records_that_each_has_alone(texts, limit, tmp_path_factory):
     files = write(tmp_path_factory.mktemp("files"), texts)
     kept, bad, together = read_together(files, limit)
     expected_kept, expected_bad, expected_counts = read_alone(files, limit)
@@ -126,7 +115,7 @@ def test_files_have_the_records_that_each_has_alone(
     assert together.counts[names].tolist() == expected_counts
 
 
-def test_blocks_of_any_size_are_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_any_size_are_placed(tmp_path, monkeypatch):
     texts = [(b"\n".join(LINES[number % 9 :]), FORMS[0]) for number in range(40)]
     files = write(tmp_path, texts)
     expected = read_together(files, 30)[:2]
@@ -136,7 +125,7 @@ def test_blocks_of_any_size_are_placed(tmp_path: Path, monkeypatch: pytest.Monke
         assert read_alone(files, 30)[:2] == expected
 
 
-def test_compressed_files_stand_between_others(tmp_path: Path) -> None:
+def test_compressed_files_stand_between_others(tmp_path):
     packed = (gzip.compress(b'{"text": "two"}\n{"text": "three"}'), InputForm(container="gzip"))
     files = write(tmp_path, [(LINES[0], FORMS[0]), packed, (LINES[0], FORMS[0])])
     kept, _, together = read_together(files, None)
@@ -151,7 +140,7 @@ def test_compressed_files_stand_between_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_alone", [False, True], ids=["joined", "compressed"])
 @pytest.mark.parametrize("change", ["longer", "later", "gone", "a pipe"])
-def test_changed_files_are_refused(change: str, is_alone: bool, tmp_path: Path) -> None:
+def test_changed_files_are_refused(change, is_alone, tmp_path):
     own = (gzip.compress(LINES[0]), InputForm(container="gzip")) if is_alone else (LINES[0], FORMS[0])
     files = write(tmp_path, [own] * 3)
     path = tmp_path / "1"
@@ -168,7 +157,7 @@ def test_changed_files_are_refused(change: str, is_alone: bool, tmp_path: Path) 
         read_together(files, None)
 
 
-def test_record_that_takes_too_long_is_named_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_takes_too_long_is_named_in_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
     slow = b'{"text": "slow", "n": 1}'
     files = write(tmp_path, [(b"\n".join([LINES[0]] * 3), FORMS[0]), (LINES[0] + b"\n\n" + slow, FORMS[0])])

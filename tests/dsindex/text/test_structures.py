@@ -1,10 +1,7 @@
 """Only tokenizers are taken whose every part was compared; and the probes see a part that slipped through."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from typing import Any
 
 import pytest
 
@@ -21,21 +18,21 @@ DIGITS = {"type": "Digits", "individual_digits": True}
 BYTES = v.byte_level(use_regex=False)
 
 
-def model(**options: Any) -> dict[str, Any]:
+def model(**options):
     return {**json.loads(trained.byte_level())["model"], **options}
 
 
-def extended(**more: str) -> dict[str, Any]:
+def extended(**more):
     """The model with more tokens in its vocabulary."""
     vocabulary = model()["vocab"]
     return model(vocab=vocabulary | {token: len(vocabulary) + n for n, token in enumerate(more.values())})
 
 
-def byte_fallback(**options: Any) -> dict[str, Any]:
+def byte_fallback(**options):
     return {**json.loads(trained.sentencepiece_bpe())["model"], **options}
 
 
-def pre_tokenizer(*steps: dict[str, Any]) -> dict[str, Any]:
+def pre_tokenizer(*steps):
     return {"pre_tokenizer": v.sequence(*steps)}
 
 
@@ -101,7 +98,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
-def test_no_option_of_a_pre_tokenizer_is_passed_over(changes: dict[str, Any]) -> None:
+def test_no_option_of_a_pre_tokenizer_is_passed_over(changes):
     engine = choose_engine(
         trained.as_tokenizer(trained.byte_level_document(**changes)), "auto", add_special_tokens=True
     )
@@ -110,9 +107,7 @@ def test_no_option_of_a_pre_tokenizer_is_passed_over(changes: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("changes", OPTIONS.values(), ids=OPTIONS)
-def test_probes_see_every_option_that_gigatoken_passes_over(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probes_see_every_option_that_gigatoken_passes_over(changes, monkeypatch):
     monkeypatch.setattr(engines, "compared_parts", lambda _: ("gpt2",))
     bytes_of_probes = sorted(set("aBs'1 \n\t./é中".encode()))
     merges = [(bytes([first]), bytes([second])) for first, second in itertools.product(bytes_of_probes, repeat=2)]
@@ -123,14 +118,14 @@ def test_probes_see_every_option_that_gigatoken_passes_over(
 
 
 @pytest.mark.parametrize(("changes", "reason"), REFUSED.values(), ids=REFUSED)
-def test_parts_that_were_not_compared_are_refused(changes: dict[str, Any], reason: str) -> None:
+def test_parts_that_were_not_compared_are_refused(changes, reason):
     document = json.loads(trained.byte_level_document(**changes))
     with pytest.raises(Unsuitable) as caught:
         compared_parts(document)
     assert reason in str(caught.value)
 
 
-def test_two_tokens_that_spell_the_same_bytes_are_refused() -> None:
+def test_two_tokens_that_spell_the_same_bytes_are_refused():
     spelt = "".join(v.byte_characters()[byte] for byte in "中".encode())
     added = {"id": 999, "content": "中", "special": True}
     document = json.loads(trained.byte_level_document(model=extended(a="中"), added_tokens=[added]))
@@ -141,7 +136,7 @@ def test_two_tokens_that_spell_the_same_bytes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("part", sweep.PARTS)
-def test_every_compared_form_is_known_by_its_part(part: str) -> None:
+def test_every_compared_form_is_known_by_its_part(part):
     for form in sweep.forms(part):
         model = v.space_mark_model() if part == "space-marks" else v.bpe()
         parts = compared_parts({"model": model, "normalizer": form[0], "pre_tokenizer": form[1]})
@@ -149,7 +144,7 @@ def test_every_compared_form_is_known_by_its_part(part: str) -> None:
         assert set(parts) <= set(DIFFERING)
 
 
-def test_sequences_within_sequences_are_the_steps_in_them() -> None:
+def test_sequences_within_sequences_are_the_steps_in_them():
     inner = v.sequence(v.sequence(v.split(LLAMA3)), v.sequence(BYTES))
     document = json.loads(trained.byte_level_document(pre_tokenizer=inner))
     assert compared_parts(document) == ("llama3",)
@@ -160,6 +155,6 @@ def test_sequences_within_sequences_are_the_steps_in_them() -> None:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_published_pre_tokenizers_stay_fast(name: str) -> None:
+def test_published_pre_tokenizers_stay_fast(name):
     content = trained.byte_level_document(pre_tokenizer=v.pattern_splits(name))
     assert choose_engine(trained.as_tokenizer(content), "auto", add_special_tokens=True).name == "gigatoken"

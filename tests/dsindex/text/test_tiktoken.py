@@ -1,10 +1,7 @@
 """Files of ranks: the same tokens as tiktoken, with every engine and for every kind of file."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -24,12 +21,6 @@ from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer
 from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
 from tests.support.foreign_tokenizers import rank_entries, ranks, tekken_file, tiktoken_file
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from dsindex.text.tokenizer import Tokenizer
-
 FAMILIES = {
     "gpt2": (R50K_PATTERN, "gpt2"),
     "p50k_base": (R50K_PATTERN, "gpt2"),
@@ -45,18 +36,18 @@ FAMILIES = {
 MEGATRON = TokenizerOptions(tokenizer_type="TikTokenizer", vocab_size=580, tiktoken_num_special_tokens=20)
 
 
-def loaded(tmp_path: Path, family: str) -> Tokenizer:
+def loaded(tmp_path, family):
     path = tmp_path / f"{family}.tiktoken"
     path.write_bytes(tiktoken_file())
     return load_tokenizer(str(path))
 
 
-def the_library(pattern: str, special: Mapping[str, int], *, shift: int = 0) -> tiktoken.Encoding:
+def the_library(pattern, special, *, shift=0):
     shifted = {token: rank + shift for token, rank in ranks().items()}
     return tiktoken.Encoding(name="x", pat_str=pattern, mergeable_ranks=shifted, special_tokens=dict(special))
 
 
-def assert_equal(tokenizer: Tokenizer, library: tiktoken.Encoding, texts: Sequence[str], engine: Any = "auto") -> None:
+def assert_equal(tokenizer, library, texts, engine="auto"):
     chosen = choose_engine(tokenizer, engine, add_special_tokens=True)
     batch = make_encoder(tokenizer, chosen).encode(pa.array(texts, pa.large_string()))
     begin = 0
@@ -67,7 +58,7 @@ def assert_equal(tokenizer: Tokenizer, library: tiktoken.Encoding, texts: Sequen
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_those_of_the_library(tmp_path: Path, family: str) -> None:
+def test_tokens_are_those_of_the_library(tmp_path, family):
     tokenizer = loaded(tmp_path, family)
     pattern, table = FAMILIES[family]
     special = dict(read_definition(tokenizer.model).special_tokens)
@@ -81,7 +72,7 @@ def test_tokens_are_those_of_the_library(tmp_path: Path, family: str) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["gpt2", "o200k_base", "llama3", "cl100k_base"])
-def test_code_points_agree(tmp_path: Path, family: str) -> None:
+def test_code_points_agree(tmp_path, family):
     tokenizer = loaded(tmp_path, family)
     pattern, table = FAMILIES[family]
     library = the_library(pattern, read_definition(tokenizer.model).special_tokens)
@@ -92,7 +83,7 @@ def test_code_points_agree(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama3", "o200k_base"])
-def test_every_engine_gives_the_same(tmp_path: Path, family: str) -> None:
+def test_every_engine_gives_the_same(tmp_path, family):
     tokenizer = loaded(tmp_path, family)
     pattern, _ = FAMILIES[family]
     library = the_library(pattern, read_definition(tokenizer.model).special_tokens)
@@ -102,7 +93,7 @@ def test_every_engine_gives_the_same(tmp_path: Path, family: str) -> None:
         choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
 
 
-def test_qwen_normalizes_as_its_own_code_does(tmp_path: Path) -> None:
+def test_qwen_normalizes_as_its_own_code_does(tmp_path):
     tokenizer = loaded(tmp_path, "qwen")
     engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
     assert engine.version.endswith(f"with Unicode {unicodedata.unidata_version}")
@@ -127,7 +118,7 @@ def test_qwen_normalizes_as_its_own_code_does(tmp_path: Path) -> None:
         ("qwen", {"<|endoftext|>": 560, "<|im_end|>": 562, "<|extra_204|>": 767}, 768),
     ],
 )
-def test_special_tokens_have_the_published_ids(tmp_path: Path, family: str, ids: Any, size: int) -> None:
+def test_special_tokens_have_the_published_ids(tmp_path, family, ids, size):
     tokenizer = loaded(tmp_path, family)
     special = read_definition(tokenizer.model).special_tokens
     assert {token: special[token] for token in ids} == ids
@@ -135,7 +126,7 @@ def test_special_tokens_have_the_published_ids(tmp_path: Path, family: str, ids:
     assert decode(tokenizer, [ranks()[b"a"], special[eod_of_family(family)]]) == f"a{eod_of_family(family)}"
 
 
-def test_model_of_llama_3_needs_its_family(tmp_path: Path) -> None:
+def test_model_of_llama_3_needs_its_family(tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tiktoken_file())
     with pytest.raises(TokenizerError, match=r"expected --tiktoken-encoding, .*, got none; choose one \(known: gpt2"):
@@ -147,7 +138,7 @@ def test_model_of_llama_3_needs_its_family(tmp_path: Path) -> None:
     assert tokenizer.sha256 != load_tokenizer(str(path), options=TokenizerOptions(tiktoken_encoding="gpt2")).sha256
 
 
-def test_tekken_has_its_pattern_and_no_special_tokens_in_texts(tmp_path: Path) -> None:
+def test_tekken_has_its_pattern_and_no_special_tokens_in_texts(tmp_path):
     path = tmp_path / "tekken.json"
     path.write_bytes(tekken_file(pattern=MEGATRON_PATTERNS["v2"]))
     tokenizer = load_tokenizer(str(path))
@@ -160,7 +151,7 @@ def test_tekken_has_its_pattern_and_no_special_tokens_in_texts(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "engine"), [("v1", "tiktoken"), ("v2", "gigatoken")])
-def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path: Path, name: Any, engine: str) -> None:
+def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name, engine):
     path = tmp_path / "ranks.json"
     path.write_text(json.dumps(rank_entries()))
     options = TokenizerOptions(
@@ -195,28 +186,28 @@ def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path: Path, name: Any,
         ({"vocab": [], "config": {"default_vocab_size": -1}}, TokenizerOptions(), "default_vocab_size in its config"),
     ],
 )
-def test_other_ranks_are_refused(tmp_path: Path, content: Any, options: TokenizerOptions, message: str) -> None:
+def test_other_ranks_are_refused(tmp_path, content, options, message):
     path = tmp_path / "ranks.json"
     path.write_text(json.dumps(content))
     with pytest.raises(TokenizerError, match=f"ranks.json: .*{message}"):
         load_tokenizer(str(path), options=options)
 
 
-def test_pattern_that_does_not_compile_is_refused(tmp_path: Path) -> None:
+def test_pattern_that_does_not_compile_is_refused(tmp_path):
     path = tmp_path / "tekken.json"
     path.write_bytes(tekken_file(pattern="(a"))
     with pytest.raises(TokenizerError, match=r"tekken.json: expected an encoding that tiktoken loads, got the error"):
         load_tokenizer(str(path))
 
 
-def test_text_that_tiktoken_cannot_split_is_named(tmp_path: Path) -> None:
+def test_text_that_tiktoken_cannot_split_is_named(tmp_path):
     tokenizer = loaded(tmp_path, "llama3")
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "reference", add_special_tokens=True))
     with pytest.raises(UnencodableError, match=r"expected a text that tiktoken can encode, .*of length 2,000,001"):
         encoder.encode(pa.array(["a" + " " * 2_000_000], pa.large_string()))
 
 
-def test_special_token_that_begins_with_another_is_refused(tmp_path: Path) -> None:
+def test_special_token_that_begins_with_another_is_refused(tmp_path):
     path = tmp_path / "ranks.json"
     path.write_text(json.dumps(rank_entries()))
     names = ("<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>", "<s>x")

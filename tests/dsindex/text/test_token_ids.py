@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,9 +13,6 @@ from dsindex.text.selection import Selection, open_selection
 from dsindex.text.token_ids import TokenColumn, find_id_fault
 from tests.dsindex.text.readings import in_memory, parse
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.usefixtures("either_way")
 
 SIZE = 100
@@ -26,7 +20,7 @@ SELECTION = open_selection(["ids"], vocabulary_size=SIZE)
 NESTED = open_selection([".meta.ids"], vocabulary_size=SIZE)
 
 
-def sequences(column: Any) -> list[list[list[int]]]:
+def sequences(column):
     """The non-empty sequences of each record."""
     assert isinstance(column, TokenColumn)
     assert column.tokens.dtype == np.uint32
@@ -38,13 +32,13 @@ def sequences(column: Any) -> list[list[list[int]]]:
     return [[tokens.tolist() for tokens in own[begin:end] if len(tokens)] for begin, end in pairwise(stops)]
 
 
-def expected_sequences(value: Any) -> list[list[int]]:
+def expected_sequences(value):
     if value and isinstance(value[0], list):
         return [ids for ids in value if ids]
     return [value] if value else []
 
 
-def line_of(value: str) -> bytes:
+def line_of(value):
     return b'{"x": 1, "ids": %s}' % value.encode()
 
 
@@ -52,7 +46,7 @@ GOOD = ["[1, 2, 99]", "[0]", "[]", "[-0]", "[[1], [2, 3]]", "[[1], []]", "[[]]",
 
 
 @pytest.mark.parametrize("value", GOOD)
-def test_ids_are_taken_as_they_are(value: str) -> None:
+def test_ids_are_taken_as_they_are(value):
     read = parse(b"\n".join([line_of(value)] * 3), SELECTION)
     assert sequences(read.columns["ids"]) == [expected_sequences(json.loads(value))] * 3
 
@@ -83,14 +77,14 @@ BAD = {
 
 
 @pytest.mark.parametrize(("value", "reason"), BAD.items(), ids=BAD)
-def test_what_is_no_id_is_a_bad_record_with_its_place(value: str, reason: str) -> None:
+def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
     for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
         read = parse(b"\n".join(map(line_of, lines)), SELECTION)
         assert [bad.reason for bad in read.bad] == [EXPECTED + reason]
         assert len(read.offsets) == len(lines) - 1
 
 
-def test_integers_of_many_digits_are_no_ids() -> None:
+def test_integers_of_many_digits_are_no_ids():
     read = parse(line_of("[%s]" % ("1" * 5000)), SELECTION)
     assert [bad.reason for bad in read.bad] == [EXPECTED + "a list with Infinity as item 1"]
     other = b'{"ids": [1], "x": ' + b"1" * 5000 + b"}"
@@ -105,7 +99,7 @@ odd_values = st.lists(odd_items, max_size=4) | odd_items
 @pytest.mark.exhaustive
 @given(values=st.lists(ids, max_size=5) | st.lists(st.lists(ids, min_size=1, max_size=3), max_size=5), odd=odd_values)
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_values_are_read_as_json_loads_reads_them(values: list[Any], odd: Any) -> None:
+def test_any_values_are_read_as_json_loads_reads_them(values, odd):
     for some in (values, [*values, odd], [odd, *values]):
         lines = [json.dumps({"meta": {"ids": value, "n": 1}}).encode() for value in some]
         if not lines:
@@ -116,9 +110,7 @@ def test_any_values_are_read_as_json_loads_reads_them(values: list[Any], odd: An
         assert len(read.bad) == len(some) - len(kept)
 
 
-def test_plain_files_of_ids_are_read_by_the_kernels_once_they_are_loaded(
-    either_way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_files_of_ids_are_read_by_the_kernels_once_they_are_loaded(either_way, tmp_path, monkeypatch):
     path = tmp_path / "ids.jsonl"
     path.write_bytes(b'{"meta": {"ids": [1, 2, 3]}, "text": "a"}\n' * 5000)
     if either_way == "kernels loaded":
@@ -128,7 +120,7 @@ def test_plain_files_of_ids_are_read_by_the_kernels_once_they_are_loaded(
     assert sum(len(sequences(block.columns["meta.ids"])) for block in blocks) == 5000
 
 
-def scanned(value: bytes) -> list[list[int]] | None:
+def scanned(value):
     """The ids of two lines as the kernel reads them, the second of which is always the same."""
     block = in_memory(b'{"meta": {"n": [7], "ids": %s}, "x": 1}\n{"meta": {"ids": [1]}}' % value)
     found = scan_ids(block.data, block.starts, block.ends, ("meta", "ids"), limit=SIZE)
@@ -142,7 +134,7 @@ def scanned(value: bytes) -> list[list[int]] | None:
     ("value", "ids"),
     [(b"[]", []), (b"[ ]", []), (b"[0]", [0]), (b"[ 1 ,\t2,99 ]", [1, 2, 99]), (b"[10,20]", [10, 20])],
 )
-def test_the_scanner_reads_plain_lists(value: bytes, ids: list[int], either_way: str) -> None:
+def test_the_scanner_reads_plain_lists(value, ids, either_way):
     assert scanned(value) == ([ids, [1]] if either_way == "kernels loaded" else None)
 
 
@@ -168,5 +160,5 @@ def test_the_scanner_reads_plain_lists(value: bytes, ids: list[int], either_way:
         *(b"[18446744073709551617]", b"[1} ", b'[1], "x"', b"[\x0b1]"),
     ],
 )
-def test_the_scanner_leaves_lists_in_doubt(value: bytes) -> None:
+def test_the_scanner_leaves_lists_in_doubt(value):
     assert scanned(value) is None

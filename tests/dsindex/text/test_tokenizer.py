@@ -1,14 +1,11 @@
 """Loading: what a tokenizer says about itself, and one clear sentence for everything that is not one."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import hashlib
 import json
 import pickle
 import struct
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import AddedToken
@@ -19,11 +16,8 @@ from dsindex.text.tokenizer import decode, load_tokenizer, require_eod, shared_t
 from tests.support import text_tokenizers as trained
 from tests.support.golden import TOKENIZERS
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def folder(path: Path, content: bytes, **others: Any) -> str:
+def folder(path, content, **others):
     path.mkdir(exist_ok=True)
     (path / "tokenizer.json").write_bytes(content)
     for name, value in others.items():
@@ -31,7 +25,7 @@ def folder(path: Path, content: bytes, **others: Any) -> str:
     return str(path)
 
 
-def test_file_describes_itself(tmp_path: Path) -> None:
+def test_file_describes_itself(tmp_path):
     content = trained.byte_level()
     (tmp_path / "mine.json").write_bytes(content)
     tokenizer = load_tokenizer(str(tmp_path / "mine.json"))
@@ -43,7 +37,7 @@ def test_file_describes_itself(tmp_path: Path) -> None:
     assert pickle.dumps(tokenizer)
 
 
-def test_vocabulary_size_counts_added_tokens(tmp_path: Path) -> None:
+def test_vocabulary_size_counts_added_tokens(tmp_path):
     plain = load_tokenizer(folder(tmp_path / "a", trained.byte_level()))
     more = load_tokenizer(
         folder(tmp_path / "b", trained.with_added(AddedToken("<x>"), AddedToken("<y>", special=True)))
@@ -83,27 +77,27 @@ def test_vocabulary_size_counts_added_tokens(tmp_path: Path) -> None:
         "argument-before-config",
     ],
 )
-def test_eod_is_the_argument_or_the_folders(tmp_path: Path, others: Any, argument: str | None, expected: Any) -> None:
+def test_eod_is_the_argument_or_the_folders(tmp_path, others, argument, expected):
     tokenizer = load_tokenizer(folder(tmp_path / "t", trained.byte_level(), **others), eod_token=argument)
     if argument == "a":
         expected = (shared_tokenizer(tokenizer).token_to_id("a"), "a")
     assert (tokenizer.eod_id, tokenizer.eod_token) == expected
 
 
-def test_require_eod_names_the_flag(tmp_path: Path) -> None:
+def test_require_eod_names_the_flag(tmp_path):
     path = folder(tmp_path / "t", trained.byte_level())
     with pytest.raises(TokenizerError, match=r"t: expected an eos_token.*'<\|eot\|>', '<\|bos\|>'.*--eod-token"):
         require_eod(load_tokenizer(path))
     assert require_eod(load_tokenizer(path, eod_token="<|eot|>")) == 0
 
 
-def test_unknown_eod_suggests_close_ones(tmp_path: Path) -> None:
+def test_unknown_eod_suggests_close_ones(tmp_path):
     path = folder(tmp_path / "t", trained.byte_level())
     with pytest.raises(TokenizerError, match=r"EOD token '<eot>' in the vocabulary.*near it: '<\|eot\|>'.*--eod-token"):
         load_tokenizer(path, eod_token="<eot>")
 
 
-def test_decode_shows_special_tokens(tmp_path: Path) -> None:
+def test_decode_shows_special_tokens(tmp_path):
     tokenizer = load_tokenizer(folder(tmp_path / "t", trained.byte_level()))
     ids = shared_tokenizer(tokenizer).encode("Mühle 水車\0<|eot|>").ids
     assert decode(tokenizer, ids) == "Mühle 水車\0<|eot|>"
@@ -157,7 +151,7 @@ TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte i
         "model",
     ],
 )
-def test_other_files_are_refused_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message) as caught:
         load_tokenizer(str(tmp_path / name))
@@ -175,21 +169,19 @@ def test_other_files_are_refused_by_name(tmp_path: Path, name: str, content: byt
     ],
     ids=["empty", "other", "spm", "tiktoken", "slow"],
 )
-def test_folder_without_tokenizer_json_names_what_is_there(
-    tmp_path: Path, files: dict[str, bytes], message: str
-) -> None:
+def test_folder_without_tokenizer_json_names_what_is_there(tmp_path, files, message):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(str(tmp_path))
 
 
-def test_missing_path_is_named(tmp_path: Path) -> None:
+def test_missing_path_is_named(tmp_path):
     with pytest.raises(TokenizerError, match=r"gpt2: expected a tokenizer's file, .* found nothing; check the path"):
         load_tokenizer(str(tmp_path / "openai-community/gpt2"))
 
 
-def test_input_given_as_tokenizer_is_not_read(tmp_path: Path) -> None:
+def test_input_given_as_tokenizer_is_not_read(tmp_path):
     with open(tmp_path / "huge", "wb") as stream:
         stream.write(b'{"text": "')
         stream.truncate(1 << 40)
@@ -197,7 +189,7 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path / "huge"))
 
 
-def test_dropout_is_refused(tmp_path: Path) -> None:
+def test_dropout_is_refused(tmp_path):
     document = json.loads(trained.byte_level())
     document["model"]["dropout"] = 0.1
     with pytest.raises(TokenizerError, match=r"expected a deterministic tokenizer, got BPE dropout 0\.1"):
@@ -218,9 +210,7 @@ def test_dropout_is_refused(tmp_path: Path) -> None:
         (trained.with_template("<|bos|> $A"), {"bos_token": "<|bos|>"}, None),
     ],
 )
-def test_folder_whose_files_disagree_is_refused(
-    tmp_path: Path, content: bytes, config: Any, message: str | None
-) -> None:
+def test_folder_whose_files_disagree_is_refused(tmp_path, content, config, message):
     path = folder(tmp_path / "t", content, tokenizer_config=config)
     if message is None:
         load_tokenizer(path)
@@ -231,26 +221,26 @@ def test_folder_whose_files_disagree_is_refused(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizers_of_the_golden_files(name: str) -> None:
+def test_tokenizers_of_the_golden_files(name):
     tokenizer = load_tokenizer(str(TOKENIZERS[name]))
     expected = {"gpt2": (50257, 50256), "plain": (800, 0), "bos": (700, 1), "bos8k": (8000, 1)}[name]
     assert (tokenizer.vocabulary_size, tokenizer.eod_id) == expected
 
 
-def part_of(name: str, **part: object) -> bytes:
+def part_of(name, **part):
     return trained.byte_level_document(**{name: part})
 
 
-def with_model(**changes: object) -> bytes:
+def with_model(**changes):
     document = json.loads(trained.byte_level())
     return json.dumps({**document, "model": {**document["model"], **changes}}).encode()
 
 
-def template(*single: object) -> bytes:
+def template(*single):
     return part_of("post_processor", type="TemplateProcessing", single=single, pair=[], special_tokens={})
 
 
-def charsmap(content: bytes) -> bytes:
+def charsmap(content):
     return part_of("normalizer", type="Precompiled", precompiled_charsmap=base64.b64encode(content).decode())
 
 
@@ -275,9 +265,7 @@ TEXT = {"Sequence": {"id": "A", "type_id": 0}}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: bytes, fault: str
-) -> None:
+def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(tmp_path, capfd, content, fault):
     """The library would print to stderr, and end the process on charsmaps and prefixes."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
@@ -286,7 +274,7 @@ def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(
     assert capfd.readouterr().err == ""
 
 
-def test_tokenizer_that_panics_on_any_text_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_that_panics_on_any_text_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(part_of("normalizer", type="Replace", pattern={"Regex": "(?:)"}, content="y"))
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: expected a tokenizer\.json .* got the error "):
@@ -301,7 +289,7 @@ def test_tokenizer_that_panics_on_any_text_is_refused(tmp_path: Path) -> None:
     ],
     ids=["a list", "no type"],
 )
-def test_part_that_only_tokenizers_understands_is_left_to_it(tmp_path: Path, content: bytes) -> None:
+def test_part_that_only_tokenizers_understands_is_left_to_it(tmp_path, content):
     """It reads a list for an object, and does without a type."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)

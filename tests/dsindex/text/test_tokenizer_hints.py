@@ -1,10 +1,7 @@
 """Folders that are not what they seem: every hint is followed, and gives the tokens that it promises."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import sentencepiece
@@ -19,30 +16,27 @@ from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 TEXTS = ["a text", " with  spaces", "Grüße 123\n\n"]
 
 
-def hinted_options(message: str) -> dict[str, Any]:
+def hinted_options(message):
     """Return the flags that a message says to use, with their values."""
     return {flag.replace("-", "_"): value for flag, value in re.findall(r"--([a-z-]+) ([^\s,;]+)", message)}
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     with pytest.raises(TokenizerError) as caught:
         load_tokenizer(str(path))
     return str(caught.value)
 
 
-def tokens(path: str, options: TokenizerOptions | None = None) -> list[list[int]]:
+def tokens(path, options=None):
     reference = reference_of(load_tokenizer(path, options=options))
     return [reference.encode([text], add_special_tokens=False)[0].tolist() for text in TEXTS]
 
 
 @pytest.mark.parametrize("shape", ["llama2", "gemma", "t5"])
-def test_folder_with_a_model_leads_to_its_own_tokens(tmp_path: Path, shape: str) -> None:
+def test_folder_with_a_model_leads_to_its_own_tokens(tmp_path, shape):
     content = sentencepiece_model(shape)
     (tmp_path / "tokenizer.model").write_bytes(content)
     hint = hinted_options(refusal(tmp_path))
@@ -50,7 +44,7 @@ def test_folder_with_a_model_leads_to_its_own_tokens(tmp_path: Path, shape: str)
     assert tokens(hint["tokenizer_model"]) == [processor.encode(text) for text in TEXTS]
 
 
-def test_folder_with_ranks_leads_to_them_in_two_steps(tmp_path: Path) -> None:
+def test_folder_with_ranks_leads_to_them_in_two_steps(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(tiktoken_file())
     file = hinted_options(refusal(tmp_path))["tokenizer_model"]
     with pytest.raises(TokenizerError, match=r"expected --tiktoken-encoding, .* choose one"):
@@ -58,7 +52,7 @@ def test_folder_with_ranks_leads_to_them_in_two_steps(tmp_path: Path) -> None:
     assert tokens(file, TokenizerOptions(tiktoken_encoding="llama3"))
 
 
-def test_folder_with_gpt2_files_leads_to_the_same_tokenizer(tmp_path: Path) -> None:
+def test_folder_with_gpt2_files_leads_to_the_same_tokenizer(tmp_path):
     model = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
     (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
     lines = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
@@ -68,7 +62,7 @@ def test_folder_with_gpt2_files_leads_to_the_same_tokenizer(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("config", [{"pad_token": "<pad>"}, {"add_bos_token": True, "bos_token": "<|bos|>"}])
-def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path, config):
     (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     message = refusal(tmp_path)
@@ -78,7 +72,7 @@ def test_folder_that_contradicts_itself_leads_to_its_tokenizer_json(tmp_path: Pa
     assert tokens(hinted_options(message)["tokenizer_model"]) == expected
 
 
-def test_dropout_can_be_set_to_null(tmp_path: Path) -> None:
+def test_dropout_can_be_set_to_null(tmp_path):
     document = json.loads(trained.byte_level())
     document["model"]["dropout"] = 0.1
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
@@ -88,7 +82,7 @@ def test_dropout_can_be_set_to_null(tmp_path: Path) -> None:
     assert len(tokens(str(tmp_path))) == len(TEXTS)
 
 
-def test_other_model_in_a_folder_is_told_and_can_be_used(tmp_path: Path) -> None:
+def test_other_model_in_a_folder_is_told_and_can_be_used(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
     (tmp_path / "tokenizer.model").write_bytes(sentencepiece_model("llama2"))
     [note] = describe_folder(str(tmp_path), load_tokenizer(str(tmp_path)))
@@ -99,7 +93,7 @@ def test_other_model_in_a_folder_is_told_and_can_be_used(tmp_path: Path) -> None
     assert describe_folder(file, load_tokenizer(file)) == []
 
 
-def test_same_model_in_a_folder_is_not_told(tmp_path: Path) -> None:
+def test_same_model_in_a_folder_is_not_told(tmp_path):
     content = sentencepiece_model("llama2")
     (tmp_path / "tokenizer.model").write_bytes(content)
     from dsindex.text.fast_tokenizers import json_for_gigatoken
@@ -110,7 +104,7 @@ def test_same_model_in_a_folder_is_not_told(tmp_path: Path) -> None:
     assert describe_folder(str(tmp_path), load_tokenizer(str(tmp_path))) == []
 
 
-def metaspace(prepend: str) -> bytes:
+def metaspace(prepend):
     """A tokenizer.json in the shape of Llama's, with or without a space before every text."""
     pieces = ["<unk>", "<s>", "</s>", "\u2581", "a", "t", "e", "x"]
     made = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="<unk>"))
@@ -134,9 +128,7 @@ def metaspace(prepend: str) -> bytes:
         (trained.byte_level(), {"tokenizer_class": ["GPT2Tokenizer"]}, []),
     ],
 )
-def test_class_that_changes_texts_is_told(
-    tmp_path: Path, content: bytes, config: dict[str, Any], notes: list[str]
-) -> None:
+def test_class_that_changes_texts_is_told(tmp_path, content, config, notes):
     """The cases are those that were tried with transformers 5.23."""
     (tmp_path / "tokenizer.json").write_bytes(content)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

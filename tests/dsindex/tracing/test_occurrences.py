@@ -1,9 +1,6 @@
 """Searching backwards finds exactly what tracing every sample forwards shows, on Megatron's caches and random ones."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,16 +9,10 @@ from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
 from dsindex.datasets import samples as search
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
-from tests.support.golden import GoldenCache, golden_caches
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-Run = tuple[int, int, int, int]
-"""Sample, sequence, offset in the sequence and number of tokens."""
+from tests.support.golden import golden_caches
 
 
-def runs_of_documents(samples: GPTDataset | BlendedDataset) -> dict[tuple[int, int], list[Run]]:
+def runs_of_documents(samples):
     """Every run of tokens in every sample, by dataset and document."""
     found = defaultdict(list)
     for number in range(len(samples)):
@@ -31,7 +22,7 @@ def runs_of_documents(samples: GPTDataset | BlendedDataset) -> dict[tuple[int, i
     return {place: sorted(runs) for place, runs in found.items()}
 
 
-def assert_found(samples: GPTDataset | BlendedDataset) -> None:
+def assert_found(samples):
     expected = runs_of_documents(samples)
     datasets = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
     for number, each in enumerate(datasets):
@@ -45,7 +36,7 @@ def assert_found(samples: GPTDataset | BlendedDataset) -> None:
 
 
 @pytest.mark.parametrize("cache", golden_caches("GPTDataset") + golden_caches("BlendedDataset"), ids=str)
-def test_golden_caches_are_searched(cache: GoldenCache) -> None:
+def test_golden_caches_are_searched(cache):
     if "BlendedDataset" in cache.description_path.name:
         prefixes, extra = cache.prefixes(), cache.add_extra_token
         assert_found(BlendedDataset.open_cache(cache.description_path, prefixes=prefixes, add_extra_token=extra))
@@ -56,7 +47,7 @@ def test_golden_caches_are_searched(cache: GoldenCache) -> None:
         )
 
 
-def random_samples(folder: Path, seed: int) -> GPTDataset:
+def random_samples(folder, seed):
     """Documents of no, one or several sequences, some without tokens, for two epochs or more."""
     rng = np.random.default_rng(seed)
     lengths = [rng.choice([0, 1, 2, 5, 40], rng.integers(0, 4)) for _ in range(12)]
@@ -73,19 +64,19 @@ def random_samples(folder: Path, seed: int) -> GPTDataset:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_samples_are_searched(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_samples_are_searched(tmp_path, seed, monkeypatch):
     monkeypatch.setattr(search, "BLOCK", 7)
     assert_found(random_samples(tmp_path, seed))
 
 
-def test_blend_of_one_dataset_twice_is_searched(tmp_path: Path) -> None:
+def test_blend_of_one_dataset_twice_is_searched(tmp_path):
     samples = random_samples(tmp_path, 9)
     own = np.arange(len(samples), dtype=np.int64)
     twice = BlendedDataset([samples, samples], np.repeat([0, 1], len(own)).astype(np.int16), np.tile(own, 2))
     assert_found(twice)
 
 
-def test_epochs_are_the_copies_of_a_sequence(tmp_path: Path) -> None:
+def test_epochs_are_the_copies_of_a_sequence(tmp_path):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]]))
     order = np.array([1, 0, 0, 1], np.int32)
     sample_index = np.array([[0, 0], [1, 0], [2, 0], [3, 0], [3, 1]], np.int32)
@@ -96,7 +87,7 @@ def test_epochs_are_the_copies_of_a_sequence(tmp_path: Path) -> None:
     assert second.epoch == 1 or second.sample == 0
 
 
-def test_document_without_sequences_is_nowhere(tmp_path: Path) -> None:
+def test_document_without_sequences_is_nowhere(tmp_path):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", [[], [[1, 2, 3]]]))
     samples = GPTDataset(
         dataset, np.array([0], np.int32), np.array([[0, 0], [0, 2]], np.int32), np.array([0], np.uint32),
@@ -107,7 +98,7 @@ def test_document_without_sequences_is_nowhere(tmp_path: Path) -> None:
         samples.find_document(2)
 
 
-def test_dataset_without_provenance_is_traced_to_documents(tmp_path: Path) -> None:
+def test_dataset_without_provenance_is_traced_to_documents(tmp_path):
     samples = random_samples(tmp_path, 1)
     trace = samples.trace(-1)
     assert trace.sample == len(samples) - 1
@@ -116,7 +107,7 @@ def test_dataset_without_provenance_is_traced_to_documents(tmp_path: Path) -> No
     assert "d1.manifest.json: expected the manifest" in trace.notes[0]
 
 
-def test_damaged_shuffle_index_finds_nothing_outside(tmp_path: Path) -> None:
+def test_damaged_shuffle_index_finds_nothing_outside(tmp_path):
     """Values outside the sample index are passed over, as no sample can be read from them."""
     samples = random_samples(tmp_path, 2)
     damaged = np.full(len(samples), 2**31, np.uint32)

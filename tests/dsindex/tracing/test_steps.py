@@ -1,7 +1,5 @@
 """Steps and ranks get the samples that a sampler which deals out rounds of micro-batches gives them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -10,11 +8,11 @@ from dsindex.datasets.samples import Batches
 
 
 @pytest.mark.parametrize(("micro", "ranks", "rounds"), [(1, 1, 4), (2, 3, 2), (4, 2, 1), (3, 1, 2)])
-def test_ranks_take_turns(micro: int, ranks: int, rounds: int) -> None:
+def test_ranks_take_turns(micro, ranks, rounds):
     size = micro * ranks * rounds
     batches = Batches(global_batch_size=size, micro_batch_size=micro, data_parallel_size=ranks)
     num_samples = 3 * size + 1
-    dealt: dict[tuple[int, int], list[int]] = {}
+    dealt = {}
     for number, first in enumerate(range(0, 3 * size, micro)):
         dealt.setdefault((number // (ranks * rounds) + 1, number % ranks), []).extend(range(first, first + micro))
     for (step, rank), samples in dealt.items():
@@ -24,7 +22,7 @@ def test_ranks_take_turns(micro: int, ranks: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("step", [0, -1, 4])
-def test_steps_beyond_the_data_are_refused(step: int) -> None:
+def test_steps_beyond_the_data_are_refused(step):
     message = f"expected a step from 1 to 3, got {step}: the data has 31 samples, in whole batches of 10"
     with pytest.raises(ValueError, match=re.escape(message)):
         Batches(global_batch_size=10).samples(step, 31)
@@ -41,12 +39,12 @@ def test_steps_beyond_the_data_are_refused(step: int) -> None:
         ),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], message: str) -> None:
+def test_sizes_that_do_not_fit_are_refused(sizes, message):
     with pytest.raises(ValueError, match=message):
         Batches(**sizes)
 
 
 @pytest.mark.parametrize("rank", [-1, 2])
-def test_ranks_that_do_not_exist_are_refused(rank: int) -> None:
+def test_ranks_that_do_not_exist_are_refused(rank):
     with pytest.raises(ValueError, match=f"expected a rank below the data-parallel size 2, got {rank}"):
         Batches(global_batch_size=8, micro_batch_size=2, data_parallel_size=2).samples(1, 100, rank=rank)

@@ -1,19 +1,13 @@
 """The same job as a function and as a command, and what it publishes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import dsindex
 from dsindex.cli.main import main
 from tests.support.golden import OWN
-
-if TYPE_CHECKING:
-    from dsindex import BuildResult
 
 RUN = OWN.run("eod")
 
@@ -22,14 +16,14 @@ TOKENIZER = OWN.plain_tokenizer
 EOD = "<|endoftext|>"
 
 
-def build(prefix: str = "out/docs", **options: Any) -> BuildResult:
-    defaults: dict[str, Any] = {
+def build(prefix="out/docs", **options):
+    defaults = {
         "tokenizer": TOKENIZER, "append_eod": True, "output_prefix": prefix, "shard_size": "8KiB", "workers": 2,
     }  # fmt: skip
     return dsindex.build(OWN.docs, **{**defaults, **options})
 
 
-def command(*words: object) -> str:
+def command(*words):
     """Run the command line in a folder of its own; return what it prints."""
     printed = io.StringIO()
     folder = Path("by-command")
@@ -39,7 +33,7 @@ def command(*words: object) -> str:
     return printed.getvalue()
 
 
-def published(folder: str | Path) -> dict[str, bytes]:
+def published(folder):
     """All files below a folder; of manifests, the part that is under the law."""
     return {
         str(path.relative_to(folder)): (
@@ -52,11 +46,11 @@ def published(folder: str | Path) -> dict[str, bytes]:
     }
 
 
-def without_times(text: str) -> list[str]:
+def without_times(text):
     return [line for line in text.splitlines() if not line.startswith("done in")]
 
 
-def assert_golden(prefix: str) -> None:
+def assert_golden(prefix):
     for suffix in ("bin", "idx"):
         assert Path(f"{prefix}.{suffix}").read_bytes() == Path(f"{RUN.prefixes['text']}.{suffix}").read_bytes()
 

@@ -1,12 +1,9 @@
 """Functions on Ray, in threads, and in scripts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 import tokenizers
@@ -16,15 +13,10 @@ from tests.jobs.api.calls import EOD, TOKENIZER, assert_golden, build
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN, ROOT
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dsindex import BuildResult
-
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_connected_ray_is_used_and_left_open() -> None:
+def test_connected_ray_is_used_and_left_open():
     import ray
 
     loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
@@ -39,8 +31,8 @@ def test_connected_ray_is_used_and_left_open() -> None:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -> None:
-    def executor_of(prefix: str, **job: str) -> object:
+def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise():
+    def executor_of(prefix, **job):
         config = {**SPEC, "job": job}
         return dsindex.instruct(
             CONVERSATIONS, config=config, tokenizer=TOKENIZER, output_prefix=prefix, on_bad_record="quarantine"
@@ -51,7 +43,7 @@ def test_instruct_uses_connected_ray_unless_its_configuration_says_otherwise() -
 
 
 @pytest.mark.ray
-def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
+def test_ray_that_a_call_starts_leaves_nothing_behind():
     script = (
         "import os, dsindex, ray\n"
         "from ray._private.authentication.authentication_utils import is_token_auth_enabled\n"
@@ -68,8 +60,8 @@ def test_ray_that_a_call_starts_leaves_nothing_behind() -> None:
     assert_golden("out/docs_text_document")
 
 
-def test_functions_work_in_a_thread() -> None:
-    results: list[BuildResult] = []
+def test_functions_work_in_a_thread():
+    results = []
     thread = threading.Thread(target=lambda: results.append(build()))
     thread.start()
     thread.join()
@@ -78,7 +70,7 @@ def test_functions_work_in_a_thread() -> None:
 
 
 @pytest.mark.exhaustive
-def test_script_without_a_guard_works_in_processes(tmp_path: Path) -> None:
+def test_script_without_a_guard_works_in_processes(tmp_path):
     """Python would run the whole script once more in every process that it spawns."""
     script = tmp_path / "script.py"
     script.write_text(

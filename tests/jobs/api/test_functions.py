@@ -1,12 +1,9 @@
 """The functions of `import dsindex`, end to end: the bytes and the words of the command line, results, resuming."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,11 +16,8 @@ from tests.jobs.api.calls import TOKENIZER, WORDS, assert_golden, build, command
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from dsindex import Snapshot
 
-
-def test_build_makes_what_the_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_makes_what_the_command_makes(capsys):
     built = build()
     said = command("build", "--input", OWN.docs, *WORDS, "--append-eod", "--output-prefix", "out/docs")
     capsys.readouterr()
@@ -35,7 +29,7 @@ def test_build_makes_what_the_command_makes(capsys: pytest.CaptureFixture[str]) 
     assert not built.already_complete
 
 
-def test_build_again_is_already_complete_and_another_plan_is_refused() -> None:
+def test_build_again_is_already_complete_and_another_plan_is_refused():
     first, second = build(), build()
     assert second.already_complete
     assert second.datasets == first.datasets
@@ -45,18 +39,18 @@ def test_build_again_is_already_complete_and_another_plan_is_refused() -> None:
     assert build(append_eod=False, fresh=True).already_complete is False
 
 
-def test_stopped_build_goes_on_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopped_build_goes_on_where_it_was(capsys):
     class StopError(Exception):
         pass
 
-    def stop(snapshot: Snapshot) -> None:
+    def stop(snapshot):
         if snapshot.stage == "tokenize" and snapshot.tasks_done == snapshot.tasks_total:
             raise StopError
 
     with pytest.raises(StopError):
         build(progress=stop)
     assert not Path("out/docs_text_document.idx").exists()
-    seen: list[Snapshot] = []
+    seen = []
     built = build(progress=seen.append)
     assert not built.already_complete
     assert_golden("out/docs_text_document")
@@ -64,7 +58,7 @@ def test_stopped_build_goes_on_where_it_was(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "")
 
 
-def test_progress_is_quiet_or_what_the_command_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_quiet_or_what_the_command_shows(capsys):
     build("out/a")
     assert capsys.readouterr() == ("", "")
     build("out/b", progress=True)
@@ -73,12 +67,12 @@ def test_progress_is_quiet_or_what_the_command_shows(capsys: pytest.CaptureFixtu
     assert [line.partition(":")[0] for line in printed.err.splitlines() if "done in" in line] == ["tokenize", "merge"]
 
 
-def test_build_takes_paths_patterns_and_numbers_of_numpy() -> None:
+def test_build_takes_paths_patterns_and_numbers_of_numpy():
     Path("in").mkdir()
     lines = OWN.docs.read_bytes().splitlines(keepends=True)
     Path("in/a.jsonl").write_bytes(b"".join(lines[:40]))
     Path("in/b.jsonl").write_bytes(b"".join(lines[40:]))
-    options: dict[str, Any] = {"tokenizer": TOKENIZER, "append_eod": True, "workers": np.int64(2)}
+    options = {"tokenizer": TOKENIZER, "append_eod": True, "workers": np.int64(2)}
     dsindex.build("in/*.jsonl", output_prefix="out/pattern", **options)
     paths = (Path("in") / name for name in ("a.jsonl", "b.jsonl"))
     dsindex.build(paths, output_prefix=Path("out/paths"), **options)
@@ -86,7 +80,7 @@ def test_build_takes_paths_patterns_and_numbers_of_numpy() -> None:
         assert_golden(f"out/{name}_text_document")
 
 
-def test_build_of_several_keys_with_indices() -> None:
+def test_build_of_several_keys_with_indices():
     index = dsindex.IndexOptions(seq_length=16, epochs=1.5, data_cache_path="cache")
     built = build(json_keys=["text", "title"], index=index)
     assert built.prefixes == ("out/docs_text_document", "out/docs_title_document")
@@ -107,7 +101,7 @@ def test_build_of_several_keys_with_indices() -> None:
         dsindex.build_index([0.5, built], seq_length=16, epochs=1)
 
 
-def test_merge_makes_what_the_command_makes() -> None:
+def test_merge_makes_what_the_command_makes():
     merged = dsindex.merge(OWN.merge_inputs, output_prefix="out/merged")
     said = command("merge", "--input", *OWN.merge_inputs, "--output-prefix", "out/merged")
     assert str(merged) + "\n" == said
@@ -116,14 +110,14 @@ def test_merge_makes_what_the_command_makes() -> None:
     assert dsindex.merge(OWN.merge_inputs, output_prefix="out/merged").already_complete
 
 
-def test_merge_takes_results() -> None:
+def test_merge_takes_results():
     built = build()
     merged = dsindex.merge([built, "out/docs_text_document.bin", built], output_prefix="out/three")
     assert merged.num_documents == 3 * built.datasets[0].num_documents
     assert dsindex.verify(merged)
 
 
-def test_build_index_makes_what_the_command_makes(tmp_path: Path) -> None:
+def test_build_index_makes_what_the_command_makes(tmp_path):
     case = OWN.index_case("blend")
     like = next(case.cache / name for name in sorted(case.files) if name.endswith("description.txt"))
     assert case.weights is not None
@@ -140,9 +134,9 @@ def test_build_index_makes_what_the_command_makes(tmp_path: Path) -> None:
     assert dataset[0]["tokens"][:8].tolist() == list(case.first_tokens[0])
 
 
-def test_build_index_takes_results_and_open_and_verify_take_its_own() -> None:
+def test_build_index_takes_results_and_open_and_verify_take_its_own():
     built = build()
-    seen: list[Snapshot] = []
+    seen = []
     caches = dsindex.build_index(built, seq_length=16, epochs=2.5, data_cache_path="cache", progress=seen.append)
     assert (seen[-1].stage, seen[-1].done) == ("index", 1)
     train = dsindex.open(caches)
@@ -158,14 +152,14 @@ def test_build_index_takes_results_and_open_and_verify_take_its_own() -> None:
             misuse()
 
 
-def test_cache_that_knows_no_extra_token_opens_as_it_was_built() -> None:
+def test_cache_that_knows_no_extra_token_opens_as_it_was_built():
     dsindex.build_index(build(), seq_length=16, epochs=1, data_cache_path="cache", no_extra_token=True)
     train = dsindex.open("cache")
     assert isinstance(train, GPTDataset)
     assert train.tokens(0).shape == (16,)
 
 
-def test_pack_makes_what_the_command_makes() -> None:
+def test_pack_makes_what_the_command_makes():
     packed = dsindex.pack(OWN.docs, tokenizer=TOKENIZER, output="out/x.pbin", shard_size="8KiB", workers=2)
     said = command("pack", "--input", OWN.docs, *WORDS, "--output", "out/x.pbin")
     assert published("out") == published("by-command/out")
@@ -176,12 +170,12 @@ def test_pack_makes_what_the_command_makes() -> None:
         dsindex.merge(packed, output_prefix="x")
 
 
-def test_instruct_makes_what_the_command_makes() -> None:
+def test_instruct_makes_what_the_command_makes():
     config = {**SPEC, "max_length": 768, "too_long": "split"}
-    options: dict[str, Any] = {"tokenizer": TOKENIZER, "seq_length": 768, "split": [8, 1, 1], "executor": "local"}
+    options = {"tokenizer": TOKENIZER, "seq_length": 768, "split": [8, 1, 1], "executor": "local"}
     options["on_bad_record"] = "quarantine"
     made = dsindex.instruct(CONVERSATIONS, config=config, output_prefix="out/chat", **options)
-    job: dict[str, Any] = {"seq-length": 768, "split": "8,1,1", "on-bad-record": "quarantine"}
+    job = {"seq-length": 768, "split": "8,1,1", "on-bad-record": "quarantine"}
     job |= {"input": [str(CONVERSATIONS)], "tokenizer-model": str(TOKENIZER), "output-prefix": "out/chat"}
     Path("config.yaml").write_text(json.dumps({**config, "job": job}))
     said = command("instruct", "../config.yaml", "--executor", "local")
@@ -202,7 +196,7 @@ def test_instruct_makes_what_the_command_makes() -> None:
         dsindex.instruct(config="config.yaml", output_prefix="out/b", seq_length=512)
 
 
-def test_convert_makes_what_the_command_makes() -> None:
+def test_convert_makes_what_the_command_makes():
     built = build()
     converted = dsindex.convert(built, "out/x.pbin", pbin_era="2024-04")
     said = command("convert", "../out/docs_text_document", "x.pbin", "--pbin-era", "2024-04")
@@ -215,7 +209,7 @@ def test_convert_makes_what_the_command_makes() -> None:
         dsindex.convert(built, "out/x.pbin")
 
 
-def test_verify_says_what_the_command_says() -> None:
+def test_verify_says_what_the_command_says():
     built = build()
     options = {"against_source": True, "tokenizer": TOKENIZER, "engine": "tokenizers"}
     whole = dsindex.verify(built, **options)
@@ -238,7 +232,7 @@ def test_verify_says_what_the_command_says() -> None:
         dsindex.verify(built, against_source=True, tokenizer=OWN.bos_tokenizer)
 
 
-def test_repair_makes_what_the_command_makes() -> None:
+def test_repair_makes_what_the_command_makes():
     built = build()
     assert dsindex.repair(built, output="new").prefixes == built.prefixes
     idx = Path("out/docs_text_document.idx")
@@ -257,8 +251,8 @@ def test_repair_makes_what_the_command_makes() -> None:
     assert str(mended) == "x.pbin: intact"
 
 
-def test_estimate_takes_the_options_of_a_build() -> None:
-    options: dict[str, Any] = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": "out/docs"}
+def test_estimate_takes_the_options_of_a_build():
+    options = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": "out/docs"}
     estimated = dsindex.estimate(OWN.docs, **options, index=dsindex.IndexOptions(seq_length=16, epochs=2))
     assert estimated.documents == 102
     assert str(estimated).startswith("inputs       1, 64.5 kB\n")

@@ -1,14 +1,11 @@
 """What a training image needs: numpy, orjson and xxhash, in a real environment with nothing else."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess
 import sys
 import venv
 from pathlib import Path
-from typing import Any
 
 import numpy
 import orjson
@@ -50,7 +47,7 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+def python(tmp_path_factory):
     """The Python of an environment that has three packages, and dsindex as `pip install --no-deps` leaves it."""
     folder = tmp_path_factory.mktemp("light")
     venv.create(folder, symlinks=True)
@@ -63,20 +60,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "bin" / "python")
 
 
-def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(*command, **variables):
     known = {"PATH": "/usr/bin:/bin", **variables}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
 
 
-def read(python: str) -> dict[str, Any]:
+def read(python):
     ended = run(python, "-c", READ)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
+    return json.loads(ended.stdout)
 
 
 @pytest.fixture
-def built() -> None:
+def built():
     made = build()
     dsindex.build_index(
         made, seq_length=16, epochs=2.5, split="90,9,1", keep_partial_validation=True, data_cache_path="cache"
@@ -87,14 +83,14 @@ def built() -> None:
 
 
 @pytest.mark.usefixtures("built")
-def test_three_packages_read_what_all_packages_read(python: str) -> None:
+def test_three_packages_read_what_all_packages_read(python):
     light, whole = read(python), read(sys.executable)
     assert (light.pop("numba"), whole.pop("numba")) == (False, True)
     assert light == whole
 
 
 @pytest.mark.usefixtures("built")
-def test_three_packages_verify_the_structure(python: str) -> None:
+def test_three_packages_verify_the_structure(python):
     code = "import dsindex; print(dsindex.verify('out/docs_text_document', cache='cache'))"
     shown = run(python, "-c", code).stdout
     assert "out/docs_text_document: intact\n" in shown
@@ -117,9 +113,7 @@ def test_three_packages_verify_the_structure(python: str) -> None:
     (["-c", "import dsindex; dsindex.build"], "pydantic"),
     (["-c", "import dsindex; dsindex.verify('x', against_source=True)"], "pydantic"),
 ])  # fmt: skip
-def test_what_is_missing_is_named_with_the_command_that_installs_it(
-    python: str, command: list[str], package: str
-) -> None:
+def test_what_is_missing_is_named_with_the_command_that_installs_it(python, command, package):
     ended = run(python, *command)
     said = f"this needs the package {package!r}, which is not installed; install all that dsindex needs"
     assert (ended.returncode, ended.stderr.strip().endswith(f"{said}: pip install dsindex")) == (1, True), ended.stderr
@@ -132,7 +126,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
     ("jq", ["--json-keys", "text=.text | ascii_downcase"]),
     ("isal", ["--input", "docs.jsonl.gz"]),
 ])  # fmt: skip
-def test_a_build_names_the_package_that_it_misses(package: str, words: list[str]) -> None:
+def test_a_build_names_the_package_that_it_misses(package, words):
     Path("docs.jsonl.gz").write_bytes(gzip.compress(OWN.docs.read_bytes()))
     absent = Path("absent", f"{package}.py")  # found before the one that is installed, also by other processes
     absent.parent.mkdir()

@@ -1,9 +1,6 @@
 """`dsindex.open` and what it opens."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -26,11 +23,7 @@ from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.support.pbin_files import write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-OPENERS: dict[str, tuple[Callable[[], object], type]] = {
+OPENERS = {
     "prefix": (lambda: dsindex.open("out/docs_text_document"), IndexedDataset),
     "path": (lambda: dsindex.open(Path("out/docs_text_document")), IndexedDataset),
     "bin": (lambda: dsindex.open("out/docs_text_document.bin"), IndexedDataset),
@@ -48,7 +41,7 @@ OPENERS: dict[str, tuple[Callable[[], object], type]] = {
 
 
 @pytest.fixture
-def every_kind() -> None:
+def every_kind():
     built = build()
     dsindex.convert(built, "x.pbin")
     dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache")
@@ -57,7 +50,7 @@ def every_kind() -> None:
 
 
 @pytest.mark.usefixtures("every_kind")
-def test_open_tells_the_kind_from_the_file() -> None:
+def test_open_tells_the_kind_from_the_file():
     for name, (opener, kind) in OPENERS.items():
         assert type(opener()) is kind, name
         assert len(opener()) > 0, name  # type: ignore[arg-type]
@@ -93,9 +86,7 @@ def test_open_tells_the_kind_from_the_file() -> None:
     ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
     ("alone.bin", {}, FormatError, "alone.bin: expected an .idx of MMIDIDX"),
 ])  # fmt: skip
-def test_open_says_what_is_wrong_in_one_sentence(
-    path: str, options: dict[str, Any], kind: type[Exception], message: str
-) -> None:
+def test_open_says_what_is_wrong_in_one_sentence(path, options, kind, message):
     Path("no-index.jsonl").write_bytes(b'{"text": "x"}\n')
     Path("lonely.idx").write_bytes(Path("docs.idx").read_bytes())
     Path("empty").touch()
@@ -114,14 +105,14 @@ def test_open_says_what_is_wrong_in_one_sentence(
 
 
 @pytest.mark.parametrize("num_tokens", [0x7B, 0x80, 0x93])
-def test_packed_data_is_known_by_its_name_whatever_its_first_byte(num_tokens: int) -> None:
+def test_packed_data_is_known_by_its_name_whatever_its_first_byte(num_tokens):
     path = write_pbin(Path("x.pbin"), [[1] * num_tokens], token_bytes=1)
     assert Path(path).read_bytes()[0] == num_tokens
     assert [len(tokens) for tokens in dsindex.open(path)] == [num_tokens]
 
 
-def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know() -> None:
-    options: dict[str, Any] = {"tokenizer": TOKENIZER, "executor": "local", "on_bad_record": "quarantine"}
+def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know():
+    options = {"tokenizer": TOKENIZER, "executor": "local", "on_bad_record": "quarantine"}
     config = {**SPEC, "max_length": 768, "too_long": "split"}
     made = dsindex.instruct(CONVERSATIONS, config=config, output_prefix="out/chat", **options)
     with pytest.raises(InputError, match=r"out/chat: expected one block layout .* set sequence_length"):
@@ -131,7 +122,7 @@ def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know() -> Non
     assert opened.sequence_length == 1024
 
 
-def test_datasource_needs_pandas_or_reads_every_document() -> None:
+def test_datasource_needs_pandas_or_reads_every_document():
     built = build()
     try:
         import ray.data  # noqa: F401

@@ -1,11 +1,8 @@
 """A tokenizer's object in place of its path."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
@@ -17,7 +14,7 @@ from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 
 
-def test_tokenizer_object_is_what_it_serialises_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tokenizer_object_is_what_it_serialises_to(monkeypatch, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -44,7 +41,7 @@ def test_tokenizer_object_is_what_it_serialises_to(monkeypatch: pytest.MonkeyPat
     assert not [path for path in Path("out").iterdir() if "okenizer" in path.name]
 
 
-def test_tokenizer_of_transformers_is_refused_with_what_to_give() -> None:
+def test_tokenizer_of_transformers_is_refused_with_what_to_give():
     class Fast:
         backend_tokenizer = None
 
@@ -52,9 +49,9 @@ def test_tokenizer_of_transformers_is_refused_with_what_to_give() -> None:
         build(tokenizer=Fast())
 
 
-def test_instruct_takes_a_tokenizer_object() -> None:
+def test_instruct_takes_a_tokenizer_object():
     loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
-    options: dict[str, Any] = {"config": SPEC, "executor": "local", "on_bad_record": "quarantine"}
+    options = {"config": SPEC, "executor": "local", "on_bad_record": "quarantine"}
     by_object = dsindex.instruct(CONVERSATIONS, tokenizer=loaded, output_prefix="out/a", **options)
     by_path = dsindex.instruct(CONVERSATIONS, tokenizer=TOKENIZER, output_prefix="out/b", **options)
     assert by_object.splits[0].files == by_path.splits[0].files

@@ -1,21 +1,15 @@
 """The records that builds of all kinds read."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.jobs.fields.field_builds import NUM_LINES, record_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(tmp_path_factory):
     """Records in two files, with blank and bad lines; each kind of build has bad records of its own."""
     folder = tmp_path_factory.mktemp("fields")
     rng = random.Random(7)

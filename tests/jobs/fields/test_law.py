@@ -1,9 +1,5 @@
 """Paths, jq patterns, `--join`, `--where` and `--token-ids` of a build are under the one law."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 import dsindex
@@ -12,17 +8,13 @@ from tests.jobs.fields.field_builds import KINDS, WAYS, arguments, config_of
 from tests.support.jobs import run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 @pytest.fixture(scope="module")
-def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+def expected(source, tmp_path_factory):
     """What a build of each kind publishes, made once with the first of the ways."""
-    made: dict[str, dict[str, bytes]] = {}
+    made = {}
 
-    def of_kind(kind: str) -> dict[str, bytes]:
+    def of_kind(kind):
         if kind not in made:
             folder = tmp_path_factory.mktemp("expected")
             dsindex.build(**arguments(config_of(source, folder, **KINDS[kind], **WAYS[0])))
@@ -36,17 +28,15 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 @pytest.mark.parametrize("way", WAYS[1:], ids=["small shards", "reference engine"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_does_not_depend_on_the_way(
-    kind: str, way: dict[str, Any], source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path,
-) -> None:  # fmt: skip
+    kind, way, source, expected, tmp_path
+) :  # fmt: skip
     run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
-def test_output_of_processes_is_the_same(
-    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
-) -> None:
+def test_output_of_processes_is_the_same(kind, source, expected, tmp_path):
     way = {"executor": "processes", "shard_size": "9KiB", "workers": 2}
     run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
@@ -55,9 +45,7 @@ def test_output_of_processes_is_the_same(
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("kind", ["path", "join and where", "token ids"])
-def test_output_on_ray_is_the_same(
-    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path
-) -> None:
+def test_output_on_ray_is_the_same(kind, source, expected, tmp_path):
     way = {"executor": "ray", "shard_size": "9KiB", "workers": 2}
     run_config(config_of(source, tmp_path, **KINDS[kind], **way))
     assert published(tmp_path) == expected(kind)
@@ -70,12 +58,12 @@ class Stopped(Exception):
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_build_continues_to_the_same_output(
-    kind: str, source: Path, expected: Callable[[str], dict[str, bytes]], tmp_path: Path,
-) -> None:  # fmt: skip
+    kind, source, expected, tmp_path
+) :  # fmt: skip
     config = config_of(source, tmp_path, **KINDS[kind], **WAYS[1])
     record, committed = Ledger.record_shard, []
 
-    def recorded(ledger: Ledger, task: Any, result: Any) -> None:
+    def recorded(ledger, task, result):
         record(ledger, task, result)
         committed.append(task.shard)
         if len(committed) == 10:
@@ -89,7 +77,7 @@ def test_interrupted_build_continues_to_the_same_output(
     assert {name: data for name, data in published(tmp_path).items() if "lock" not in name} == expected(kind)
 
 
-def test_jq_runs_in_processes(source: Path, tmp_path: Path) -> None:
+def test_jq_runs_in_processes(source, tmp_path):
     config = config_of(source, tmp_path, where=".n == 1", executor="auto", workers=1)
     assert run_config(config).run.executor == "processes"
     config = config_of(source, tmp_path / "b", json_keys=(".meta.text",), executor="auto", workers=1)

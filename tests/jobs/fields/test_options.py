@@ -1,11 +1,8 @@
 """What `--json-keys`, `--join`, `--where` and `--token-ids` may be, and where plans record them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -18,13 +15,6 @@ from tests.jobs.fields.field_builds import KINDS, arguments, config_of
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.jobs.conftest import Cli
-
-    MakeConfig = Callable[..., BuildConfig]
-
 
 @pytest.mark.parametrize(("first", "second", "change"), [
     ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
@@ -33,16 +23,14 @@ if TYPE_CHECKING:
     ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
     ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
 ])  # fmt: skip
-def test_other_fields_are_another_plan(
-    first: dict[str, Any], second: dict[str, Any], change: str, source: Path, tmp_path: Path
-) -> None:
+def test_other_fields_are_another_plan(first, second, change, source, tmp_path):
     run_config(config_of(source, tmp_path, **first))
     assert run_config(config_of(source, tmp_path, **first)).already_complete
     with pytest.raises(PlanError, match=change):
         run_config(config_of(source, tmp_path, **second))
 
 
-def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config: MakeConfig) -> None:
+def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
     report = run_config(make_config())
     manifest = json.loads(Path(f"{report.datasets[0].prefix}.manifest.json").read_bytes())
     assert manifest["content"]["options"].keys() == {
@@ -74,7 +62,7 @@ def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config: MakeConfi
     ({"where": " "}, "expected a jq condition"),
     ({"join": "\\x"}, "expected a backslash to be part of"),
 ])  # fmt: skip
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValidationError, match=message):
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
 
@@ -88,9 +76,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
     (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
     (("--token-ids", ".meta.big"), r"line 1: expected a list of token ids .* at \.meta\.big, got a list with 9999"),
 ])  # fmt: skip
-def test_bad_fields_get_one_sentence(
-    flags: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"n": 1, "text": "a", "meta": {"x": 1, "big": [1, 9999999]}}\n')
     words = ("build", "--input", tmp_path / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, *flags)
     assert main([*map(str, words), "--output-prefix", str(tmp_path / "out" / "x"), "--executor", "local"]) == 1
@@ -102,7 +88,7 @@ def test_bad_fields_get_one_sentence(
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_estimate_knows_the_fields(kind: str, source: Path, tmp_path: Path) -> None:
+def test_estimate_knows_the_fields(kind, source, tmp_path):
     config = config_of(source, tmp_path, **KINDS[kind])
     estimate = dsindex.estimate(**arguments(config))
     built = dsindex.build(**arguments(config))
@@ -110,7 +96,7 @@ def test_estimate_knows_the_fields(kind: str, source: Path, tmp_path: Path) -> N
     assert estimate.tokens == pytest.approx(sum(dataset.num_tokens for dataset in built.datasets), rel=0.05)
 
 
-def test_check_reads_the_fields(source: Path, tmp_path: Path, cli: Cli) -> None:
+def test_check_reads_the_fields(source, tmp_path, cli):
     (tmp_path / "build.yaml").write_text(
         f"input: [{source}/a.jsonl]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/out/x\n"
         'json_keys: [text, .meta.text]\njoin: "\\n"\nwhere: .n < 3\nexecutor: local\n'

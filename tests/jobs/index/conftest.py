@@ -1,21 +1,15 @@
 """Two datasets to index."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.jobs.index.index_jobs import IDENTIFIERS
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Two datasets `web` and `books`, and a tokenizer's identifiers, in the current folder."""
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "web", [[[1] * length] for length in [20, 50, 60, 30, 100, 5] * 40])

@@ -1,19 +1,13 @@
 """Index jobs of the tests, with the usual options."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 from dsindex.execution.choice import make_executor
-from dsindex.jobs.index import IndexResult, run_index
+from dsindex.jobs.index import run_index
 from dsindex.options.index import IndexConfig
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def index(**options: Any) -> IndexResult:
+def index(**options):
     config = IndexConfig(**{"executor": "local", "workers": 2, **options})
     executor = make_executor(config)
     try:
@@ -25,7 +19,7 @@ def index(**options: Any) -> IndexResult:
 IDENTIFIERS = {"class": "tests.Tokenizer", "tokenizer_path": ["gpt2"]}
 
 
-def options(**changes: Any) -> dict[str, Any]:
+def options(**changes):
     """Options of a small job; a change to None leaves an option out."""
     chosen = {
         "data_path": ["web"], "seq_length": 30, "epochs": "2.5", "data_cache_path": "cache",
@@ -34,10 +28,10 @@ def options(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def described(folder: Path) -> list[dict[str, Any]]:
+def described(folder):
     return [json.loads(path.read_bytes()) for path in sorted(folder.glob("*description.txt"))]
 
 
-def indexed(**changes: Any) -> IndexResult:
+def indexed(**changes):
     """Run a small job with these changes."""
     return index(**options(**changes))

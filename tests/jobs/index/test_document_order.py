@@ -1,7 +1,5 @@
 """`dsindex index --document-order`: caches in another order than Megatron's, under the names that a job looks for."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,11 +1,8 @@
 """`dsindex index --explain`: why a job would not find its caches."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from tests.jobs.index.index_jobs import index, indexed
 from tests.support.datasets import write_dataset
 
 
-def explained(**changes: Any) -> list[str]:
+def explained(**changes):
     report = indexed(explain=True, **changes)
     return ["\n".join(report.lines()), *(sentence for finding in report.findings for sentence in finding.sentences)]
 
@@ -27,14 +24,14 @@ def explained(**changes: Any) -> list[str]:
     ({"epochs": "1"}, "num_samples is 860 in the cache and 344 in the job"),
     ({"dataset_path_as": ["/lustre/web"]}, "dataset_path is 'web' in the cache and '/lustre/web' in the job"),
 ])  # fmt: skip
-def test_explain_names_the_settings_that_differ(changes: dict[str, Any], sentence: str) -> None:
+def test_explain_names_the_settings_that_differ(changes, sentence):
     indexed(epochs="2.5")
     shown, *sentences = explained(**changes)
     assert "NOT found" in shown
     assert any(sentence in said for said in sentences), sentences
 
 
-def test_explain_tells_that_the_data_changed(folder: Path) -> None:
+def test_explain_tells_that_the_data_changed(folder):
     indexed(split="1")
     os.utime(folder / "web.idx")
     assert indexed(split="1", explain=True).ok, "the same lengths, only touched"
@@ -45,7 +42,7 @@ def test_explain_tells_that_the_data_changed(folder: Path) -> None:
     assert "web.idx changed since the cache was built (its sequences 0 to 240 have other lengths" in shown
 
 
-def test_explain_tells_that_the_data_grew(folder: Path) -> None:
+def test_explain_tells_that_the_data_grew(folder):
     indexed(split="1")
     write_dataset(folder / "web", [[[1] * length] for length in [20, 50, 60, 30, 100, 5] * 40 + [7]])
     shown, *_ = explained(split="1", epochs=None, num_samples=str((265 * 40 * 5 // 2 - 1) // 30))
@@ -57,13 +54,13 @@ def test_explain_tells_that_the_data_grew(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_explain_tells_of_options_that_the_hash_does_not_cover() -> None:
+def test_explain_tells_of_options_that_the_hash_does_not_cover():
     indexed(split="1", epochs=None, num_samples="50")
     shown, *_ = explained(split="1", epochs=None, num_samples="50", no_extra_token=True)
     assert "add_extra_token_to_sequence (--no-extra-token) was True when it was built and is False now" in shown
 
 
-def test_explain_tells_of_missing_files_and_edited_descriptions(folder: Path) -> None:
+def test_explain_tells_of_missing_files_and_edited_descriptions(folder):
     (result,) = indexed(split="1").results
     description, *_, shuffle = result.paths
     os.unlink(shuffle)
@@ -78,7 +75,7 @@ def test_explain_tells_of_missing_files_and_edited_descriptions(folder: Path) ->
     assert description
 
 
-def test_explain_compares_a_jobs_description_with_the_folder(folder: Path) -> None:
+def test_explain_compares_a_jobs_description_with_the_folder(folder):
     indexed(data_path=["1", "web", "1", "books"], split="1", epochs=None, num_samples="50")
     indexed(
         data_path=["2", "web", "1", "books"], split="1", seed=5, epochs=None, num_samples="50", data_cache_path="job"
@@ -92,7 +89,7 @@ def test_explain_compares_a_jobs_description_with_the_folder(folder: Path) -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_explain_without_identifiers_says_that_there_is_no_hash() -> None:
+def test_explain_without_identifiers_says_that_there_is_no_hash():
     indexed(tokenizer_identifiers=None)
     report = indexed(tokenizer_identifiers=None, explain=True)
     assert not report.ok

@@ -1,22 +1,14 @@
 """Megatron's golden caches, byte for byte."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.jobs.index.index_jobs import index
 from tests.support.golden import GOLDEN, SHARED_GOLDEN
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from dsindex.jobs.index import IndexResult
-
-
-def golden_cases() -> list[Any]:
+def golden_cases():
     cases = []
     for folder in (GOLDEN, SHARED_GOLDEN):
         path = folder / "gpt_index_cases.json"
@@ -27,9 +19,7 @@ def golden_cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("folder", "case"), golden_cases())
-def test_golden_caches_come_out_byte_for_byte(
-    folder: Path, case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_golden_caches_come_out_byte_for_byte(folder, case, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)  # dataset_path is the prefix as typed
     report = build_golden(folder, case, tmp_path, "local")
     assert written_to(tmp_path) == golden_files(folder, case)
@@ -37,7 +27,7 @@ def test_golden_caches_come_out_byte_for_byte(
 
 
 @pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
-def test_other_executors_write_the_same_files(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_executors_write_the_same_files(executor, tmp_path, monkeypatch):
     cases = json.loads((GOLDEN / "gpt_index_cases.json").read_bytes())
     case = next(case for case in cases if "blend" in case["name"])
     monkeypatch.chdir(GOLDEN)
@@ -45,7 +35,7 @@ def test_other_executors_write_the_same_files(executor: str, tmp_path: Path, mon
     assert written_to(tmp_path) == golden_files(GOLDEN, case)
 
 
-def build_golden(folder: Path, case: dict[str, Any], tmp_path: Path, executor: str) -> IndexResult:
+def build_golden(folder, case, tmp_path, executor):
     golden = folder / "cache" / case["name"]
     weights = case.get("weights")
     words = (
@@ -61,9 +51,9 @@ def build_golden(folder: Path, case: dict[str, Any], tmp_path: Path, executor: s
     )  # fmt: skip
 
 
-def written_to(folder: Path) -> dict[str, bytes]:
+def written_to(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-dsindex.json")}
 
 
-def golden_files(folder: Path, case: dict[str, Any]) -> dict[str, bytes]:
+def golden_files(folder, case):
     return {name: (folder / "cache" / case["name"] / name).read_bytes() for name in case["files"]}

@@ -1,9 +1,6 @@
 """Caches of other releases, programs and kinds of jobs."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,11 +9,8 @@ from dsindex.errors import InputError, OutputError
 from tests.jobs.index.index_jobs import described, index, indexed, options
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_bigscience_layout_writes_its_names_beside_the_data(folder: Path) -> None:
+def test_bigscience_layout_writes_its_names_beside_the_data(folder):
     report = indexed(
         layout="bigscience", split="3,1,0", data_cache_path=None, tokenizer_identifiers=None, final_epoch_threshold=0.95
     )
@@ -32,7 +26,7 @@ def test_bigscience_layout_writes_its_names_beside_the_data(folder: Path) -> Non
     assert len(np.load(folder / f"web_valid_indexmap_{one_epoch}ns_30sl_1234s_shuffle_idx.npy")) == one_epoch
 
 
-def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder: Path) -> None:
+def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder):
     indexed(layout="bigscience", data_path=["1", "web", "2", "books"], split="1", epochs=None, num_samples="100,0,0")
     assert {path.name for path in folder.glob("*_doc_idx.npy")} == {
         "web_train_indexmap_34ns_30sl_1234s_doc_idx.npy",
@@ -43,7 +37,7 @@ def test_bigscience_blend_asks_each_dataset_with_one_rounding(folder: Path) -> N
 MAXTEXT = {"layout": "maxtext", "tokenizer_identifiers": None, "epochs": None}
 
 
-def test_maxtext_layout_has_megatrons_arrays_under_its_names(folder: Path) -> None:
+def test_maxtext_layout_has_megatrons_arrays_under_its_names(folder):
     report = indexed(**MAXTEXT, split="3,1", num_samples="900,50", dataset_path_as=[f"{folder}=/there"])
     indexed(split="3,1", num_samples="900,50,0", epochs=None, data_cache_path="core")
     for task, split in zip(report.tasks, ("train", "valid"), strict=True):
@@ -57,7 +51,7 @@ def test_maxtext_layout_has_megatrons_arrays_under_its_names(folder: Path) -> No
     assert not report.descriptions
 
 
-def test_maxtext_blend_has_its_order_in_the_folder(folder: Path) -> None:
+def test_maxtext_blend_has_its_order_in_the_folder(folder):
     report = indexed(**MAXTEXT, data_path=["1", "web", "2", "books"], num_samples="100")
     assert len(report.tasks) == 3
     assert "grain_train_files='cache|web,1.0;cache|books,2.0' blend_cache_dir='cache'" in report.notes[0]
@@ -69,13 +63,13 @@ def test_maxtext_blend_has_its_order_in_the_folder(folder: Path) -> None:
     ({"data_path": ["web", "books"]}, "a weight before each of several"),
     ({"data_path": ["1", "web", "1", "books"], "num_samples": "none"}, "expected --num-samples for the blend"),
 ])  # fmt: skip
-def test_maxtext_layout_refuses_what_maxtext_cannot_read(folder: Path, given: dict[str, object], message: str) -> None:
+def test_maxtext_layout_refuses_what_maxtext_cannot_read(folder, given, message):
     with pytest.raises(InputError, match=message):
         indexed(**{**MAXTEXT, "num_samples": "100", **given})
     assert not (folder / "cache").exists()
 
 
-def test_maxtext_layout_needs_documents_of_one_sequence(folder: Path) -> None:
+def test_maxtext_layout_needs_documents_of_one_sequence(folder):
     write_dataset(folder / "several", [[[1, 2]], [], [[3]]])
     with pytest.raises(InputError, match=r"one sequence each, got 3 documents of 2 sequences"):
         indexed(**MAXTEXT, data_path=["several"], num_samples="1")
@@ -87,7 +81,7 @@ RELEASED = {
 }
 
 
-def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder: Path) -> None:
+def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder):
     indexed(split="1", megatron_release="0.17", **RELEASED)
     (old,) = described(folder / "cache")
     assert list(old["tokenizer"])[2] == "vocab_file"
@@ -99,7 +93,7 @@ def test_flags_of_the_jobs_tokenizer_name_the_caches_of_its_release(folder: Path
     assert index(**wanted, megatron_release="0.18", explain=True).ok, "0.18 and 0.19 have the same names"
 
 
-def test_description_of_another_release_is_said_so(folder: Path) -> None:
+def test_description_of_another_release_is_said_so(folder):
     indexed(split="1", megatron_release="0.17", **RELEASED)
     [like] = map(str, (folder / "cache").glob("*description.txt"))
     alone = options(split="1", tokenizer_identifiers=None, like=like)
@@ -116,7 +110,7 @@ def test_description_of_another_release_is_said_so(folder: Path) -> None:
     (b"[]", "expected a JSON object, got another"), (b"{", "is not JSON"), (b'{"model_type": 3}', "got 3"),
     (None, "cannot be"),
 ])  # fmt: skip
-def test_bad_metadata_of_a_tokenizer_is_refused(folder: Path, content: bytes | None, message: str) -> None:
+def test_bad_metadata_of_a_tokenizer_is_refused(folder, content, message):
     if content is not None:
         (folder / "metadata.json").write_bytes(content)
     job = {**RELEASED["job_tokenizer"], "tokenizer_metadata": "metadata.json"}  # type: ignore[dict-item]
@@ -124,7 +118,7 @@ def test_bad_metadata_of_a_tokenizer_is_refused(folder: Path, content: bytes | N
         indexed(tokenizer_identifiers=None, job_tokenizer=job, megatron_release="0.19")
 
 
-def test_paths_are_read_from_the_files_that_megatron_reads(folder: Path) -> None:
+def test_paths_are_read_from_the_files_that_megatron_reads(folder):
     (folder / "words.txt").write_text("0.9 web\n 0.1  books\n")
     together = options(data_path=None, data_args_path="words.txt", split="9,1", num_samples="100,10,0", epochs=None)
     written = {result.paths for result in index(**together).results}
@@ -150,7 +144,7 @@ def test_paths_are_read_from_the_files_that_megatron_reads(folder: Path) -> None
     ("per_split_data_args_path", b'{"train": "", "valid": null, "test": null}', "expected paths of train .*got ''"),
     ("per_split_data_args_path", b"3", "expected a JSON object"),
 ])  # fmt: skip
-def test_bad_file_of_paths_is_refused(folder: Path, option: str, content: bytes | None, message: str) -> None:
+def test_bad_file_of_paths_is_refused(folder, option, content, message):
     if content is not None:
         (folder / "given").write_bytes(content)
     split = {"split": "1"} if option == "data_args_path" else {}
@@ -158,7 +152,7 @@ def test_bad_file_of_paths_is_refused(folder: Path, option: str, content: bytes 
         indexed(data_path=None, **{option: "given"}, **split)
 
 
-def test_several_validation_sets_stay_apart(folder: Path) -> None:
+def test_several_validation_sets_stay_apart(folder):
     paths = {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["web", "books"]}
     job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, multiple_validation_sets=True)
     index(**{**job, "full_validation": True, "data_cache_path": str(folder / "all")})
@@ -168,7 +162,7 @@ def test_several_validation_sets_stay_apart(folder: Path) -> None:
     assert not list(folder.glob("*/*Blended*"))
 
 
-def test_fim_job_has_the_same_arrays_under_another_name(folder: Path) -> None:
+def test_fim_job_has_the_same_arrays_under_another_name(folder):
     indexed()
     indexed(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim"))
     [ours] = (folder / "fim").glob("*-GPTFIMDataset-train-sample_index.npy")
@@ -180,13 +174,13 @@ def test_fim_job_has_the_same_arrays_under_another_name(folder: Path) -> None:
     assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))
 
 
-def test_caches_of_all_phases_are_built(folder: Path) -> None:
+def test_caches_of_all_phases_are_built(folder):
     job = options(epochs=None, split="1", train_samples=90, global_batch_size=10, full_validation=True)
     index(**job, phase_transition_iterations="2,4")
     assert sorted(d["num_samples"] for d in described(folder / "cache")) == [20, 50]
 
 
-def test_sequences_of_the_datasets_are_written_for_the_jobs_start(folder: Path) -> None:
+def test_sequences_of_the_datasets_are_written_for_the_jobs_start(folder):
     job = options(data_path=["1", "web", "1", "books"], num_samples="9,0,0", epochs=None, split="1")
     job |= {
         "per_dataset_sequences_path": "cache/sequences.json",
@@ -218,9 +212,7 @@ def test_sequences_of_the_datasets_are_written_for_the_jobs_start(folder: Path) 
     ("0.19", 65_500, "<i4", "uint16"), ("0.19", 65_536, "<i4", "uint16"), ("0.19", 65_537, "<i4", None),
     ("0.17", 65_536, "<i4", None), ("0.19", 65_499, "<u2", None), ("0.19", 70_000, "<u2", "int32"),
 ])  # fmt: skip
-def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(
-    folder: Path, release: str, size: int, dtype: str, read: str | None
-) -> None:
+def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(folder, release, size, dtype, read):
     """From 65,500 tokens on Megatron writes int32; up to 65,536 a job with the file reads uint16."""
     write_dataset(folder / "wide", [[[1] * 500]], dtype=np.dtype(dtype))
     job = options(data_path=["wide"], split="1", tokenizer_identifiers=None, megatron_release=release)
@@ -238,7 +230,7 @@ def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(
     assert not (folder / "s.json").exists()
 
 
-def test_vocabulary_is_known_from_the_manifest(folder: Path) -> None:
+def test_vocabulary_is_known_from_the_manifest(folder):
     write_dataset(folder / "wide", [[[1] * 500]], dtype=np.dtype("<i4"))
     job = options(data_path=["wide"], split="1", per_dataset_sequences_path="s.json")
     (folder / "wide.manifest.json").write_text('{"tokenizer": {"vocabulary_size": 65510}}')
@@ -248,7 +240,7 @@ def test_vocabulary_is_known_from_the_manifest(folder: Path) -> None:
     index(**job)
 
 
-def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder: Path) -> None:
+def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder):
     job = options(data_path=["1", "web", "1", "books"], num_samples="9,0,0", epochs=None, split="1")
     job |= {"tokenizer_identifiers": None, "megatron_release": "nemo-automodel"}
     index(**job, job_tokenizer={"tokenizer_model": "openai-community/gpt2"})
@@ -266,7 +258,7 @@ def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder: Path) -> None
         index(**job, job_tokenizer={"tokenizer_type": "x"})
 
 
-def test_single_weighted_dataset_is_no_blend_for_nemo_automodel(folder: Path) -> None:
+def test_single_weighted_dataset_is_no_blend_for_nemo_automodel(folder):
     job = options(data_path=["0.5", "web"], split="9,1", num_samples="9,none", epochs=None, tokenizer_identifiers=None)
     index(**job, megatron_release="nemo-automodel", job_tokenizer={"tokenizer_model": "openai-community/gpt2"})
     found = {(each["class"], each["num_samples"]) for each in described(folder / "cache")}

@@ -1,9 +1,5 @@
 """What `dsindex index` refuses, and how it says so."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from dsindex.errors import DsindexError, InputError, LimitError, OutputError
@@ -11,18 +7,15 @@ from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import index, indexed, options
 from tests.support.datasets import write_dataset
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.mark.parametrize("option", ["like", "tokenizer_identifiers"])
-def test_json_that_nests_without_end_is_refused(folder: Path, option: str) -> None:
+def test_json_that_nests_without_end_is_refused(folder, option):
     (folder / "deep.json").write_text("[" * 200_000)
     with pytest.raises(DsindexError, match=r"deep\.json: expected .*, got a file that is not JSON \(maximum recursion"):
         indexed(**{"tokenizer_identifiers": None, option: "deep.json"})
 
 
-REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
      r"/nowhere.idx: no such file; use the prefix of a .bin and .idx"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
@@ -51,20 +44,20 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=REFUSED)
-def test_refusal(folder: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_refusal(folder, changes, error, message):
     with pytest.raises(error, match=message):
         indexed(**changes)
     assert not (folder / "cache").exists()
 
 
-def test_caches_that_do_not_fit_on_the_disk_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_that_do_not_fit_on_the_disk_are_refused(folder, monkeypatch):
     monkeypatch.setattr("dsindex.jobs.index.free_bytes", lambda _: 1000)
     with pytest.raises(OutputError, match=r"cache: the caches need .* kB, but 1\.00 kB are free; make room, or choose"):
         indexed()
     assert not (folder / "cache").exists()
 
 
-def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder: Path) -> None:
+def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder):
     write_dataset(folder / "tight", [[[1] * 121]])  # just the 4 samples that its weight asks for
     with pytest.raises(LimitError, match="draws 5 samples from tight, which has only 4; raise --mid-level-dataset-su"):
         indexed(
@@ -96,12 +89,12 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
     ({"layout": "maxtext", "epochs": None, "train_iters": 5, "global_batch_size": 2, "eval_interval": 1},
      "needs --num-samples TRAIN,EVAL"),
 ])  # fmt: skip
-def test_options_that_make_no_sense_together(changes: dict[str, Any], message: str) -> None:
+def test_options_that_make_no_sense_together(changes, message):
     with pytest.raises(ValueError, match=message):
         IndexConfig(**options(**changes))
 
 
-def test_options_read_as_yaml_gives_them() -> None:
+def test_options_read_as_yaml_gives_them():
     config = IndexConfig(**options(data_path=[0.3, "web", 1, "books"], epochs=2.5, seed=0))
     assert config.data_path == ("0.3", "web", "1", "books")
     assert config.epochs == 2.5
@@ -113,7 +106,7 @@ def test_options_read_as_yaml_gives_them() -> None:
     {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web"]},
     {"data_path": None, "train_data_path": ["web"], "valid_data_path": ["1", "web", "1", "books"]},
 ], ids=["together", "one", "several"])  # fmt: skip
-def test_full_validation_of_weighted_datasets_is_refused_as_in_megatron(folder: Path, paths: dict[str, Any]) -> None:
+def test_full_validation_of_weighted_datasets_is_refused_as_in_megatron(folder, paths):
     job = options(**paths, epochs=None, train_iters=4, global_batch_size=2, full_validation=True)
     with pytest.raises(LimitError, match="weighted"):
         index(**job)

@@ -1,19 +1,12 @@
 """Conversations with bad records among them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.support.conversations import BAD, CONVERSATIONS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def broken(tmp_path_factory):
     """Conversations with every kind of bad record among them."""
     path = tmp_path_factory.mktemp("inputs") / "broken.jsonl"
     lines = CONVERSATIONS.read_bytes().splitlines()[:120]

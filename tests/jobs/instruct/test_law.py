@@ -1,9 +1,6 @@
 """The one law for `dsindex instruct` where replies are found by rendering, and for exports of inputs in a bucket."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,14 +11,6 @@ from dsindex.jobs import instruct
 from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
-    from tests.support.object_server import ObjectServer
-
 
 UNMARKED = check_config(
     {
@@ -34,7 +23,7 @@ UNMARKED = check_config(
 )
 """A template without marks, which writes a variable of the record."""
 CONSTRUCTED = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
-EXPORTED: dict[str, Any] = {"export": ("hf", "bridge", "sft")}
+EXPORTED = {"export": ("hf", "bridge", "sft")}
 WAYS = [
     {"shard_size": "3KiB", "workers": 1},
     {"executor": "processes", "shard_size": "40KiB"},
@@ -43,19 +32,19 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+def way(request):
     """A way of running a job; Ray is started before the test begins."""
-    options: dict[str, Any] = request.param
+    options = request.param
     if options.get("executor") == "ray":
         request.getfixturevalue("ray_instance")
     return options
 
 
-def job(prefix: Path, source: str, **options: Any) -> Any:
+def job(prefix, source, **options):
     return instruct_jobs.job(prefix, **{"input": (source,), "shard_size": None, "on_bad_record": "fail", **options})
 
 
-def published(folder: Path) -> dict[str, bytes]:
+def published(folder):
     """All files but those that tell of the run; of the manifests, the part that is under the law without its paths."""
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -68,13 +57,13 @@ def published(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def run(config: Any, instruction: Any, *, fails_after: int | None = None) -> Any:
+def run(config, instruction, *, fails_after=None):
     """Run a job; with `fails_after`, once with a failure after so many shards, and then again."""
     reporter = Reporter()
     if fails_after is not None:
         encode_shard, done = instruct.encode_shard, []
 
-        def fail(task: ShardTask, settings: Any) -> ShardResult:
+        def fail(task, settings):
             if len(done) == fails_after:
                 raise InputError("the storage went away")
             done.append(task.shard)
@@ -88,7 +77,7 @@ def run(config: Any, instruction: Any, *, fails_after: int | None = None) -> Any
 
 
 @pytest.fixture(scope="module")
-def unusual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unusual(tmp_path_factory):
     """Records with weights, tools, parts and variables of their own."""
     lines = []
     for number, line in enumerate(CONVERSATIONS.read_bytes().splitlines()[:60]):
@@ -103,7 +92,7 @@ def unusual(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, unusual: Path) -> dict[str, bytes]:
+def found(tmp_path_factory, unusual):
     folder = tmp_path_factory.mktemp("found")
     config = job(folder / "chat", str(unusual), seq_length=4096, on_bad_record="quarantine", workers=1)
     report = run(config, UNMARKED)
@@ -115,9 +104,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, unusual: Path) -> dict[str, 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
-def test_same_bytes_where_replies_are_found_and_left_out(
-    tmp_path: Path, unusual: Path, found: dict[str, bytes], way: dict[str, Any]
-) -> None:
+def test_same_bytes_where_replies_are_found_and_left_out(tmp_path, unusual, found, way):
     options = dict(way)
     fails_after = options.pop("fails_after", None)
     config = job(tmp_path / "chat", str(unusual), seq_length=4096, on_bad_record="quarantine", **options)
@@ -126,7 +113,7 @@ def test_same_bytes_where_replies_are_found_and_left_out(
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def exported(tmp_path_factory):
     """Exports of a file on the disk."""
     folder = tmp_path_factory.mktemp("exported")
     source = folder / "in" / "chats.jsonl"
@@ -138,7 +125,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def bucket(tmp_path, monkeypatch):
     """The same file in a public bucket: Ray's workers have no credentials."""
     pytest.importorskip("obstore")
     from tests.support.object_server import serving_objects
@@ -156,13 +143,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectSe
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
-def test_exports_of_a_bucket_are_those_of_the_disk(
-    tmp_path: Path,
-    bucket: ObjectServer,
-    exported: dict[str, bytes],
-    way: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_exports_of_a_bucket_are_those_of_the_disk(tmp_path, bucket, exported, way, monkeypatch):
     options = dict(way)
     fails_after = options.pop("fails_after", None)
     source = "s3://b/chats.jsonl"

@@ -1,10 +1,7 @@
 """Templates that take too much time or memory stop the job."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -18,12 +15,6 @@ from tests.support.conversations import BAD, CONVERSATIONS, SPEC
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
-
 HANGS = (
     "{% set n = namespace(x=()) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% endfor %}"
     "{% if 'STOP' in messages[0].content %}{{ {}.get(n.x) }}{% endif %}" + CHATML
@@ -33,7 +24,7 @@ SMALL = Limits(cpu_seconds=0.7, memory_bytes=200 << 20)
 
 
 @pytest.fixture
-def stopping(tmp_path: Path) -> Path:
+def stopping(tmp_path):
     """Conversations, one of which the template never finishes; with bad ones around it."""
     lines = CONVERSATIONS.read_bytes().splitlines()[:60]
     never = b'{"conversations": [{"from": "human", "value": "STOP"}, {"from": "gpt", "value": "x"}]}'
@@ -41,7 +32,7 @@ def stopping(tmp_path: Path) -> Path:
     return tmp_path / "a.jsonl"
 
 
-def stopped(tmp_path: Path, template: str, *options: str, executor: str = "local") -> list[str]:
+def stopped(tmp_path, template, *options, executor="local"):
     """A command over `a.jsonl`."""
     (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": template}))
     given = ["--input", str(tmp_path / "a.jsonl"), "--tokenizer-model", str(OWN.plain_tokenizer)]
@@ -49,7 +40,7 @@ def stopped(tmp_path: Path, template: str, *options: str, executor: str = "local
     return ["instruct", str(tmp_path / "chat.yaml"), *given, *to, *options]
 
 
-def check_that_it_stops(tmp_path: Path, cli: Cli, shard_size: str, executor: str) -> None:
+def check_that_it_stops(tmp_path, cli, shard_size, executor):
     """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
     options = ["--on-bad-record", "quarantine", "--shard-size", shard_size]
     assert cli(stopped(tmp_path, HANGS, *options, executor=executor), 1).err.strip().splitlines()[-1] == (
@@ -62,9 +53,7 @@ def check_that_it_stops(tmp_path: Path, cli: Cli, shard_size: str, executor: str
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("executor", "shard_size"), [("local", "64MiB"), ("local", "2KiB"), ("processes", "9KiB")])
 @pytest.mark.usefixtures("stopping")
-def test_record_that_a_template_never_finishes_stops_the_job(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, executor: str, shard_size: str
-) -> None:
+def test_record_that_a_template_never_finishes_stops_the_job(tmp_path, cli, monkeypatch, executor, shard_size):
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
     check_that_it_stops(tmp_path, cli, shard_size, executor)
 
@@ -72,14 +61,12 @@ def test_record_that_a_template_never_finishes_stops_the_job(
 @pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.usefixtures("stopping", "ray_instance")
-def test_record_that_a_template_never_finishes_stops_the_job_on_ray(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_that_a_template_never_finishes_stops_the_job_on_ray(tmp_path, cli, monkeypatch):
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
     check_that_it_stops(tmp_path, cli, "9KiB", "ray")
 
 
-def test_bad_record_before_one_that_stops_the_job_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_record_before_one_that_stops_the_job_goes_first(tmp_path, monkeypatch):
     never = '{"conversations": [{"from": "human", "value": "STOP"}, {"from": "gpt", "value": "x"}]}'
     good = never.replace("STOP", "go")
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
@@ -112,9 +99,7 @@ def test_bad_record_before_one_that_stops_the_job_goes_first(tmp_path: Path, mon
     ],
 )
 @pytest.mark.usefixtures("stopping")
-def test_record_that_takes_all_memory_or_crashes_stops_the_job(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, template: str, message: str
-) -> None:
+def test_record_that_takes_all_memory_or_crashes_stops_the_job(tmp_path, cli, monkeypatch, template, message):
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(memory_bytes=200 << 20))
     said = cli(stopped(tmp_path, template, executor="processes"), 1).err.strip().splitlines()[-1]
     assert re.fullmatch(rf"dsindex instruct: .*/a\.jsonl, line 1: the chat template .*{message} this record.*", said)
@@ -122,7 +107,7 @@ def test_record_that_takes_all_memory_or_crashes_stops_the_job(
 
 
 @pytest.mark.usefixtures("stopping")
-def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path: Path, cli: Cli) -> None:
+def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path, cli):
     template = "{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}"
     said = cli(stopped(tmp_path, template), 1).err.strip()
     assert re.fullmatch(
@@ -132,7 +117,7 @@ def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path: Path
 
 
 @pytest.mark.exhaustive
-def test_construction_has_the_same_limits(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_construction_has_the_same_limits(tmp_path, cli, monkeypatch):
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
     record = {"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}
     deep = json.dumps(record)[:-1] + ', "deep": ' + "[" * 400 + "]" * 400 + "}"

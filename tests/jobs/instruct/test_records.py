@@ -1,10 +1,7 @@
 """The datasets and blocks that come out, usual shapes of records, bad records, and other plans."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,11 +24,8 @@ from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, S
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_datasets_are_what_the_encoder_gives(tmp_path: Path) -> None:
+def test_datasets_are_what_the_encoder_gives(tmp_path):
     """Read with the package's own readers: tokens and masks by split, every sequence in one block, provenance."""
     report = run_config(job(tmp_path / "chat"), SPLIT_IN_PARTS)
     encoder = InstructionEncoder(SPLIT_IN_PARTS, ChatTokenizer.from_path(OWN.plain_tokenizer))
@@ -59,7 +53,7 @@ def test_datasets_are_what_the_encoder_gives(tmp_path: Path) -> None:
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
 
 
-def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path) -> None:
+def test_blocks_of_the_demo_are_99_percent_full(tmp_path):
     write_demo_conversations(tmp_path / "demo.jsonl", num_conversations=600)
     config = job(tmp_path / "out" / "demo", input=(str(tmp_path / "demo.jsonl"),), split=None, seq_length=2048)
     instruction = check_config({**SPEC, "max_length": 2048, "too_long": "truncate"}, source="test")
@@ -71,7 +65,7 @@ def test_blocks_of_the_demo_are_99_percent_full(tmp_path: Path) -> None:
     assert packing.fill == pytest.approx(tokens / (packing.blocks * 2048), abs=1e-6)
 
 
-def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, capsys):
     tokenizer = train("bytes")
     (tmp_path / "tokenizer.json").write_text(tokenizer._json)
     (tmp_path / "spec.yaml").write_text(SPEC_YAML)
@@ -92,11 +86,11 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("shape", ["messages", "sharegpt", "alpaca"])
-def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path: Path, shape: str) -> None:
+def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path, shape):
     """The job's section in the configuration, and the converters, reached by `record_format`."""
     records = list(demo_conversations(40))
     texts = [[turn["value"] for turn in record["conversations"][:2]] for record in records]
-    shapes: dict[str, Any] = {
+    shapes = {
         "messages": lambda a, b: {"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b}]},
         "sharegpt": lambda a, b: {"conversations": [{"from": "human", "value": a}, {"from": "gpt", "value": b}]},
         "alpaca": lambda a, b: {"instruction": a, "input": "", "output": b},
@@ -120,7 +114,7 @@ def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("line", "kind"), BAD.items(), ids=BAD.values())
-def test_first_bad_record_is_named_with_file_and_line(tmp_path: Path, line: bytes, kind: str) -> None:
+def test_first_bad_record_is_named_with_file_and_line(tmp_path, line, kind):
     good = CONVERSATIONS.read_bytes().splitlines()
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*good[:5], line, *good[5:9], line]))
     config = job(tmp_path / "out" / "chat", input=(str(tmp_path / "a.jsonl"),), on_bad_record="fail", shard_size="700B")
@@ -128,7 +122,7 @@ def test_first_bad_record_is_named_with_file_and_line(tmp_path: Path, line: byte
         run_config(config, SPLIT_IN_PARTS)
 
 
-def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path) -> None:
+def test_bad_records_are_counted_by_kind(tmp_path, broken):
     config = job(tmp_path / "chat", input=(str(broken),), split=None)
     report = run_config(config, SPLIT_IN_PARTS)
     content = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]
@@ -142,7 +136,7 @@ def test_bad_records_are_counted_by_kind(tmp_path: Path, broken: Path) -> None:
         run_config(config.model_copy(update={"max_bad_records": "2", "fresh": True}), SPLIT_IN_PARTS)
 
 
-def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path) -> None:
+def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path):
     config = job(tmp_path / "chat", split=None)
     run_config(config, SPLIT_IN_PARTS)
     shorter = SPLIT_IN_PARTS.model_copy(update={"max_length": 512})
@@ -154,7 +148,7 @@ def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path: Path) 
     assert not any("packing_768" in name for name in names)
 
 
-def test_fresh_leaves_datasets_of_like_names(tmp_path: Path) -> None:
+def test_fresh_leaves_datasets_of_like_names(tmp_path):
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
         run_config(job(tmp_path / name, split=None), SPLIT_IN_PARTS)
     before = published(tmp_path)
@@ -179,9 +173,7 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path: Path) -> None:
     ("special_tokens: {}", [], 1, "chat template"),
     ("message_construction: [role", [], 1, "expected YAML"),
 ])  # fmt: skip
-def test_wrong_options_are_said_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, options: list[str], code: int, message: str
-) -> None:
+def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options, code, message):
     (tmp_path / "chat.yaml").write_text(text)
     given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command = ["instruct", str(tmp_path / "chat.yaml"), *given, "--output-prefix", str(tmp_path / "out" / "x")]

@@ -1,9 +1,6 @@
 """The one law for tokens, masks and blocks: for any shard size and executor, after failures and kills."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -19,10 +16,6 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.killed import run_until_killed
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 WAYS = [
     {"executor": "local", "shard_size": "64MiB", "workers": 1},
     {"executor": "local", "shard_size": "3KiB", "workers": 3},
@@ -31,7 +24,7 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path) -> dict[str, bytes]:
+def expected(tmp_path_factory, broken):
     """What every way of doing the same has to give."""
     folder = tmp_path_factory.mktemp("expected")
     config = job(folder / "chat", input=(str(broken),), shard_size="64MiB", workers=1)
@@ -39,23 +32,21 @@ def expected(tmp_path_factory: pytest.TempPathFactory, broken: Path) -> dict[str
     return published(folder)
 
 
-def test_conversations_are_those_of_the_generator(tmp_path: Path) -> None:
+def test_conversations_are_those_of_the_generator(tmp_path):
     write_demo_conversations(tmp_path / "c.jsonl", num_conversations=240)
     assert (tmp_path / "c.jsonl").read_bytes() == CONVERSATIONS.read_bytes()
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_same_bytes_for_any_shard_size_and_executor(
-    tmp_path: Path, broken: Path, expected: dict[str, bytes], way: dict[str, Any]
-) -> None:
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, broken, expected, way):
     run_config(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS)
     assert published(tmp_path) == expected
     assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
 
 
 @pytest.mark.exhaustive
-def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_path: Path, broken: Path) -> None:
+def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_path, broken):
     """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
     instruction = check_config(
         {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
@@ -67,14 +58,12 @@ def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_
     assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
 
 
-def test_same_bytes_after_publishing_was_cut_off(
-    tmp_path: Path, broken: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
     """Tokens go last: where their .idx stands, mask and blocks are whole."""
     config = job(tmp_path / "chat", input=(str(broken),))
     publish, calls = job_frame.publish, []
 
-    def fail_third(dataset: Any, *others: Any) -> None:
+    def fail_third(dataset, *others):
         calls.append(dataset.target.prefix)
         if len(calls) == 3:
             raise InputError("the storage went away")
@@ -94,7 +83,7 @@ def test_same_bytes_after_publishing_was_cut_off(
     assert published(tmp_path) == expected
 
 
-def test_same_bytes_after_a_kill(tmp_path: Path, broken: Path, expected: dict[str, bytes]) -> None:
+def test_same_bytes_after_a_kill(tmp_path, broken, expected):
     """The command, killed once some shards are committed; the same command again."""
     out = tmp_path / "out"
     config = tmp_path / "chat.yaml"

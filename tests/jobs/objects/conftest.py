@@ -1,25 +1,17 @@
 """A store that takes what jobs write, in an environment that has its credentials and names it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from dsindex.engine import merge as ranges
 from tests.faults.corpus import write_corpus
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, ObjectServer, serving_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
 
 STEP = 4096
 """Bytes of a range, and so of a part, in tests that use `small_ranges`."""
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+def store(monkeypatch):
     """A store with an empty bucket `out`; modules that read from it override this and add what they read."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
@@ -29,12 +21,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
 
 
 @pytest.fixture
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_ranges(monkeypatch):
     """Outputs of several parts, however small."""
     make_ranges_small(monkeypatch)
 
 
-def make_ranges_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_ranges_small(monkeypatch):
     """Let ranges, and so parts, be of STEP bytes; digests of files are then others, too."""
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
     monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", STEP)
@@ -43,7 +35,7 @@ def make_ranges_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path):
     """300 records."""
     path = tmp_path / "text.jsonl"
     write_corpus(path, num_lines=300, broken={})

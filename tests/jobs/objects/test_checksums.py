@@ -1,9 +1,5 @@
 """By what a store checks content: CRC-32 where it does, MD5 where it does not know it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -11,30 +7,27 @@ pytest.importorskip("obstore")
 
 from dsindex.errors import OutputError
 from tests.jobs.objects.object_builds import build, built, on_disk
-from tests.support.object_server import Fault, ObjectServer
+from tests.support.object_server import Fault
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-KINDS: list[Literal["checked", "ignored", "refused"]] = ["checked", "ignored", "refused"]
+KINDS = ["checked", "ignored", "refused"]
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest, store: ObjectServer) -> str:
+def kind(request, store):
     store.crc32 = request.param
     return str(request.param)
 
 
 @pytest.fixture
-def checked_by(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, frozenset[str]]]:
+def checked_by(monkeypatch):
     """Operation and checksums of each request with content that a build sends."""
     from botocore.httpsession import URLLib3Session
 
-    sent: list[tuple[str, frozenset[str]]] = []
+    sent = []
     send = URLLib3Session.send
     names = {"x-amz-checksum-crc32": "crc32", "Content-MD5": "md5"}
 
-    def watched(self: URLLib3Session, request: object) -> object:
+    def watched(self, request):
         headers, method, url = request.headers, request.method, request.url  # type: ignore[attr-defined]
         if method == "PUT":
             sums = frozenset(short for name, short in names.items() if name in headers)
@@ -47,9 +40,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, frozenset[str
 
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
-def test_content_is_checked_by_what_the_store_knows(
-    kind: str, store: ObjectServer, text: Path, tmp_path: Path, checked_by: list[tuple[str, frozenset[str]]]
-) -> None:
+def test_content_is_checked_by_what_the_store_knows(kind, store, text, tmp_path, checked_by):
     build(text, "s3://out/x")
     build(text, str(tmp_path / "x"))
     assert built(store, "out/x") == on_disk(tmp_path / "x")
@@ -61,7 +52,7 @@ def test_content_is_checked_by_what_the_store_knows(
 
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges", "kind")
-def test_damaged_content_is_sent_again(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_damaged_content_is_sent_again(store, text, tmp_path):
     store.faults += [Fault(kind="corrupt", operation=name, times=3) for name in ("UploadPart", "PutObject")]
     build(text, "s3://out/x")
     build(text, str(tmp_path / "x"))
@@ -72,9 +63,7 @@ def test_damaged_content_is_sent_again(store: ObjectServer, text: Path, tmp_path
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize("first", ["checked", "ignored"])
-def test_upload_goes_on_as_it_was_begun(
-    first: Literal["checked", "ignored"], store: ObjectServer, text: Path, tmp_path: Path
-) -> None:
+def test_upload_goes_on_as_it_was_begun(first, store, text, tmp_path):
     """The ledger says by what parts are checked: all of an upload are by the same, also if the store knows more now."""
     store.crc32 = first
     store.faults.append(Fault(kind="403", code="AccessDenied", operation="UploadPart", after=3, times=99))

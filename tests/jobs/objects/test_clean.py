@@ -1,9 +1,6 @@
 """`dsindex clean`: it shows and removes what a build left that nobody continues, and nothing else."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 import xxhash
@@ -17,22 +14,16 @@ from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN
 from tests.support.killed import run_until_killed
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-    from tests.support.object_server import ObjectServer
-
 
 @pytest.fixture
-def command(tmp_path: Path) -> list[str]:
+def command(tmp_path):
     path = tmp_path / "text.jsonl"
     write_corpus(path, num_lines=100, broken={})
     command = ["build", "--input", str(path), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     return [*command, "--executor", "local", "--shard-size", "6KiB", "--output-prefix"]
 
 
-def test_killed_build_in_a_bucket(store: ObjectServer, command: list[str], cli: Cli) -> None:
+def test_killed_build_in_a_bucket(store, command, cli):
     run_until_killed([*command, "s3://out/x"], num_shards=3)
     store.objects["out/x.build/shards/0000/mine"] = b"mine"
     store.objects["out/x_text_document.bin"] = b"mine"
@@ -47,7 +38,7 @@ def test_killed_build_in_a_bucket(store: ObjectServer, command: list[str], cli: 
     assert list(store.uploads) == [upload.upload_id]
 
 
-def test_uploads_are_given_up(store: ObjectServer, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_uploads_are_given_up(store, command, capsys):
     """Here the driver dies when all is assembled; its uploads cost money until somebody gives them up."""
     store.watch = lambda moment, operation, _: (
         store.objects.__setitem__("out/x_text_document.idx", b"mine")
@@ -66,7 +57,7 @@ def test_uploads_are_given_up(store: ObjectServer, command: list[str], capsys: p
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("place", ["s3://out/x", "s3://out/copy.build"], ids=["tampered", "copied"])
-def test_uploads_of_others_are_not_given_up(place: str, store: ObjectServer, command: list[str], cli: Cli) -> None:
+def test_uploads_of_others_are_not_given_up(place, store, command, cli):
     run_until_killed([*command, "s3://out/x"], num_shards=3)
     url = "s3://out/other.bin" if place == "s3://out/x" else "s3://out/x_text_document.bin"
     upload = store.create_upload(url.removeprefix("s3://"), {})
@@ -80,7 +71,7 @@ def test_uploads_of_others_are_not_given_up(place: str, store: ObjectServer, com
     assert upload.upload_id in store.uploads
 
 
-def test_killed_build_on_a_disk(command: list[str], tmp_path: Path, cli: Cli) -> None:
+def test_killed_build_on_a_disk(command, tmp_path, cli):
     run_until_killed([*command, str(tmp_path / "x")], num_shards=3)
     mine = tmp_path / "x.build" / "shards" / "0000" / "mine"
     mine.write_text("mine")
@@ -91,9 +82,7 @@ def test_killed_build_on_a_disk(command: list[str], tmp_path: Path, cli: Cli) ->
 
 
 @pytest.mark.parametrize("place", ["s3://out/x", "x"])
-def test_running_build_is_refused(
-    place: str, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_running_build_is_refused(place, store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     lock = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
     marker = {"format": "dsindex work folder 1", "id": "0123456789abcdef"}
@@ -110,7 +99,7 @@ def test_running_build_is_refused(
     assert "x.build/owner.json" in store.names("out")
 
 
-def test_where_nothing_is_a_sentence_says_so(store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
+def test_where_nothing_is_a_sentence_says_so(store, tmp_path, cli):
     for place in (str(tmp_path / "x"), "s3://out/x"):
         assert "expected a work folder of dsindex" in cli(["clean", place], 1).err
     assert store.names("out") == []

@@ -1,12 +1,9 @@
 """Commands that read datasets in a bucket say and write what they do for the same files on disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,18 +11,15 @@ pytest.importorskip("obstore")
 
 from dsindex.cli.main import main
 from tests.support.golden import TOKENIZERS
-from tests.support.object_server import Fault, ObjectServer
+from tests.support.object_server import Fault
 from tests.support.pages import ReadPage
-
-if TYPE_CHECKING:
-    from tests.jobs.conftest import Cli
 
 DATASET = "docs_text_document"
 OF_CACHE = ["--seq-length", "32", "--epochs", "2", "--data-cache-path"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A dataset with a manifest and provenance, and a `.pbin` of it."""
     folder = tmp_path_factory.mktemp("built")
     lines = [json.dumps({"text": "some words of a text " * (number % 13)}) for number in range(300)]
@@ -37,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(store: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+def store(store, folder, tmp_path, monkeypatch):
     """The store with the datasets in `b/data`; the environment names another one, so commands must name it."""
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -46,7 +40,7 @@ def store(store: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest
     return store
 
 
-def said(words: list[str], cli: Cli, *, code: int = 0) -> str:
+def said(words, cli, *, code=0):
     """What a command prints, without the requests that it made and the time that it took."""
     out = re.sub(r"^objects: .*\n", "", cli(words, code).out, flags=re.MULTILINE)
     return re.sub(r"; [\d.]+ \w+, [\d.]+ s$", "", out, flags=re.MULTILINE)
@@ -57,8 +51,8 @@ def said(words: list[str], cli: Cli, *, code: int = 0) -> str:
     ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
     ["inspect", DATASET, "--find", "of a"], ["compare", DATASET, "docs.pbin"],
 ], ids=" ".join)  # fmt: skip
-def test_reading_commands_say_the_same(folder: Path, store: ObjectServer, cli: Cli, words: list[str]) -> None:
-    def placed(place: str) -> list[str]:
+def test_reading_commands_say_the_same(folder, store, cli, words):
+    def placed(place):
         return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
 
     here = said(placed(str(folder)), cli)
@@ -68,7 +62,7 @@ def test_reading_commands_say_the_same(folder: Path, store: ObjectServer, cli: C
     assert there.replace(inputs, "INPUT") == hidden
 
 
-def test_writing_commands_write_the_same(folder: Path, store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
+def test_writing_commands_write_the_same(folder, store, tmp_path, cli):
     for place, name in ((str(folder), "here"), ("s3://b/data", "there")):
         out = tmp_path / name
         out.mkdir()
@@ -95,9 +89,7 @@ def test_writing_commands_write_the_same(folder: Path, store: ObjectServer, tmp_
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_flags_reach_the_nodes_of_a_cluster(
-    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_flags_reach_the_nodes_of_a_cluster(folder, store, tmp_path, monkeypatch, cli):
     """Ray's workers were started in another environment, which does not say where the server is."""
     store.region = "eu-west-3"
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -112,7 +104,7 @@ def test_flags_reach_the_nodes_of_a_cluster(
     assert (tmp_path / "m.bin").read_bytes() == 2 * (folder / f"{DATASET}.bin").read_bytes()
 
 
-def test_reports_are_the_same(folder: Path, store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
+def test_reports_are_the_same(folder, store, tmp_path, cli):
     """With examples, sources, caches, and the speed of the build, which the progress file beside a dataset has."""
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
     store.objects["b/data/docs.progress.json"] = (folder / "docs.progress.json").read_bytes()
@@ -133,7 +125,7 @@ def test_reports_are_the_same(folder: Path, store: ObjectServer, tmp_path: Path,
     assert any("tokenize" in text for text in pages[1])
 
 
-def test_damage_in_a_bucket_is_found(store: ObjectServer, folder: Path, cli: Cli) -> None:
+def test_damage_in_a_bucket_is_found(store, folder, cli):
     content = bytearray((folder / f"{DATASET}.bin").read_bytes())
     content[100] ^= 1
     store.objects[f"b/data/{DATASET}.bin"] = bytes(content)
@@ -145,7 +137,7 @@ def test_damage_in_a_bucket_is_found(store: ObjectServer, folder: Path, cli: Cli
     assert "no such object" in said(words, cli, code=1)
 
 
-def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_are_shown_and_faults_passed(store, capsys):
     store.faults += [Fault(kind=kind, match=".bin") for kind in ("503", "truncate", "reset")]
     assert main(["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]) == 0
     [shown] = re.findall(r"^objects: .*$", capsys.readouterr().out, flags=re.MULTILINE)
@@ -165,9 +157,7 @@ def test_requests_are_shown_and_faults_passed(store: ObjectServer, capsys: pytes
     (["inspect", "hf://datasets/a/b"], "expected the address of one dataset, got a pattern or a folder"),
     (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
-def test_what_is_not_read_is_refused(
-    words: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = cli(words, 2).err
     assert message in re.sub(r"\s+", " ", shown)
@@ -188,9 +178,7 @@ def test_what_is_not_read_is_refused(
     (["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
      "expected --data-cache-path with a dataset in an object store"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
-def test_what_is_not_there_is_one_sentence(
-    store: ObjectServer, words: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_there_is_one_sentence(store, words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = cli([*words, "--endpoint-url", store.url], 1).err
     assert message in shown

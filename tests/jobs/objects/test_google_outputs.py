@@ -1,12 +1,9 @@
 """Outputs and work folders in Google Cloud Storage: the same bytes as on a disk, by Google's words."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,19 +14,13 @@ pytest.importorskip("google.auth")
 from dsindex.errors import InputError, OutputError, PlanError
 from tests.jobs.objects.object_builds import build, built, on_disk
 from tests.support.golden import OWN, ROOT
-from tests.support.google_server import SUBJECT, TOKEN, GoogleServer, account_key, serving_google
+from tests.support.google_server import SUBJECT, TOKEN, account_key, serving_google
 from tests.support.object_server import Fault
 from tests.support.object_server_rules import Conditions, Piece, Stored
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleServer]:
+def store(monkeypatch, tmp_path):
     (tmp_path / "home").mkdir()
     with serving_google(monkeypatch, tmp_path / "home", buckets={"out"}) as server:
         yield server
@@ -40,9 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GoogleSer
 @pytest.mark.parametrize(
     "options", [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}], ids=["8KiB", "3KiB", "one shard"]
 )
-def test_objects_are_the_files_of_a_disk(
-    options: dict[str, Any], store: GoogleServer, text: Path, tmp_path: Path
-) -> None:
+def test_objects_are_the_files_of_a_disk(options, store, text, tmp_path):
     store.objects["in/text.jsonl"] = text
     build("gs://in/*.jsonl", str(tmp_path / "x"))
     build("gs://in/*.jsonl", "gs://out/data/x", **options)
@@ -52,7 +41,7 @@ def test_objects_are_the_files_of_a_disk(
 
 
 @pytest.mark.exhaustive
-def test_other_processes_write_the_same(store: GoogleServer, text: Path, tmp_path: Path) -> None:
+def test_other_processes_write_the_same(store, text, tmp_path):
     build(text, str(tmp_path / "x"))
     build(text, "gs://out/data/x", executor="processes")
     assert built(store, "out/data/x") == on_disk(tmp_path / "x")
@@ -62,14 +51,14 @@ def test_other_processes_write_the_same(store: GoogleServer, text: Path, tmp_pat
 LOCK = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
 
 
-def test_lock_of_a_dead_owner_is_taken_by_one_driver(store: GoogleServer, text: Path) -> None:
+def test_lock_of_a_dead_owner_is_taken_by_one_driver(store, text):
     """Its generation is compared: where another driver was quicker, nothing is replaced."""
     store.objects["out/x.build/owner.json"] = json.dumps(LOCK).encode()  # changed long ago, so it has lapsed
     other = json.dumps({**LOCK, "host": "third"}).encode()
     piece = Piece(content=other, size=len(other), digest="0", modified=time.time())
-    puts: list[str] = []
+    puts = []
 
-    def be_quicker(moment: str, operation: str, target: str) -> None:
+    def be_quicker(moment, operation, target):
         if (moment, operation) == ("arrived", "PutObject") and "owner.json" in target:
             puts.append(target)
             if len(puts) == 2:  # the first one found the lock
@@ -82,7 +71,7 @@ def test_lock_of_a_dead_owner_is_taken_by_one_driver(store: GoogleServer, text: 
     assert store.content("out/x.build/owner.json") == other
 
 
-def test_upload_is_given_up_by_clean(store: GoogleServer, text: Path, cli: Cli) -> None:
+def test_upload_is_given_up_by_clean(store, text, cli):
     store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
     with pytest.raises(OutputError, match=r"403 AccessDenied\); check what this node's credentials may write"):
         build(text, "gs://out/data/x")
@@ -92,7 +81,7 @@ def test_upload_is_given_up_by_clean(store: GoogleServer, text: Path, cli: Cli) 
     assert store.names("out") == []
 
 
-def test_token_is_asked_for_once_by_each_process(store: GoogleServer, text: Path) -> None:
+def test_token_is_asked_for_once_by_each_process(store, text):
     build(text, "gs://out/x")
     assert store.token_requests == 1
 
@@ -102,15 +91,13 @@ def test_token_is_asked_for_once_by_each_process(store: GoogleServer, text: Path
     (Fault(kind="401", code="AuthenticationRequired", operation="PutObject", times=99), "renew them"),
     (Fault(kind="404", code="NoSuchBucket", operation="PutObject", times=99), "no such bucket"),
 ], ids=lambda value: value.code if isinstance(value, Fault) else "")  # fmt: skip
-def test_refusals_are_one_sentence(fault: Fault, said: str, store: GoogleServer, text: Path) -> None:
+def test_refusals_are_one_sentence(fault, said, store, text):
     store.faults.append(fault)
     with pytest.raises(OutputError, match=rf"^gs://out/x.*{said}"):
         build(text, "gs://out/x")
 
 
-def test_account_that_is_refused_is_a_sentence(
-    store: GoogleServer, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_account_that_is_refused_is_a_sentence(store, text, monkeypatch):
     store.has_account = False
     with pytest.raises(OutputError, match="Google refuses the credentials of this node"):
         build(text, "gs://out/x")
@@ -119,9 +106,7 @@ def test_account_that_is_refused_is_a_sentence(
         build(text, "gs://out/x")
 
 
-def test_identity_of_another_cloud_reads_and_writes(
-    store: GoogleServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_identity_of_another_cloud_reads_and_writes(store, text, tmp_path, monkeypatch):
     """Workload identity federation, which obstore does not know itself."""
     file, subject = tmp_path / "federation.json", tmp_path / "subject"
     subject.write_text(SUBJECT)
@@ -145,14 +130,14 @@ def test_identity_of_another_cloud_reads_and_writes(
         build(text, "gs://out/other")
 
 
-def test_token_is_not_sent_without_encryption(store: GoogleServer, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_not_sent_without_encryption(store, text, monkeypatch):
     monkeypatch.delenv("GOOGLE_ALLOW_HTTP")
     with pytest.raises(OutputError, match="GOOGLE_BASE_URL has no https://"):
         build(text, "gs://out/x")
     assert not store.requests
 
 
-def run(*options: str, program: tuple[str, ...] = ("-m", "dsindex")) -> subprocess.CompletedProcess[str]:
+def run(*options, program=("-m", "dsindex")):
     command = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--executor", "processes"]
     return subprocess.run(
         [sys.executable, *program, *command, *options], cwd=ROOT, capture_output=True, text=True, check=False
@@ -160,9 +145,7 @@ def run(*options: str, program: tuple[str, ...] = ("-m", "dsindex")) -> subproce
 
 
 @pytest.mark.exhaustive
-def test_metadata_server_gives_what_is_found_nowhere(
-    store: GoogleServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metadata_server_gives_what_is_found_nowhere(store, text, tmp_path, monkeypatch):
     """The account of a virtual machine or of a pod: its token is in no object, file or message."""
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS")
     said = ""

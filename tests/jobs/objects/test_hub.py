@@ -1,10 +1,7 @@
 """Inputs on the Hugging Face Hub: the bytes of the disk, of one commit, and what is said if they cannot be read."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,20 +16,14 @@ from dsindex.options.build import BuildConfig
 from dsindex.store import hub as hub_store
 from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN
-from tests.support.hub_server import SIGNATURE, TOKEN, HubServer, serving_hub
+from tests.support.hub_server import SIGNATURE, TOKEN, serving_hub
 from tests.support.jobs import config_of, run_config
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
 
 NAME = "hf://datasets/org/name"
 PUBLISHED = ("bin", "idx", "provenance.parquet")
 
 
-def rows_of(folder: Path, number: int) -> bytes:
+def rows_of(folder, number):
     """300 records as Parquet, with a column that nobody wants."""
     plain = folder / f"{number}.jsonl"
     write_corpus(plain, num_lines=300, broken={}, seed=number)
@@ -45,7 +36,7 @@ def rows_of(folder: Path, number: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     parts = {
         f"data/{split}-0000{n}-of-00002.parquet": rows_of(folder, n) for split in ("train", "test") for n in (0, 1)
@@ -55,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def hub(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+def hub(files, monkeypatch):
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/none")
@@ -70,15 +61,15 @@ def hub(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hu
         assert not server.leaks, "the storage was told a token or a signature"
 
 
-def build(source: str, out: Path, **options: Any) -> Any:
+def build(source, out, **options):
     return run_config(config_of(BuildConfig, source, append_eod=True, output_prefix=str(out / "x"), **options))
 
 
-def outputs(out: Path) -> dict[str, bytes]:
+def outputs(out):
     return {suffix: (out / f"x_text_document.{suffix}").read_bytes() for suffix in PUBLISHED}
 
 
-def on_disk(files: dict[str, bytes], folder: Path) -> str:
+def on_disk(files, folder):
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -94,9 +85,7 @@ SOURCES = [
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("way", [{}, {"shard_size": "4KiB", "workers": 3}, {"executor": "processes"}], ids=str)
 @pytest.mark.parametrize(("path", "options"), SOURCES, ids=str)
-def test_hub_gives_the_bytes_of_the_disk(
-    hub: HubServer, files: dict[str, bytes], tmp_path: Path, path: str, options: dict[str, Any], way: dict[str, Any]
-) -> None:
+def test_hub_gives_the_bytes_of_the_disk(hub, files, tmp_path, path, options, way):
     copy = on_disk(
         {name: content for name, content in files.items() if not path or name != "README.md"}, tmp_path / "c"
     )
@@ -109,7 +98,7 @@ def test_hub_gives_the_bytes_of_the_disk(
     assert not re.search(r"@main|localhost|127\.0\.0\.1", manifest)
 
 
-def test_unwanted_columns_are_not_read(hub: HubServer, files: dict[str, bytes], tmp_path: Path) -> None:
+def test_unwanted_columns_are_not_read(hub, files, tmp_path):
     result = build(f"{NAME}/data/train-*.parquet", tmp_path)
     total = sum(len(content) for name, content in files.items() if name.startswith("data/train"))
     assert result is not None
@@ -117,9 +106,7 @@ def test_unwanted_columns_are_not_read(hub: HubServer, files: dict[str, bytes], 
     assert sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found) < total / 2
 
 
-def test_commit_is_resolved_once_and_keeps_giving_the_same(
-    hub: HubServer, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_is_resolved_once_and_keeps_giving_the_same(hub, files, tmp_path, monkeypatch):
     first = hub.revisions["main"]
     build(f"{NAME}/en/*.jsonl", tmp_path / "a", keep_shards=True)
     assert sum("/api/datasets/org/name" in each and "/tree/" not in each for each in hub.requests) == 1
@@ -131,7 +118,7 @@ def test_commit_is_resolved_once_and_keeps_giving_the_same(
         build(f"{NAME}/en/*.jsonl", tmp_path / "a")
 
 
-def test_signed_address_that_ends_is_asked_for_again(hub: HubServer, tmp_path: Path) -> None:
+def test_signed_address_that_ends_is_asked_for_again(hub, tmp_path):
     hub.ends_after = 1
     build(f"{NAME}/data/train-00000-of-00002.parquet", tmp_path)
     assert sum("HEAD" in each and "/resolve/" in each for each in hub.requests) > 1
@@ -139,9 +126,7 @@ def test_signed_address_that_ends_is_asked_for_again(hub: HubServer, tmp_path: P
 
 @pytest.mark.parametrize("place", ["/api/datasets/org/name", "/tree/", "/resolve/", "storage"])
 @pytest.mark.parametrize(("status", "headers"), [(429, {"ratelimit": '"api";r=0;t=1'}), (503, {}), (500, {})], ids=str)
-def test_busy_hub_is_asked_again(
-    hub: HubServer, tmp_path: Path, place: str, status: int, headers: dict[str, str]
-) -> None:
+def test_busy_hub_is_asked_again(hub, tmp_path, place, status, headers):
     hub.faults = [(place, status, headers)] * 2
     build(f"{NAME}/data/", tmp_path, input_split="train")
     assert not hub.faults
@@ -162,7 +147,7 @@ CARD = {
     ("all", "validation", ["de/a b#%.jsonl", "en/part.jsonl"]), ("all", "val", ["de/a b#%.jsonl", "en/part.jsonl"]),
     ("all", "train", ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]),
 ])  # fmt: skip
-def test_configurations_name_the_files(hub: HubServer, config: str, split: str | None, wanted: list[str]) -> None:
+def test_configurations_name_the_files(hub, config, split, wanted):
     hub.card = CARD
     found = input_paths.find_paths([NAME], split=split, config=config)
     assert [path.path.split("/", 5)[5] for path in found] == wanted
@@ -174,19 +159,19 @@ def test_configurations_name_the_files(hub: HubServer, config: str, split: str |
     ({"config": "all"}, "expected files of one split, found"),
     ({"config": "all", "split": "test"}, "expected files of the split 'test'"),
 ])  # fmt: skip
-def test_configuration_that_cannot_be_told_is_refused(hub: HubServer, options: dict[str, str], message: str) -> None:
+def test_configuration_that_cannot_be_told_is_refused(hub, options, message):
     hub.card = CARD
     with pytest.raises(InputError, match=message):
         input_paths.find_paths([NAME], **options)
 
 
-def test_damaged_card_is_refused(hub: HubServer) -> None:
+def test_damaged_card_is_refused(hub):
     hub.card = {"configs": [{"config_name": 3}]}
     with pytest.raises(InputError, match=r"README\.md: config_name: .*; name the files by a pattern instead"):
         input_paths.find_paths([NAME])
 
 
-def break_hub(hub: HubServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def break_hub(hub, how, monkeypatch):
     if how == "wrong token":
         monkeypatch.setenv("HF_TOKEN", "hf_AnotherPlantedToken")
     elif how == "offline":
@@ -214,9 +199,7 @@ def break_hub(hub: HubServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None
     ("nothing", "/none/", "there is no such file or folder in this commit"),
     ("nothing", "/en/*.txt", "expected at least one object to match"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_one_sentence(
-    hub: HubServer, how: str, path: str, message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_one_sentence(hub, how, path, message, cli, tmp_path, monkeypatch):
     break_hub(hub, how, monkeypatch)
     command = [
         "build",
@@ -234,9 +217,7 @@ def test_what_cannot_be_read_is_one_sentence(
 
 
 @pytest.mark.parametrize("kind", ["private", "gated"])
-def test_token_of_the_user_opens_the_dataset(
-    hub: HubServer, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_of_the_user_opens_the_dataset(hub, kind, tmp_path, monkeypatch):
     """The token goes to the Hub alone, also for files that it serves itself; the fixture looks at the storage."""
     setattr(hub, kind, True)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -246,13 +227,13 @@ def test_token_of_the_user_opens_the_dataset(
     assert SIGNATURE.encode() not in written
 
 
-def test_datasets_on_the_hub_are_opened(hub: HubServer) -> None:
+def test_datasets_on_the_hub_are_opened(hub):
     prefix = OWN.run("eod").prefixes["text"]
     hub.commit({f"d/x.{suffix}": prefix.with_name(f"{prefix.name}.{suffix}").read_bytes() for suffix in ("bin", "idx")})
     with IndexedDataset(f"{NAME}/d/x") as found, IndexedDataset(prefix) as wanted:
         assert [each.tolist() for each in found] == [each.tolist() for each in wanted]
 
 
-def test_hub_is_not_written_to(cli: Cli) -> None:
+def test_hub_is_not_written_to(cli):
     shown = cli(["build", "--input", "x", "--tokenizer-model", "x", "--output-prefix", f"{NAME}/out"], 2).err
     assert "the only object stores that are written to, got hf://" in re.sub(r"\s+", " ", shown)

@@ -1,14 +1,11 @@
 """Inputs in object stores: the same records, the same files, wherever the records are."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,14 +23,14 @@ from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
 from tests.support.jobs import config_of, run_config
-from tests.support.object_server import SECRET_KEY, Fault, ObjectServer
+from tests.support.object_server import SECRET_KEY, Fault
 from tests.support.processes import wait_until
 
 PUBLISHED = ("bin", "idx", "provenance.parquet")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """The same 300 records in every form."""
     folder = tmp_path_factory.mktemp("forms")
     plain = folder / "text.jsonl"
@@ -55,22 +52,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(store: ObjectServer, folder: Path) -> ObjectServer:
+def store(store, folder):
     """The store, with the records in the bucket `b`."""
     store.put("b", folder)
     return store
 
 
-def build(source: str, out: Path, **options: Any) -> Any:
+def build(source, out, **options):
     config = config_of(BuildConfig, source, append_eod=True, output_prefix=str(out / "x"), **options)
     return run_config(config)
 
 
-def outputs(out: Path) -> dict[str, bytes]:
+def outputs(out):
     return {suffix: (out / f"x_text_document.{suffix}").read_bytes() for suffix in PUBLISHED}
 
 
-def both(folder: Path, tmp_path: Path, name: str, **options: Any) -> tuple[dict[str, bytes], dict[str, bytes]]:
+def both(folder, tmp_path, name, **options):
     """What is published from the disk, and from the bucket in the given way."""
     kept = {key: value for key, value in options.items() if key == "input_format"}
     build(str(folder / name), tmp_path / "disk", **kept)
@@ -86,7 +83,7 @@ FORMS = [
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("name", FORMS)
-def test_bucket_gives_the_files_of_the_disk(folder: Path, store: ObjectServer, tmp_path: Path, name: str) -> None:
+def test_bucket_gives_the_files_of_the_disk(folder, store, tmp_path, name):
     wanted = "lines" if name.endswith(".txt") else "auto"
     disk, bucket = both(folder, tmp_path, name, shard_size="3KiB", input_format=wanted)
     assert bucket == disk
@@ -99,9 +96,7 @@ def test_bucket_gives_the_files_of_the_disk(folder: Path, store: ObjectServer, t
     [{"shard_size": "1KiB", "workers": 1}, {"workers": 3}, {"executor": "processes", "shard_size": "9KiB"}],
     ids=str,
 )
-def test_way_of_building_changes_nothing(
-    folder: Path, store: ObjectServer, tmp_path: Path, way: dict[str, Any]
-) -> None:
+def test_way_of_building_changes_nothing(folder, store, tmp_path, way):
     disk, bucket = both(folder, tmp_path, "text.jsonl", **way)
     assert bucket == disk
     assert not [request for request in store.requests if "list-type" in request]
@@ -110,9 +105,7 @@ def test_way_of_building_changes_nothing(
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("name", ["text.jsonl", "rows.parquet"])
-def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(
-    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(folder, store, tmp_path, monkeypatch, name):
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")  # Ray's workers were started before with another environment
     store.signatures.clear()
@@ -128,9 +121,7 @@ def test_ray_gives_the_same_from_a_server_that_only_the_driver_names(
     ("source", "operation"),
     [("s3://b/", "ListObjectsV2"), ("s3://b/text.jsonl", "GetObject"), ("{}/b/text.jsonl", "GetObject")],
 )
-def test_build_that_waits_for_a_store_ends_at_a_signal(
-    store: ObjectServer, tmp_path: Path, source: str, operation: str
-) -> None:
+def test_build_that_waits_for_a_store_ends_at_a_signal(store, tmp_path, source, operation):
     store.public.add("b")
     store.faults.append(Fault(kind="hang", operation=operation, seconds=60))
     command = [sys.executable, "-m", "dsindex", "build", "--input", source.format(store.url)]
@@ -145,7 +136,7 @@ def test_build_that_waits_for_a_store_ends_at_a_signal(
     assert time.monotonic() - began < 20
 
 
-def test_faults_on_the_way_change_nothing(folder: Path, store: ObjectServer, tmp_path: Path) -> None:
+def test_faults_on_the_way_change_nothing(folder, store, tmp_path):
     kinds = ("503", "reset", "500", "truncate", "429")
     store.faults += [Fault(kind=kind, match="text.jsonl", times=1) for kind in kinds]
     disk, bucket = both(folder, tmp_path, "text.jsonl", shard_size="4KiB")
@@ -160,7 +151,7 @@ def test_faults_on_the_way_change_nothing(folder: Path, store: ObjectServer, tmp
     ("s3://b/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
     ("s3://b", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
 ])  # fmt: skip
-def test_patterns_and_folders_are_listed_once(store: ObjectServer, pattern: str, names: list[str]) -> None:
+def test_patterns_and_folders_are_listed_once(store, pattern, names):
     store.page_size = 2
     others = ["d/.hidden.jsonl", "d/notes.md", "d/e/x.manifest.json"]
     store.objects = {f"b/{name}": b'{"text": "a"}\n' for name in [*names, *others]}
@@ -171,16 +162,14 @@ def test_patterns_and_folders_are_listed_once(store: ObjectServer, pattern: str,
 
 
 @pytest.mark.usefixtures("store")
-def test_lists_name_objects(tmp_path: Path) -> None:
+def test_lists_name_objects(tmp_path):
     (tmp_path / "list").write_text("s3://b/text.jsonl\n# more\ns3://b/gone.jsonl\n")
     with pytest.raises(InputError, match=r"list, line 3: s3://b/gone\.jsonl: cannot be read \(no such object"):
         find_inputs([], lists=[str(tmp_path / "list")])
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-def test_other_clouds_are_read_and_listed(
-    folder: Path, store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
+def test_other_clouds_are_read_and_listed(folder, store, tmp_path, monkeypatch, scheme):
     key = {"gcs_base_url": store.url, "disable_oauth": True}
     key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
@@ -202,19 +191,17 @@ def test_other_clouds_are_read_and_listed(
     ("s3://gone/", "there is no such bucket"),
     ("s3://b/empty.jsonl", "got an empty object"),
 ])  # fmt: skip
-def test_what_is_not_there_is_a_sentence(store: ObjectServer, source: str, words: str) -> None:
+def test_what_is_not_there_is_a_sentence(store, source, words):
     store.objects["b/empty.jsonl"] = b""
     with pytest.raises(InputError, match=words):
         find_inputs([source])
 
 
-def test_object_that_is_replaced_during_a_build_is_named(
-    store: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_object_that_is_replaced_during_a_build_is_named(store, tmp_path, monkeypatch):
     line_block = LineBlock.offsets
     other = Path(store.objects["b/text.jsonl"]).read_bytes().replace(b"a", b"b")  # type: ignore[arg-type]
 
-    def replaced(block: LineBlock) -> Any:
+    def replaced(block):
         store.objects["b/text.jsonl"] = other
         return line_block(block)
 
@@ -223,7 +210,7 @@ def test_object_that_is_replaced_during_a_build_is_named(
         build("s3://b/text.jsonl", tmp_path, shard_size="1KiB", workers=1)
 
 
-def test_object_that_was_replaced_between_runs_is_named(store: ObjectServer, tmp_path: Path) -> None:
+def test_object_that_was_replaced_between_runs_is_named(store, tmp_path):
     build("s3://b/text.jsonl", tmp_path)
     content = (Path(store.objects["b/text.jsonl"])).read_bytes()  # type: ignore[arg-type]
     store.objects["b/text.jsonl"] = content.replace(b"a", b"b")
@@ -231,7 +218,7 @@ def test_object_that_was_replaced_between_runs_is_named(store: ObjectServer, tmp
         build("s3://b/text.jsonl", tmp_path)
 
 
-def test_source_is_found_again(store: ObjectServer, tmp_path: Path) -> None:
+def test_source_is_found_again(store, tmp_path):
     build("s3://b/text.jsonl", tmp_path)
     prefix = str(tmp_path / "x_text_document")
     assert verify(prefix, against_source=True, executor="local").is_whole
@@ -239,7 +226,7 @@ def test_source_is_found_again(store: ObjectServer, tmp_path: Path) -> None:
     assert not verify(prefix, against_source=True, executor="local").is_whole
 
 
-def test_no_secret_is_written_or_shown(store: ObjectServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_is_written_or_shown(store, tmp_path, capfd):
     """Neither the keys of the environment nor the signature of an address, in a build that works or one that fails."""
     store.objects["b/bad.jsonl"] = b'{"text": "good"}\nbad\n'
     for name in ("text.jsonl", "bad.jsonl"):
@@ -265,21 +252,21 @@ def test_no_secret_is_written_or_shown(store: ObjectServer, tmp_path: Path, capf
         assert not [name for name, text in texts.items() if secret.encode() in text]
 
 
-def test_signed_address_is_the_same_input_under_another_signature(store: ObjectServer, tmp_path: Path) -> None:
+def test_signed_address_is_the_same_input_under_another_signature(store, tmp_path):
     store.signatures["b/text.jsonl"] = "sig=1"
     build(f"{store.url}/b/text.jsonl?sig=1", tmp_path)
     store.signatures["b/text.jsonl"] = "sig=2"
     assert build(f"{store.url}/b/text.jsonl?sig=2", tmp_path).already_complete
 
 
-def test_requests_are_few_and_shown(store: ObjectServer, tmp_path: Path) -> None:
+def test_requests_are_few_and_shown(store, tmp_path):
     report = build("s3://b/text.jsonl", tmp_path, shard_size="1MiB", executor="processes", workers=1)
     assert report.requests.gets == store.count("GET") == len(store.requests)
     assert store.count("GET") <= 4  # looked at; the audit's sample; the shard, from the start of its first range
     assert f"objects: {report.requests.gets} GETs, " in "\n".join(report.lines())
 
 
-def test_small_objects_share_shards(store: ObjectServer, tmp_path: Path) -> None:
+def test_small_objects_share_shards(store, tmp_path):
     """Some are requested while others are parsed; a kept shard is used again by its objects' versions."""
     source = tmp_path / "source"
     source.mkdir()

@@ -1,9 +1,5 @@
 """Instruction data in buckets: the same bytes as on a disk, in all its datasets."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from dsindex.cli.main import main
@@ -16,20 +12,15 @@ from tests.support.conversations import SPEC
 from tests.support.jobs import run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from tests.support.object_server import ObjectServer
-
-
-def instruct(prefix: str, **options: Any) -> Any:
+def instruct(prefix, **options):
     length = options.get("seq_length", 768)
     instruction = check_config({**SPEC, "max_length": length, "too_long": "truncate"}, source="test")
     return run_config(job(prefix, **{"on_bad_record": "fail", **options}), instruction)
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(tmp_path_factory):
     folder = tmp_path_factory.mktemp("disk")
     with pytest.MonkeyPatch.context() as patched:
         make_ranges_small(patched)
@@ -42,13 +33,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "options", [{}, {"shard_size": "5KiB", "workers": 1}, {"work_dir": "disk"}], ids=["16KiB", "5KiB", "work on a disk"]
 )
-def test_objects_are_the_files_of_a_disk(
-    options: dict[str, Any],
-    store: ObjectServer,
-    expected: dict[str, bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_objects_are_the_files_of_a_disk(options, store, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
     work = {"work_dir": str(tmp_path / "work")} if "work_dir" in options else {}
     instruct("s3://out/data/x", **{**options, **work})
@@ -59,7 +44,7 @@ def test_objects_are_the_files_of_a_disk(
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_output_may_be_on_a_disk(store: ObjectServer, expected: dict[str, bytes], tmp_path: Path) -> None:
+def test_output_may_be_on_a_disk(store, expected, tmp_path):
     """Its exports are made from there."""
     instruct(str(tmp_path / "x"), work_dir="s3://out/work", export=("hf",))
     assert published(tmp_path) == expected
@@ -67,7 +52,7 @@ def test_output_may_be_on_a_disk(store: ObjectServer, expected: dict[str, bytes]
     assert not store.names("out")
 
 
-def test_packing_of_another_length_is_removed(store: ObjectServer) -> None:
+def test_packing_of_another_length_is_removed(store):
     """It does not fit the new tokens; the store's address is known by a flag alone."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -77,7 +62,7 @@ def test_packing_of_another_length_is_removed(store: ObjectServer) -> None:
     assert packings == ["x_packing_512.bin", "x_packing_512.idx", "x_packing_512.manifest.json"]
 
 
-def test_exports_need_a_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exports_need_a_disk(tmp_path, capsys):
     (tmp_path / "chat.yaml").write_text("special_tokens: {}")
     words = ["instruct", str(tmp_path / "chat.yaml"), "--input", "a.jsonl", "--tokenizer-model", "t", "--export", "hf"]
     assert main([*words, "--output-prefix", "s3://out/x"]) == 2

@@ -1,21 +1,12 @@
 """Jobs other than build whose inputs are in object stores, and what cannot be there."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("obstore")
 
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
-from tests.support.object_server import Fault, ObjectServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
+from tests.support.object_server import Fault
 
 TOKENIZER = str(OWN.plain_tokenizer)
 CHAT = """
@@ -26,27 +17,27 @@ message_construction: [role, instruction, conversations]
 
 
 @pytest.fixture
-def store(store: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectServer:
+def store(store, monkeypatch, tmp_path):
     """The store with documents and conversations in the bucket `b`, and an empty current folder."""
     store.objects |= {"b/docs.jsonl": OWN.docs, "b/chat.jsonl": CONVERSATIONS}
     monkeypatch.chdir(tmp_path)
     return store
 
 
-def test_pack_counts_its_requests(store: ObjectServer, cli: Cli) -> None:
+def test_pack_counts_its_requests(store, cli):
     words = ["pack", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output", "x.pbin"]
     shown = "".join(cli([*words, "--executor", "local", "--workers", "1"]))
     assert f"\nobjects: {store.count('GET')} GETs, " in shown
 
 
-def test_instruct_counts_its_requests(store: ObjectServer, tmp_path: Path, cli: Cli) -> None:
+def test_instruct_counts_its_requests(store, tmp_path, cli):
     (tmp_path / "chat.yaml").write_text(CHAT)
     words = ["instruct", "chat.yaml", "--input", "s3://b/chat.jsonl", "--tokenizer-model", TOKENIZER]
     shown = "".join(cli([*words, "--output-prefix", "x", "--executor", "local", "--workers", "1"]))
     assert f"\nobjects: {store.count('GET')} GETs, " in shown
 
 
-def test_source_out_of_reach_is_no_damage(store: ObjectServer, cli: Cli) -> None:
+def test_source_out_of_reach_is_no_damage(store, cli):
     words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
     cli([*words, "--executor", "local"])
     store.faults.append(Fault(kind="403", code="AccessDenied", times=10))
@@ -57,7 +48,7 @@ def test_source_out_of_reach_is_no_damage(store: ObjectServer, cli: Cli) -> None
     assert "FOUND: s3://b/docs.jsonl: cannot be read (no such object" in cli(verify, 1).out
 
 
-def test_inspect_and_trace_tell_what_became_of_an_object(store: ObjectServer, cli: Cli) -> None:
+def test_inspect_and_trace_tell_what_became_of_an_object(store, cli):
     dataset = "x_text_document"
     words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
     words += ["--executor", "local", "--seq-length", "64", "--epochs", "1", "--data-cache-path", "cache"]
@@ -84,9 +75,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize(("command", "code"), OUTPUTS.values(), ids=OUTPUTS)
-def test_address_of_an_output_becomes_no_folder(
-    command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_address_of_an_output_becomes_no_folder(command, code, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "chat.yaml").write_text(CHAT)
     (tmp_path / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
@@ -95,7 +84,7 @@ def test_address_of_an_output_becomes_no_folder(
     assert not (tmp_path / "s3:").exists()
 
 
-def test_caches_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_caches_are_refused_with_the_reason(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     words = ["index", "--data-path", "x", "--seq-length", "8", "--epochs", "1", "--data-cache-path", "s3://b/cache"]
     shown = cli(words, 2).err
@@ -112,9 +101,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("command", OTHERS.values(), ids=OTHERS)
-def test_address_of_a_file_that_is_no_input_is_refused(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_address_of_a_file_that_is_no_input_is_refused(command, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     shown = cli(command.split(), 1).err
     assert ": expected a path, got an address: only inputs are read from object stores; copy it" in shown

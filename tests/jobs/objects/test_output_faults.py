@@ -1,13 +1,10 @@
 """Stores, disks and credentials that fail while a job writes to a bucket, and secrets that show up nowhere."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,19 +17,14 @@ from dsindex.store.requests import gate_of
 from dsindex.store.urls import parse_url
 from tests.jobs.objects.object_builds import build, built, on_disk
 from tests.support.golden import OWN, ROOT
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, ObjectServer
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_upload_that_the_store_gave_up_is_begun_again(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_upload_that_the_store_gave_up_is_begun_again(store, text, tmp_path):
     """As a rule of the bucket does with uploads of a certain age."""
 
-    def give_up(moment: str, operation: str, target: str) -> None:
+    def give_up(moment, operation, target):
         if (moment, operation) == ("done", "UploadPart") and ".bin?" in target and "partNumber=3" in target:
             store.uploads.clear()
 
@@ -45,10 +37,8 @@ def test_upload_that_the_store_gave_up_is_begun_again(store: ObjectServer, text:
     assert built(store, "out/x") == on_disk(tmp_path / "x")
 
 
-def test_full_disk_of_a_worker_is_named(
-    store: ObjectServer, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def full(*_: object) -> None:
+def test_full_disk_of_a_worker_is_named(store, text, monkeypatch, tmp_path):
+    def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
@@ -62,16 +52,14 @@ def test_full_disk_of_a_worker_is_named(
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle_documents": 3}], ids=["in order", "shuffled"])
-def test_worker_has_nothing_to_leave_on_its_node(
-    options: dict[str, Any], store: ObjectServer, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_worker_has_nothing_to_leave_on_its_node(options, store, text, monkeypatch, tmp_path):
     """Large shards are in files without names, which are gone with their process, however it ends."""
     node = tmp_path / "node"
     node.mkdir()
-    seen: list[str] = []
-    written: list[str] = []
+    seen = []
+    written = []
 
-    def look(moment: str, operation: str, target: str) -> None:
+    def look(moment, operation, target):
         if moment == "arrived" and operation == "PutObject" and "/shards/" in target:
             seen.extend(os.listdir(node))
             written.append(target)
@@ -85,8 +73,8 @@ def test_worker_has_nothing_to_leave_on_its_node(
 
 
 @pytest.mark.usefixtures("store")
-def test_node_without_a_temporary_folder_is_told(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> str:
+def test_node_without_a_temporary_folder_is_told(text, monkeypatch):
+    def none():
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/']")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
@@ -94,7 +82,7 @@ def test_node_without_a_temporary_folder_is_told(text: Path, monkeypatch: pytest
         build(text, "s3://out/x")
 
 
-def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> None:
+def test_throttled_writes_are_fewer_at_once(store, text):
     before = gate_of(parse_url("s3://out/x")).limit
     store.faults.append(Fault(kind="503", operation="UploadPart", times=3))
     build(text, "s3://out/x")
@@ -111,7 +99,7 @@ def test_throttled_writes_are_fewer_at_once(store: ObjectServer, text: Path) -> 
     (Fault(kind="501", code="NotImplemented", operation="PutObject", times=99), "lacks what a build needs"),
     (Fault(kind="403", code="ExpiredToken", operation="UploadPart", times=99), "renew them"),
 ], ids=lambda value: value.code if isinstance(value, Fault) else "")  # fmt: skip
-def test_refusals_are_one_sentence(fault: Fault, said: str, store: ObjectServer, text: Path, cli: Cli) -> None:
+def test_refusals_are_one_sentence(fault, said, store, text, cli):
     store.faults.append(fault)
     command = ["build", "--input", str(text), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
     error = cli([*command, "--executor", "local", "--output-prefix", "s3://out/x"], 1).err.splitlines()[-1]
@@ -122,7 +110,7 @@ def test_refusals_are_one_sentence(fault: Fault, said: str, store: ObjectServer,
     assert not store.uploads
 
 
-def test_profile_is_read(store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_is_read(store, text, tmp_path, monkeypatch):
     """Both libraries take the credentials of the profile, the one that writes and the one that reads."""
     credentials = f"[mine]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
     (tmp_path / "credentials").write_text(credentials)
@@ -137,7 +125,7 @@ def test_profile_is_read(store: ObjectServer, text: Path, tmp_path: Path, monkey
         build("s3://in/text.jsonl", "s3://out/y", work_dir=str(tmp_path / "work"))
 
 
-def test_secret_is_nowhere(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_secret_is_nowhere(store, text, tmp_path):
     """Not in objects, files, messages or errors, also where every answer is an error."""
     command = [sys.executable, "-m", "dsindex", "build", "--input", str(text), "--tokenizer-model"]
     command += [str(OWN.plain_tokenizer), "--append-eod", "--keep-shards", "--executor", "processes"]

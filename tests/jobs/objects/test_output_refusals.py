@@ -1,13 +1,10 @@
 """What a job in a bucket refuses: what is not its own, another driver, and stores that are no use to it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,16 +19,11 @@ from dsindex.store.urls import parse_url
 from dsindex.store.writing import put_if_same
 from tests.jobs.objects.object_builds import build, built, on_disk
 from tests.support.golden import OWN, ROOT
-from tests.support.object_server import Handler, ObjectServer, serving_objects
+from tests.support.object_server import Handler, serving_objects
 from tests.support.object_server_rules import Refusal
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from tests.jobs.conftest import Cli
-
-
-def test_same_command_again_does_nothing_and_another_is_refused(store: ObjectServer, text: Path) -> None:
+def test_same_command_again_does_nothing_and_another_is_refused(store, text):
     build(text, "s3://out/x")
     store.operations.clear()
     assert build(text, "s3://out/x").already_complete
@@ -43,7 +35,7 @@ def test_same_command_again_does_nothing_and_another_is_refused(store: ObjectSer
     assert built(store, "out/x")["bin"] != before["bin"]
 
 
-def test_object_of_somebody_else_is_not_replaced(store: ObjectServer, text: Path) -> None:
+def test_object_of_somebody_else_is_not_replaced(store, text):
     store.objects["out/x_text_document.bin"] = b"mine"
     with pytest.raises(OutputError, match=r"s3://out/x_text_document.bin: exists already, and no manifest says"):
         build(text, "s3://out/x")
@@ -53,8 +45,8 @@ def test_object_of_somebody_else_is_not_replaced(store: ObjectServer, text: Path
     assert sorted(store.names("out")) == ["x_text_document.bin", "y.build/notes.txt"]
 
 
-def test_object_that_appears_meanwhile_is_not_replaced(store: ObjectServer, text: Path) -> None:
-    def put(moment: str, operation: str, _: str) -> None:
+def test_object_that_appears_meanwhile_is_not_replaced(store, text):
+    def put(moment, operation, _):
         if (moment, operation) == ("arrived", "UploadPart"):
             store.objects["out/x_text_document.idx"] = b"mine"
 
@@ -65,8 +57,8 @@ def test_object_that_appears_meanwhile_is_not_replaced(store: ObjectServer, text
     assert "x_text_document.bin" not in store.names("out")
 
 
-def test_objects_beside_those_of_the_job_stay(store: ObjectServer, text: Path) -> None:
-    def put(moment: str, operation: str, _: str) -> None:
+def test_objects_beside_those_of_the_job_stay(store, text):
+    def put(moment, operation, _):
         if (moment, operation) == ("arrived", "CreateMultipartUpload"):
             store.objects["out/x.build/shards/0000/00000000.mine.bin"] = b"mine"
 
@@ -80,7 +72,7 @@ def test_objects_beside_those_of_the_job_stay(store: ObjectServer, text: Path) -
 LOCK = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
 
 
-def test_second_driver_is_refused_until_the_lock_lapses(store: ObjectServer, text: Path) -> None:
+def test_second_driver_is_refused_until_the_lock_lapses(store, text):
     import boto3
 
     client = boto3.client("s3", region_name="us-east-1")
@@ -93,11 +85,11 @@ def test_second_driver_is_refused_until_the_lock_lapses(store: ObjectServer, tex
     assert "x.build/owner.json" not in store.names("out")
 
 
-def test_two_drivers_at_once(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_two_drivers_at_once(store, text, tmp_path):
     """The second one is refused, and the first one does not notice."""
-    refused: list[str] = []
+    refused = []
 
-    def start_another(moment: str, operation: str, _: str) -> None:
+    def start_another(moment, operation, _):
         if (moment, operation) == ("arrived", "UploadPart") and not refused:
             with pytest.raises(PlanError) as error:
                 build(text, "s3://out/x")
@@ -110,10 +102,10 @@ def test_two_drivers_at_once(store: ObjectServer, text: Path, tmp_path: Path) ->
     assert built(store, "out/x") == on_disk(tmp_path / "x")
 
 
-def test_driver_whose_ledger_another_one_continues_ends(store: ObjectServer, text: Path) -> None:
+def test_driver_whose_ledger_another_one_continues_ends(store, text):
     """As if its lock had lapsed: the next segment of its ledger is there already, by somebody else."""
 
-    def continue_it(moment: str, operation: str, target: str) -> None:
+    def continue_it(moment, operation, target):
         if (moment, operation) == ("arrived", "PutObject") and "/ledger/00000002.jsonl" in target:
             store.objects.setdefault("out/x.build/ledger/00000002.jsonl", b"of another driver")
 
@@ -124,9 +116,9 @@ def test_driver_whose_ledger_another_one_continues_ends(store: ObjectServer, tex
 
 
 @pytest.mark.usefixtures("store")
-def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_ignores_conditions_is_refused(text, monkeypatch):
     class Careless(Handler):
-        def carry_out(self) -> None:
+        def carry_out(self):
             del self.headers["If-None-Match"]
             super().carry_out()
 
@@ -145,13 +137,11 @@ def test_store_that_ignores_conditions_is_refused(text: Path, monkeypatch: pytes
     ["clean", "s3://out/x"],
     ["verify", "s3://out/x"],
 ], ids=["build there", "build from there", "clean", "verify"])  # fmt: skip
-def test_web_page_is_not_taken_for_a_store(
-    words: list[str], text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_web_page_is_not_taken_for_a_store(words, text, monkeypatch, capsys):
     """As of the console that a store has at another port."""
 
     class Page(Handler):
-        def carry_out(self) -> None:
+        def carry_out(self):
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             page = b"<html><body>Welcome!</body></html>"
             self.send_response(200)
@@ -173,7 +163,7 @@ def test_web_page_is_not_taken_for_a_store(
 class Ceph(Handler):
     """Differs from S3 as Ceph's radosgw 16 does."""
 
-    def carry_out(self) -> None:
+    def carry_out(self):
         if self.command == "PUT" and self.headers.get("If-Match", "").startswith('"'):
             self.headers.replace_header("If-Match", "what no object has")
         try:
@@ -185,7 +175,7 @@ class Ceph(Handler):
 
 
 @pytest.mark.usefixtures("store")
-def test_completed_upload_is_known_where_its_parts_are_called_a_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completed_upload_is_known_where_its_parts_are_called_a_missing_key(monkeypatch):
     """A driver that was killed after it had published an object could not be continued."""
     with serving_objects(handler=Ceph, buckets={"out"}) as ceph:
         monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.url)
@@ -202,9 +192,7 @@ def test_completed_upload_is_known_where_its_parts_are_called_a_missing_key(monk
 
 
 @pytest.mark.usefixtures("store")
-def test_store_that_wants_etags_without_quotation_marks_is_written_to(
-    text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_that_wants_etags_without_quotation_marks_is_written_to(text, monkeypatch):
     """For the condition of a write: a dead driver's lock could be neither taken nor renewed."""
     with serving_objects(handler=Ceph, buckets={"out"}) as ceph:
         monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.url)
@@ -225,9 +213,7 @@ def test_store_that_wants_etags_without_quotation_marks_is_written_to(
     ("boto3", "objects", "text.jsonl", "s3://out/x"),
     ("google.auth", "google", "text.jsonl", "gs://out/x"),
 ])  # fmt: skip
-def test_without_its_library_a_sentence_says_what_to_install(
-    module: str, extra: str, source: str, prefix: str, text: Path
-) -> None:
+def test_without_its_library_a_sentence_says_what_to_install(module, extra, source, prefix, text):
     program = (
         f"import sys; sys.modules[{module!r}] = None; sys.path.insert(0, {str(ROOT)!r}); import dsindex.cli.main as m"
     )
@@ -245,5 +231,5 @@ def test_without_its_library_a_sentence_says_what_to_install(
     (["--output-prefix", "s3://out/x/"], "expected s3://BUCKET/KEY"),
     (["--output-prefix", "x", "--work-dir", "https://a.b/c"], "the only object stores that are written to"),
 ])  # fmt: skip
-def test_what_cannot_be_written_is_refused_when_options_are_read(flags: list[str], said: str, cli: Cli) -> None:
+def test_what_cannot_be_written_is_refused_when_options_are_read(flags, said, cli):
     assert said in cli(["build", "--input", "a.jsonl", "--tokenizer-model", "t", *flags], 2).err

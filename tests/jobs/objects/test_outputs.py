@@ -1,9 +1,5 @@
 """Outputs and work folders in buckets have the bytes that they have on a disk."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -15,11 +11,6 @@ from tests.jobs.objects.object_builds import FILES, build, built, on_disk
 from tests.support.compressed import COMPRESSORS
 from tests.support.jobs import run_config
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_server import ObjectServer
-
 
 @pytest.mark.quick(2)
 @pytest.mark.usefixtures("small_ranges")
@@ -28,9 +19,7 @@ if TYPE_CHECKING:
     [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}, {"keep_shards": True}],
     ids=["8KiB", "3KiB", "one shard", "kept"],
 )
-def test_objects_are_the_files_of_a_disk(
-    options: dict[str, Any], store: ObjectServer, text: Path, tmp_path: Path
-) -> None:
+def test_objects_are_the_files_of_a_disk(options, store, text, tmp_path):
     build(text, str(tmp_path / "x"))
     build(text, "s3://out/data/x", **options)
     assert built(store, "out/data/x") == on_disk(tmp_path / "x")
@@ -40,9 +29,7 @@ def test_objects_are_the_files_of_a_disk(
 
 
 @pytest.mark.exhaustive
-def test_other_processes_write_the_same(
-    store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_processes_write_the_same(store, text, tmp_path, monkeypatch):
     """Their way to the store travels in their tasks, and the credentials are in their environment."""
     build(text, str(tmp_path / "x"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -51,7 +38,7 @@ def test_other_processes_write_the_same(
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_either_may_be_on_a_disk(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_either_may_be_on_a_disk(store, text, tmp_path):
     build(text, str(tmp_path / "x"))
     build(text, "s3://out/x", work_dir=str(tmp_path / "work"))
     assert built(store, "out/x") == on_disk(tmp_path / "x")
@@ -62,7 +49,7 @@ def test_either_may_be_on_a_disk(store: ObjectServer, text: Path, tmp_path: Path
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_merge_of_files_becomes_an_object(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_merge_of_files_becomes_an_object(store, text, tmp_path):
     for name in "ab":
         build(text, str(tmp_path / name))
     parts = tuple(str(tmp_path / f"{name}_text_document") for name in "ab")
@@ -75,7 +62,7 @@ def test_merge_of_files_becomes_an_object(store: ObjectServer, text: Path, tmp_p
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["one.gz", "one.zst"])
-def test_streams_are_unpacked_into_the_bucket(name: str, store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_streams_are_unpacked_into_the_bucket(name, store, text, tmp_path):
     packed = tmp_path / f"text.jsonl.{name[4:]}"
     packed.write_bytes(COMPRESSORS[name](text.read_bytes()))
     build(packed, str(tmp_path / "x"))
@@ -84,7 +71,7 @@ def test_streams_are_unpacked_into_the_bucket(name: str, store: ObjectServer, te
     assert len(store.names("out")) == len(FILES) + 1
 
 
-def test_empty_text_is_an_empty_object(store: ObjectServer, tmp_path: Path) -> None:
+def test_empty_text_is_an_empty_object(store, tmp_path):
     path = tmp_path / "empty.jsonl"
     path.write_bytes(b'{"text": ""}\n')
     build(path, "s3://out/x", no_provenance=True)
@@ -92,7 +79,7 @@ def test_empty_text_is_an_empty_object(store: ObjectServer, tmp_path: Path) -> N
     assert not store.uploads
 
 
-def test_inputs_are_added_to_kept_shards(store: ObjectServer, text: Path, tmp_path: Path) -> None:
+def test_inputs_are_added_to_kept_shards(store, text, tmp_path):
     more = tmp_path / "more.jsonl"
     write_corpus(more, num_lines=50, broken={}, seed=9)
     build(text, "s3://out/x", keep_shards=True)
@@ -103,7 +90,7 @@ def test_inputs_are_added_to_kept_shards(store: ObjectServer, text: Path, tmp_pa
     assert built(store, "out/x") == on_disk(tmp_path / "y")
 
 
-def test_requests_are_few_and_counted(store: ObjectServer, text: Path) -> None:
+def test_requests_are_few_and_counted(store, text):
     report = build(text, "s3://out/x")
     shards = report.run.shards
     assert report.requests.puts == sum(

@@ -1,9 +1,6 @@
 """Packed data in buckets: the same bytes as on a disk, with a header that is known last."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -17,34 +14,28 @@ from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.object_server import Fault
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-    from tests.support.object_server import ObjectServer
-
 FILES = ("pbin", "provenance.parquet")
 
 
-def pack(source: object, output: str, **options: Any) -> Any:
+def pack(source, output, **options):
     config = config_of(PackConfig, source, **{"output": output, "shard_size": "8KiB", **options})
     return run_config(config)
 
 
-def packed(store: ObjectServer, prefix: str) -> dict[str, bytes]:
+def packed(store, prefix):
     """The objects of packed data; of the manifest, the part under the one law."""
     found = {suffix: store.content(f"{prefix}.{suffix}") for suffix in FILES}
     return {**found, "content": orjson.dumps(json.loads(store.content(f"{prefix}.manifest.json"))["content"])}
 
 
-def on_disk(prefix: Path) -> dict[str, bytes]:
+def on_disk(prefix):
     found = {suffix: prefix.with_name(f"{prefix.name}.{suffix}").read_bytes() for suffix in FILES}
     manifest = json.loads(prefix.with_name(f"{prefix.name}.manifest.json").read_bytes())
     return {**found, "content": orjson.dumps(manifest["content"])}
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+def expected(tmp_path_factory):
     """What the golden text becomes on a disk, in each version of the format."""
     folder = tmp_path_factory.mktemp("disk")
     with pytest.MonkeyPatch.context() as patched:
@@ -61,9 +52,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, by
     [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}, {"pbin_era": "2024-01-30"}],
     ids=["8KiB", "3KiB", "one shard", "other byte order"],
 )
-def test_object_is_the_file_of_a_disk(
-    options: dict[str, Any], store: ObjectServer, expected: dict[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_object_is_the_file_of_a_disk(options, store, expected, monkeypatch):
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)  # several pieces, and pieces within a part
     monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
     pack(OWN.docs, "s3://out/data/x.pbin", **options)
@@ -73,10 +62,10 @@ def test_object_is_the_file_of_a_disk(
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_parts_are_sent_before_the_header_is_known(store: ObjectServer) -> None:
-    order: list[str] = []
+def test_parts_are_sent_before_the_header_is_known(store):
+    order = []
 
-    def note(moment: str, operation: str, target: str) -> None:
+    def note(moment, operation, target):
         if moment == "done" and operation == "UploadPart" and "x.pbin?" in target:
             order.append(target.partition("partNumber=")[2].partition("&")[0])
         if moment == "done" and operation == "PutObject" and target.endswith(".head"):
@@ -88,7 +77,7 @@ def test_parts_are_sent_before_the_header_is_known(store: ObjectServer) -> None:
 
 
 @pytest.mark.usefixtures("small_ranges")
-def test_either_may_be_on_a_disk(store: ObjectServer, expected: dict[str, dict[str, bytes]], tmp_path: Path) -> None:
+def test_either_may_be_on_a_disk(store, expected, tmp_path):
     pack(OWN.docs, "s3://out/x.pbin", work_dir=str(tmp_path / "work"))
     assert packed(store, "out/x") == expected["current"]
     assert not (tmp_path / "work").exists()
@@ -105,14 +94,14 @@ def test_either_may_be_on_a_disk(store: ObjectServer, expected: dict[str, dict[s
     (["--merge", "a.pbin", "--output", "s3://out/x.pbin"], "s3://out/x.pbin: expected a path for --output with"),
     (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
 ])  # fmt: skip
-def test_what_cannot_be_written_is_refused_when_options_are_read(flags: list[str], said: str, cli: Cli) -> None:
+def test_what_cannot_be_written_is_refused_when_options_are_read(flags, said, cli):
     text = [] if "--merge" in flags else ["--input", "a.jsonl", "--tokenizer-model", "t"]
     shown = cli(["pack", *text, *flags], 2).err
     assert said in shown
     assert shown.count("expected") == 1
 
 
-def test_refused_upload_is_one_sentence_and_cleaned_up(store: ObjectServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_upload_is_one_sentence_and_cleaned_up(store, capsys):
     words = ["pack", "--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]
     store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
     assert main([*words, "--output", "s3://out/x.pbin"]) == 1

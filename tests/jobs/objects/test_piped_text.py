@@ -1,9 +1,6 @@
 """Standard input where the work folder is in a bucket: an object of it, with the rules that it has on a disk."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,16 +13,6 @@ from tests.support.golden import OWN
 from tests.support.object_server import Fault
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.jobs.conftest import Cli
-    from tests.support.object_server import ObjectServer
-
-    Pipe = Callable[[bytes], io.BytesIO]
-
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 TEXT, OTHER = b"".join(LINES[:60]), b"".join(LINES[60:90])
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod")
@@ -33,14 +20,14 @@ WORDS = ("build", "--input", "-", *TOKENIZER, "--shard-size", "4KiB", "--executo
 STORED = "x.build/inputs/stdin"
 
 
-def build(prefix: str, *more: str) -> int:
+def build(prefix, *more):
     return main([*WORDS, prefix, *more])
 
 
-def interrupt(prefix: str) -> None:
+def interrupt(prefix):
     """End the next build after its shards, before anything is published."""
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
@@ -48,9 +35,7 @@ def interrupt(prefix: str) -> None:
         assert build(prefix) == 130
 
 
-def test_bytes_are_those_of_a_disk_and_nothing_is_left(
-    store: ObjectServer, pipe: Pipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_those_of_a_disk_and_nothing_is_left(store, pipe, tmp_path, monkeypatch):
     pipe(TEXT)
     assert build(str(tmp_path / "x")) == 0
     monkeypatch.setattr(uploads, "PART_BYTES", 1000)  # several parts
@@ -64,9 +49,7 @@ def test_bytes_are_those_of_a_disk_and_nothing_is_left(
     assert not store.uploads
 
 
-def test_interrupted_build_continues_without_reading_again(
-    store: ObjectServer, pipe: Pipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_build_continues_without_reading_again(store, pipe, tmp_path, capsys):
     pipe(TEXT)
     interrupt("s3://out/x")
     assert store.content(f"out/{STORED}") == TEXT
@@ -79,9 +62,7 @@ def test_interrupted_build_continues_without_reading_again(
     assert objects(store, "") == published(tmp_path)
 
 
-def test_finished_build_knows_the_same_text_and_refuses_another(
-    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_build_knows_the_same_text_and_refuses_another(store, pipe, capsys):
     pipe(TEXT)
     assert build("s3://out/x") == 0
     before = objects(store, "")
@@ -96,9 +77,7 @@ def test_finished_build_knows_the_same_text_and_refuses_another(
     assert not store.uploads
 
 
-def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(
-    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(store, pipe, capsys):
     pipe(TEXT)
     assert build("s3://out/x", "--keep-shards") == 0
     pipe(OTHER)
@@ -113,7 +92,7 @@ def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(
     assert not store.uploads
 
 
-def test_replaced_object_is_not_taken_for_what_was_read(store: ObjectServer, pipe: Pipe) -> None:
+def test_replaced_object_is_not_taken_for_what_was_read(store, pipe):
     pipe(TEXT)
     interrupt("s3://out/x")
     store.objects[f"out/{STORED}"] = TEXT[:-1] + b" "
@@ -122,7 +101,7 @@ def test_replaced_object_is_not_taken_for_what_was_read(store: ObjectServer, pip
     assert piped.tell() == len(TEXT)
 
 
-def test_kept_text_is_the_source_that_is_verified(store: ObjectServer, pipe: Pipe, cli: Cli) -> None:
+def test_kept_text_is_the_source_that_is_verified(store, pipe, cli):
     pipe(TEXT)
     assert build("s3://out/x", "--keep-shards") == 0
     verify = ["verify", "s3://out/x_text_document", "--against-source", *TOKENIZER[:2]]
@@ -131,9 +110,7 @@ def test_kept_text_is_the_source_that_is_verified(store: ObjectServer, pipe: Pip
     assert f"s3://out/{STORED}: expected the input of {len(TEXT)} bytes" in cli(verify, 1).out
 
 
-def test_cut_off_while_it_is_stored_leaves_what_clean_removes(
-    store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cut_off_while_it_is_stored_leaves_what_clean_removes(store, pipe, capsys):
     """Its parts are refused, and so is its giving up, as if the driver had been killed."""
     other = store.create_upload(f"out/{STORED}", {})
     for operation in ("UploadPart", "AbortMultipartUpload"):
@@ -150,9 +127,7 @@ def test_cut_off_while_it_is_stored_leaves_what_clean_removes(
 
 
 @pytest.mark.parametrize(("data", "said"), [(b"", "got nothing"), (TEXT + b"broken\n", "line 61: expected JSON")])
-def test_bad_text_is_named_and_an_unused_folder_removed(
-    data: bytes, said: str, store: ObjectServer, pipe: Pipe, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_text_is_named_and_an_unused_folder_removed(data, said, store, pipe, capsys):
     pipe(data)
     assert build("s3://out/x") == 1
     shown = capsys.readouterr().err
@@ -161,9 +136,7 @@ def test_bad_text_is_named_and_an_unused_folder_removed(
     assert bool(data) == bool(store.names("out", "x.build"))
 
 
-def test_text_that_is_too_long_for_an_upload_is_refused(
-    store: ObjectServer, pipe: Pipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_that_is_too_long_for_an_upload_is_refused(store, pipe, monkeypatch, capsys):
     monkeypatch.setattr(object_spool, "MOST_PARTS", 0)
     pipe(TEXT)
     assert build("s3://out/x") == 1

@@ -1,9 +1,5 @@
 """Ranges of an output in a bucket, wherever the bytes of their shards are when they are merged."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 pytest.importorskip("boto3")
@@ -13,11 +9,6 @@ from dsindex.engine import merge as ranges
 from dsindex.execution import local
 from tests.jobs.objects.object_builds import build, built, on_disk
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_server import ObjectServer
-
 
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
@@ -26,9 +17,7 @@ if TYPE_CHECKING:
     [(1 << 20, 1 << 20), (30_000, 1 << 20), (0, 1 << 20), (0, 0)],
     ids=["all held", "some held", "fetched", "in a file"],
 )
-def test_ranges_are_the_same_wherever_their_shards_are(
-    held_bytes: int, memory_bytes: int, store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_are_the_same_wherever_their_shards_are(held_bytes, memory_bytes, store, text, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "RECENT_BYTES", held_bytes)
     monkeypatch.setattr(ranges, "MEMORY_BYTES", memory_bytes)
     build(text, "s3://out/x")
@@ -38,9 +27,7 @@ def test_ranges_are_the_same_wherever_their_shards_are(
     assert bool(fetched) is (held_bytes < 1 << 20)
 
 
-def test_large_shards_go_through_a_file(
-    store: ObjectServer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_shards_go_through_a_file(store, text, tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.engine.shards.attempt.HELD_BYTES", 100)
     build(text, "s3://out/x")
     build(text, str(tmp_path / "x"))

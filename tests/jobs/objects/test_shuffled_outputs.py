@@ -1,9 +1,6 @@
 """Shuffled documents in buckets: runs and buckets of the shuffle are objects, and the order is that of a disk."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,23 +15,18 @@ from tests.jobs.objects.conftest import make_ranges_small
 from tests.jobs.objects.object_builds import build
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.object_server import ObjectServer
-
-SHUFFLED: dict[str, Any] = {"shuffle_documents": 3, "json_keys": ("text", "title")}
+SHUFFLED = {"shuffle_documents": 3, "json_keys": ("text", "title")}
 
 
 @pytest.fixture(autouse=True)
-def _small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_runs(monkeypatch):
     """Runs and buckets of about 6 KB, so that there are several, none of which is held in memory."""
     monkeypatch.setattr(shuffle, "MIN_OBJECT_RUN_BYTES", 6 << 10)
     monkeypatch.setattr(local, "RECENT_BYTES", 0)  # so that they are read from the store
 
 
 @pytest.fixture
-def expected(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected(text, tmp_path_factory):
     """What a disk has, with one run only."""
     folder = tmp_path_factory.mktemp("disk")
     with pytest.MonkeyPatch.context() as patched:
@@ -50,12 +42,10 @@ def expected(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None, "keep_shards": True}],
     ids=["8KiB", "3KiB", "one shard, kept"],
 )
-def test_objects_are_the_files_of_a_disk(
-    options: dict[str, Any], store: ObjectServer, text: Path, expected: dict[str, bytes]
-) -> None:
-    written: set[str] = set()
+def test_objects_are_the_files_of_a_disk(options, store, text, expected):
+    written = set()
 
-    def note(moment: str, operation: str, target: str) -> None:
+    def note(moment, operation, target):
         if moment == "done" and operation == "PutObject":
             written.add(target.rpartition("/")[2].partition("-")[0])
 
@@ -71,9 +61,7 @@ def test_objects_are_the_files_of_a_disk(
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
-def test_either_may_be_on_a_disk(
-    store: ObjectServer, text: Path, expected: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_either_may_be_on_a_disk(store, text, expected, tmp_path_factory):
     folder = tmp_path_factory.mktemp("here")
     build(text, "s3://out/data/x", work_dir=str(folder / "work"), **SHUFFLED)
     assert objects(store, "data") == expected
@@ -84,9 +72,7 @@ def test_either_may_be_on_a_disk(
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
-def test_keys_that_are_not_where_they_are_expected_are_found(
-    store: ObjectServer, text: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_that_are_not_where_they_are_expected_are_found(store, text, expected, monkeypatch):
     monkeypatch.setattr(document_slices, "expect_window", lambda count, *_: (count // 2, count // 2 + 1))
     build(text, "s3://out/data/x", **SHUFFLED)
     assert objects(store, "data") == expected
@@ -94,8 +80,8 @@ def test_keys_that_are_not_where_they_are_expected_are_found(
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
-def test_run_that_vanishes_is_named_and_made_again(store: ObjectServer, text: Path, expected: dict[str, bytes]) -> None:
-    def vanish(moment: str, operation: str, target: str) -> None:
+def test_run_that_vanishes_is_named_and_made_again(store, text, expected):
+    def vanish(moment, operation, target):
         if moment == "arrived" and operation == "PutObject" and "/bucket-" in target:
             for name in store.names("out", "data/x.build/shards/"):
                 if name.endswith(".order"):
@@ -109,7 +95,7 @@ def test_run_that_vanishes_is_named_and_made_again(store: ObjectServer, text: Pa
     assert objects(store, "data") == expected
 
 
-def test_keys_are_read_around_their_place() -> None:
+def test_keys_are_read_around_their_place():
     """The keys of a range are in the window where they are expected, which is little larger than they need."""
     keys = np.sort(document_keys(7, 0, 300_000))
     for low, high in cut_key_range(40):

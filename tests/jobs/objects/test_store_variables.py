@@ -1,7 +1,5 @@
 """Variables that say where stores are, as calls bring them along to other processes."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from dsindex.execution.store_variables import give_store_variables, given_store_variables, run_where_stores_are
 
 
-def test_given_variables_count_until_somebody_changes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_variables_count_until_somebody_changes_them(monkeypatch):
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
         monkeypatch.setenv(name, "of the node")
     give_store_variables("endpoint_url", "https://h")
@@ -18,7 +16,7 @@ def test_given_variables_count_until_somebody_changes_them(monkeypatch: pytest.M
     assert given_store_variables() == {"AWS_ENDPOINT_URL": "https://h"}
 
 
-def test_worker_has_its_own_variables_after_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_has_its_own_variables_after_a_call(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "own")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     variables = {"AWS_REGION": "given", "AWS_ENDPOINT_URL": "https://h"}

@@ -1,21 +1,14 @@
 """Three small files, and small runs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from dsindex.engine.shards import shuffle
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.jobs.order.ordered_builds import FILES
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     for seed, (name, num_lines) in enumerate(FILES.items()):
         broken = {7: BROKEN["not JSON"], 20: BROKEN["null"]} if name == "b" else {}
@@ -24,6 +17,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_runs(monkeypatch):
     """Runs and buckets of about 24 KB, so that there are several."""
     monkeypatch.setattr(shuffle, "MIN_RUN_BYTES", 24 << 10)

@@ -1,9 +1,6 @@
 """What `verify` and `repair` say of shuffled and repeated documents."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,12 +11,9 @@ from dsindex.errors import FormatError
 from tests.jobs.order.ordered_builds import SEED, build, documents
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.mark.usefixtures("small_runs")
-def test_verify_finds_documents_in_the_wrong_place(texts: Path, tmp_path: Path) -> None:
+def test_verify_finds_documents_in_the_wrong_place(texts, tmp_path):
     """Two documents of one length are exchanged, so that only the source or the provenance can tell."""
     out = tmp_path / "out"
     build(texts, out, shuffle_documents=SEED)
@@ -45,7 +39,7 @@ def test_verify_finds_documents_in_the_wrong_place(texts: Path, tmp_path: Path) 
     )
 
 
-def test_verify_finds_wrong_rows_of_shuffled_documents(texts: Path, tmp_path: Path) -> None:
+def test_verify_finds_wrong_rows_of_shuffled_documents(texts, tmp_path):
     out = tmp_path / "out"
     build(texts, out, shuffle_documents=SEED)
     build(texts, tmp_path / "other", shuffle_documents=SEED + 1)
@@ -56,7 +50,7 @@ def test_verify_finds_wrong_rows_of_shuffled_documents(texts: Path, tmp_path: Pa
     assert any("its place in the shuffled order" in finding for finding in report.findings)
 
 
-def test_repair_does_not_put_shuffled_documents_in_the_order_of_inputs(texts: Path, tmp_path: Path) -> None:
+def test_repair_does_not_put_shuffled_documents_in_the_order_of_inputs(texts, tmp_path):
     import dsindex
 
     out = tmp_path / "out"
@@ -67,7 +61,7 @@ def test_repair_does_not_put_shuffled_documents_in_the_order_of_inputs(texts: Pa
             dsindex.repair(out / "x_text_document", output=tmp_path / "r", way=way, tokenizer=OWN.plain_tokenizer)
 
 
-def test_repair_finds_the_shards_of_repeated_inputs(texts: Path, tmp_path: Path) -> None:
+def test_repair_finds_the_shards_of_repeated_inputs(texts, tmp_path):
     import dsindex
 
     out = tmp_path / "out"

@@ -1,10 +1,7 @@
 """--sample and --repeat under the one law, and together with --shuffle-documents."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
@@ -18,13 +15,8 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from tests.jobs.conftest import Cli
-
-
-def test_a_sample_keeps_the_same_records_everywhere(texts: Path, tmp_path: Path) -> None:
+def test_a_sample_keeps_the_same_records_everywhere(texts, tmp_path):
     build(texts, tmp_path / "all")
     build(texts, tmp_path / "out", sample="40%")
     build(texts, tmp_path / "small", sample=0.2, shard_size="1KiB")
@@ -44,7 +36,7 @@ def test_a_sample_keeps_the_same_records_everywhere(texts: Path, tmp_path: Path)
     require_whole(tmp_path / "out", texts)
 
 
-def test_a_repeated_file_is_read_whole_and_then_in_part(texts: Path, tmp_path: Path) -> None:
+def test_a_repeated_file_is_read_whole_and_then_in_part(texts, tmp_path):
     build(texts, tmp_path / "plain")
     build(texts, tmp_path / "out", repeat=("b=2.5",))
     plain, out = origins(tmp_path / "plain"), origins(tmp_path / "out")
@@ -66,15 +58,15 @@ def test_a_repeated_file_is_read_whole_and_then_in_part(texts: Path, tmp_path: P
     require_whole(tmp_path / "out", texts)
 
 
-def test_a_part_is_the_sample_of_that_share(texts: Path, tmp_path: Path) -> None:
+def test_a_part_is_the_sample_of_that_share(texts, tmp_path):
     build(texts, tmp_path / "out", repeat=("a=0.3", "b=0.3", "c=0.3"))
     build(texts, tmp_path / "sample", sample=0.3)
     assert origins(tmp_path / "out") == origins(tmp_path / "sample")
 
 
 @pytest.mark.exhaustive
-def test_all_together_are_whole_for_any_cut(texts: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"shuffle_documents": SEED, "sample": "70%", "repeat": ("a=1.4", "c=0.5")}
+def test_all_together_are_whole_for_any_cut(texts, tmp_path):
+    options = {"shuffle_documents": SEED, "sample": "70%", "repeat": ("a=1.4", "c=0.5")}
     build(texts, tmp_path / "expected", **options)
     build(texts, tmp_path / "out", shard_size="700", workers=3, **options)
     assert published(tmp_path / "out") == published(tmp_path / "expected")
@@ -82,14 +74,14 @@ def test_all_together_are_whole_for_any_cut(texts: Path, tmp_path: Path) -> None
     require_whole(tmp_path / "out", texts, sample=0.5)
 
 
-def test_condition_and_token_ids_go_with_order_and_sample(texts: Path, tmp_path: Path) -> None:
+def test_condition_and_token_ids_go_with_order_and_sample(texts, tmp_path):
     """Samples of token ids are those of any cut, and --where counts with the sample."""
     records = [json.loads(line) for line in (texts / "a").read_bytes().splitlines() if line.strip()]
     lines = [
         {"ids": [number % 50, 1, 2][: number % 4], "size": len(each["text"])} for number, each in enumerate(records)
     ]
     (tmp_path / "ids").write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    options: dict[str, Any] = {
+    options = {
         "input": ("ids",), "token_ids": "ids", "where": ".size > 20", "sample": 0.5, "repeat": ("ids=1.5",),
         "shuffle_documents": SEED, "on_bad_record": "fail",
     }  # fmt: skip
@@ -108,7 +100,7 @@ def test_condition_and_token_ids_go_with_order_and_sample(texts: Path, tmp_path:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["b", "./b", "*b", "folder", "folder/*"])
-def test_a_repeated_file_is_named_as_an_input_is(texts: Path, tmp_path: Path, name: str) -> None:
+def test_a_repeated_file_is_named_as_an_input_is(texts, tmp_path, name):
     (tmp_path / "folder").mkdir()
     for each in FILES:
         target = tmp_path / "folder" if each == "b" and "folder" in name else tmp_path
@@ -119,25 +111,25 @@ def test_a_repeated_file_is_named_as_an_input_is(texts: Path, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", ["d", "*.txt", "/nowhere/b", ".."])
-def test_an_unknown_file_cannot_be_repeated(texts: Path, tmp_path: Path, name: str) -> None:
+def test_an_unknown_file_cannot_be_repeated(texts, tmp_path, name):
     (tmp_path / "work").mkdir()
     with pytest.raises(InputError, match="expected one of the inputs, got none") as refused:
         build(texts, tmp_path / "out", repeat=(f"{name}=2",), input=("a",) if name != ".." else (str(OWN.docs),))
     assert name in str(refused.value)
 
 
-def test_a_file_is_repeated_once(texts: Path, tmp_path: Path) -> None:
+def test_a_file_is_repeated_once(texts, tmp_path):
     with pytest.raises(InputError, match="expected each input once, but a was named before"):
         build(texts, tmp_path / "out", repeat=("a=2", "./a=3"))
 
 
-def test_a_sample_without_records_is_refused(texts: Path, tmp_path: Path) -> None:
+def test_a_sample_without_records_is_refused(texts, tmp_path):
     with pytest.raises(InputError, match="expected a record that --sample keeps, got none of 2"):
         build(texts, tmp_path / "out", sample=1e-12)
     assert not list((tmp_path / "out").glob("*.bin"))
 
 
-WRONG: dict[str, tuple[object, ...]] = {
+WRONG = {
     "sample": (0, "0%", "101%", 1.5, "10 percent", "-5%", True, float("nan")),
     "shuffle_documents": (-1, "x", 1.5, True, 2**63),
     "repeat": (*((each,) for each in ("a", "a=", "=2", "a=0", "a=-1", "a=nan", "a=1e3", "a=1001")), {"a": "x"}),
@@ -145,12 +137,12 @@ WRONG: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize(("option", "value"), [(option, value) for option, values in WRONG.items() for value in values])
-def test_options_that_cannot_be_are_refused(option: str, value: object) -> None:
+def test_options_that_cannot_be_are_refused(option, value):
     with pytest.raises(ValidationError):
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **{option: value})
 
 
-def test_options_are_read_from_a_file(texts: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_read_from_a_file(texts, tmp_path, cli, monkeypatch):
     config = tmp_path / "build.yaml"
     config.write_text(
         f"input: [a, b, c]\ntokenizer_model: {OWN.plain_tokenizer}\noutput_prefix: {tmp_path}/y/x\nappend_eod: true\n"
@@ -163,9 +155,7 @@ def test_options_are_read_from_a_file(texts: Path, tmp_path: Path, cli: Cli, mon
     assert published(tmp_path / "y") == published(tmp_path / "out")
 
 
-def test_the_command_line_says_what_was_filtered(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_says_what_was_filtered(texts, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(texts)
     command = ["build", "--input", "a", "c", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
     command += [str(tmp_path / "out/x"), "--sample", "50%", "--repeat", "a=0.5", "--repeat", "c=2"]

@@ -1,9 +1,5 @@
 """--shuffle-documents under the one law: any cut, executor, interruption, damage and container."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from dsindex.engine import tokenize
@@ -17,10 +13,7 @@ from tests.support.golden import OWN
 from tests.support.killed import kill_after
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-WAYS: list[dict[str, Any]] = [
+WAYS = [
     {"shard_size": "64MiB"},
     {"shard_size": "1KiB", "workers": 3},
     {"shard_size": "3KiB", "executor": "processes"},
@@ -31,7 +24,7 @@ WAYS: list[dict[str, Any]] = [
 @pytest.mark.quick(2)
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_shuffled_build_is_the_permuted_one(texts: Path, tmp_path: Path, way: dict[str, Any]) -> None:
+def test_a_shuffled_build_is_the_permuted_one(texts, tmp_path, way):
     plain, out = tmp_path / "plain", tmp_path / "out"
     build(texts, plain)
     build(texts, out, shuffle_documents=SEED, **way)
@@ -52,9 +45,7 @@ def test_a_shuffled_build_is_the_permuted_one(texts: Path, tmp_path: Path, way: 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("run_bytes", [3000, 24 << 10, 64 << 20])
-def test_the_order_does_not_depend_on_runs_and_buckets(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int
-) -> None:
+def test_the_order_does_not_depend_on_runs_and_buckets(texts, tmp_path, monkeypatch, run_bytes):
     build(texts, tmp_path / "expected", shuffle_documents=SEED)
     monkeypatch.setattr(shuffle, "MIN_RUN_BYTES", run_bytes)
     build(texts, tmp_path / "out", shuffle_documents=SEED, shard_size="2KiB")
@@ -63,14 +54,14 @@ def test_the_order_does_not_depend_on_runs_and_buckets(
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance", "small_runs")
-def test_ray_gives_the_same_order(texts: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"shuffle_documents": SEED, "sample": "60%", "repeat": ("a=1.5",)}
+def test_ray_gives_the_same_order(texts, tmp_path):
+    options = {"shuffle_documents": SEED, "sample": "60%", "repeat": ("a=1.5",)}
     build(texts, tmp_path / "expected", **options)
     build(texts, tmp_path / "out", executor="ray", address="auto", shard_size="2KiB", **options)
     assert published(tmp_path / "out") == published(tmp_path / "expected")
 
 
-def test_a_shuffled_build_works_without_provenance(texts: Path, tmp_path: Path) -> None:
+def test_a_shuffled_build_works_without_provenance(texts, tmp_path):
     build(texts, tmp_path / "out", shuffle_documents=SEED, no_provenance=True)
     build(texts, tmp_path / "plain", no_provenance=True)
     order = shuffled_order(SEED, len(documents(tmp_path / "plain"))).tolist()
@@ -86,23 +77,21 @@ class Stopped(BaseException):
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("keep_shards", [False, True], ids=["", "keep-shards"])
 @pytest.mark.parametrize("repeat", [(), ("a=2",)], ids=["", "repeat"])
-def test_an_interrupted_shuffle_goes_on_from_each_point(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_shards: bool, repeat: tuple[str, ...]
-) -> None:
+def test_an_interrupted_shuffle_goes_on_from_each_point(texts, tmp_path, monkeypatch, keep_shards, repeat):
     """It does not tokenize again, although the shards are gone by then."""
     out = tmp_path / "out"
-    options: dict[str, Any] = {"shuffle_documents": SEED, "keep_shards": keep_shards, "repeat": repeat}
+    options = {"shuffle_documents": SEED, "keep_shards": keep_shards, "repeat": repeat}
     build(texts, tmp_path / "expected", **options)
     record = Ledger.record_sorted
     num_recorded = 0
 
-    def record_and_stop(ledger: Ledger, *arguments: Any) -> None:
+    def record_and_stop(ledger, *arguments):
         nonlocal num_recorded
         record(ledger, *arguments)
         num_recorded += 1
         raise Stopped
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise AssertionError("a shard is made again")
 
     stops = 0
@@ -123,13 +112,11 @@ def test_an_interrupted_shuffle_goes_on_from_each_point(
 
 
 @pytest.mark.usefixtures("small_runs")
-def test_files_are_removed_as_soon_as_they_are_not_needed(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
+def test_files_are_removed_as_soon_as_they_are_not_needed(texts, tmp_path, monkeypatch):
+    sizes = []
     record = Ledger.record_sorted
 
-    def record_and_measure(ledger: Ledger, *arguments: Any) -> None:
+    def record_and_measure(ledger, *arguments):
         record(ledger, *arguments)
         bins = (tmp_path / "out/x.build/shards").rglob("*.bin")
         sizes.append(sum(path.stat().st_size for path in bins))
@@ -143,12 +130,12 @@ def test_files_are_removed_as_soon_as_they_are_not_needed(
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("suffix", [".bin", ".idx", ".prov", ".order"])
-def test_a_damaged_run_is_made_again(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+def test_a_damaged_run_is_made_again(texts, tmp_path, monkeypatch, suffix):
     out = tmp_path / "out"
     build(texts, tmp_path / "expected", shuffle_documents=SEED)
     record = Ledger.record_sorted
 
-    def stop_at_bucket(ledger: Ledger, identity: str, result: Any) -> None:
+    def stop_at_bucket(ledger, identity, result):
         record(ledger, identity, result)
         if identity.startswith("bucket"):
             raise Stopped
@@ -169,7 +156,7 @@ def test_a_damaged_run_is_made_again(texts: Path, tmp_path: Path, monkeypatch: p
 @pytest.mark.fault
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("num_tasks", [1, 6, 8])
-def test_a_killed_shuffle_goes_on(texts: Path, tmp_path: Path, num_tasks: int) -> None:
+def test_a_killed_shuffle_goes_on(texts, tmp_path, num_tasks):
     out = tmp_path / "out"
     out.mkdir()
     command = ["build", "--input", *FILES, "--json-keys", "text", "title", "--append-eod", "--on-bad-record"]
@@ -185,19 +172,19 @@ def test_a_killed_shuffle_goes_on(texts: Path, tmp_path: Path, num_tasks: int) -
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["one.gz", "frames.zst"])
-def test_containers_do_not_change_order_and_sample(texts: Path, tmp_path: Path, name: str) -> None:
+def test_containers_do_not_change_order_and_sample(texts, tmp_path, name):
     packed = tmp_path / "packed"
     packed.mkdir()
     for each in FILES:
         (packed / each).write_bytes(COMPRESSORS[name]((texts / each).read_bytes()))
-    options: dict[str, Any] = {"shuffle_documents": SEED, "sample": 0.7, "repeat": ("b=1.5",)}
+    options = {"shuffle_documents": SEED, "sample": 0.7, "repeat": ("b=1.5",)}
     build(texts, tmp_path / "expected", **options)
     build(packed, tmp_path / "out", shard_size="1KiB", **options)
     assert documents(tmp_path / "out") == documents(tmp_path / "expected")
     assert origins(tmp_path / "out") == origins(tmp_path / "expected")
 
 
-def test_an_added_input_continues_kept_shards(texts: Path, tmp_path: Path) -> None:
+def test_an_added_input_continues_kept_shards(texts, tmp_path):
     out = tmp_path / "out"
     build(texts, out, input=("a", "b"), shuffle_documents=SEED, keep_shards=True)
     build(texts, out, shuffle_documents=SEED, keep_shards=True)
@@ -205,7 +192,7 @@ def test_an_added_input_continues_kept_shards(texts: Path, tmp_path: Path) -> No
     assert published(out) == published(tmp_path / "expected")
 
 
-def test_another_seed_is_another_plan(texts: Path, tmp_path: Path) -> None:
+def test_another_seed_is_another_plan(texts, tmp_path):
     build(texts, tmp_path / "out", shuffle_documents=SEED)
     with pytest.raises(PlanError, match="shuffle-documents was 3 and is 4"):
         build(texts, tmp_path / "out", shuffle_documents=4)

@@ -1,9 +1,5 @@
 """A job that packs, and the shards that it tokenizes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 import dsindex.engine.tokenize
@@ -12,16 +8,10 @@ from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.pack.packing import MakeConfig
-    from tests.jobs.pack.verifying import Pack
-
 
 @pytest.fixture
-def make_pack(tmp_path: Path) -> MakeConfig:
-    def make(**options: object) -> PackConfig:
+def make_pack(tmp_path):
+    def make(**options):
         own = {"output": str(tmp_path / "out" / "docs.pbin"), "shard_size": "16KiB"}
         return config_of(PackConfig, OWN.docs, **{**own, **options})
 
@@ -29,17 +19,17 @@ def make_pack(tmp_path: Path) -> MakeConfig:
 
 
 @pytest.fixture
-def pack(make_pack: MakeConfig) -> Pack:
+def pack(make_pack):
     """Pack with these options, and return the path of the file."""
     return lambda **options: run_config(make_pack(**options)).path
 
 
 @pytest.fixture
-def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def tokenized(monkeypatch):
     """The shards that are tokenized from here on."""
-    shards: list[int] = []
+    shards = []
 
-    def spy(task: Any, settings: Any) -> Any:
+    def spy(task, settings):
         shards.append(task.shard)
         return tokenize_shard(task, settings)
 

@@ -1,10 +1,7 @@
 """The texts and tokenizers that the tests pack."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, TypeAlias
 
 import tokenizers
 
@@ -13,19 +10,8 @@ from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import OWN
 from tests.support.pbin_files import pbin_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-    import pytest
-
-    from dsindex.options.pack import PackConfig
-
-
-MakeConfig: TypeAlias = "Callable[..., PackConfig]"
-
-
-def words(folder: Path, size: int, *, added: Sequence[str] = ()) -> str:
+def words(folder, size, *, added=()):
     """A tokenizer with `size` words, the first of which are those of the golden text, and <eod> as its last one."""
     known = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
     vocabulary = [*list(known)[: size - 1], "<eod>"]
@@ -41,7 +27,7 @@ def words(folder: Path, size: int, *, added: Sequence[str] = ()) -> str:
     return str(folder)
 
 
-def packed_by_hand(texts: Sequence[str], tokenizer: str, *, version: str, token_bytes: int) -> bytes:
+def packed_by_hand(texts, tokenizer, *, version, token_bytes):
     """What must come out, told as plainly as possible."""
     loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
     eod = load_tokenizer(tokenizer).eod_id
@@ -50,14 +36,14 @@ def packed_by_hand(texts: Sequence[str], tokenizer: str, *, version: str, token_
     return pbin_bytes(closed, version=version, token_bytes=token_bytes)
 
 
-def golden_texts() -> list[str]:
+def golden_texts():
     return [json.loads(line)["text"] for line in OWN.docs.read_text("utf-8").split("\n") if line]
 
 
 # The command line.
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+def said(capsys, *arguments):
     code = main(["pack", *map(str, arguments)])
     shown = capsys.readouterr()
     return code, shown.out + shown.err

@@ -1,10 +1,8 @@
 """The bytes that are packed: those of Modalities, for any cut, version, token size and executor."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -17,7 +15,7 @@ from dsindex.jobs.pack import choose_token_bytes, run_pack
 from dsindex.options.pack import PackConfig
 from dsindex.store.reading import digest_file
 from dsindex.text.tokenizer import load_tokenizer
-from tests.jobs.pack.packing import MakeConfig, golden_texts, packed_by_hand, words
+from tests.jobs.pack.packing import golden_texts, packed_by_hand, words
 from tests.support.golden import MODALITIES, OWN
 from tests.support.jobs import run_config
 from tests.support.pbin_files import VERSION_NAMES, pbin_bytes
@@ -36,7 +34,7 @@ RAY_WAYS = [
 ]
 
 
-def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> bytes:
+def pack_nonempty(way, folder, reporter):
     config = PackConfig(
         input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
         eod_token="<|endoftext|>", output=str(folder / "x.pbin"), workers=2, **way,
@@ -47,7 +45,7 @@ def pack_nonempty(way: dict[str, Any], folder: Path, reporter: Reporter) -> byte
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path) -> None:
+def test_pack_equals_modalities(way, tmp_path):
     assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
@@ -55,16 +53,14 @@ def test_pack_equals_modalities(way: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("way", RAY_WAYS, ids=str)
-def test_pack_on_ray_equals_modalities(way: dict[str, Any], tmp_path: Path) -> None:
+def test_pack_on_ray_equals_modalities(way, tmp_path):
     assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
 
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
-def test_every_era_and_token_size_is_what_is_packed_by_hand(
-    version: str, num_words: int, token_bytes: int, tmp_path: Path, make_pack: MakeConfig
-) -> None:
+def test_every_era_and_token_size_is_what_is_packed_by_hand(version, num_words, token_bytes, tmp_path, make_pack):
     tokenizer = words(tmp_path / "words", num_words)
     report = run_config(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"))
     size = 4 if version == "spec" else token_bytes
@@ -75,14 +71,12 @@ def test_every_era_and_token_size_is_what_is_packed_by_hand(
     assert report.files["pbin"].digest == digest_file(report.path)
 
 
-def test_eras_in_the_configuration_are_those_of_the_format() -> None:
+def test_eras_in_the_configuration_are_those_of_the_format():
     assert get_args(PackConfig.model_fields["pbin_era"].annotation) == tuple(PBIN_VERSIONS)
 
 
 @pytest.mark.parametrize("version", ["spec", "2024-01-30", "current"])
-def test_ranges_of_the_output_may_end_anywhere_in_it(
-    version: str, make_pack: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeypatch):
     """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
     whole = run_config(make_pack(pbin_era=version))
     expected = Path(whole.path).read_bytes()
@@ -93,7 +87,7 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(
     assert read_pbin_header(whole.path).version.name == version
 
 
-def test_every_file_is_the_same_for_any_cut(make_pack: MakeConfig, tmp_path: Path) -> None:
+def test_every_file_is_the_same_for_any_cut(make_pack, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(OWN.docs.read_bytes() + b'\n{"text": 1}\n' + OWN.docs.read_bytes())
     outputs = []
     for size in ("3KiB", "31KiB", "64MiB"):
@@ -107,7 +101,7 @@ def test_every_file_is_the_same_for_any_cut(make_pack: MakeConfig, tmp_path: Pat
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-def test_texts_without_tokens_are_counted_and_no_documents(make_pack: MakeConfig, tmp_path: Path) -> None:
+def test_texts_without_tokens_are_counted_and_no_documents(make_pack, tmp_path):
     text = b'{"text": ""}\n\n{"text": "a"}\nbroken\n{"text": "<|endoftext|>"}\n{"text": ""}\n{"text": "b"}'
     (tmp_path / "a.jsonl").write_bytes(text)
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
@@ -125,7 +119,7 @@ def test_texts_without_tokens_are_counted_and_no_documents(make_pack: MakeConfig
     assert [read_source(provenance, number).line for number in range(count_rows(provenance))] == [3, 5, 7]
 
 
-def test_nothing_but_texts_without_tokens_makes_an_empty_file(make_pack: MakeConfig, tmp_path: Path) -> None:
+def test_nothing_but_texts_without_tokens_makes_an_empty_file(make_pack, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 3)
     report = run_config(make_pack(input=(str(tmp_path / "a.jsonl"),)))
     assert Path(report.path).read_bytes() == pbin_bytes([], version="current", token_bytes=2)
@@ -137,13 +131,13 @@ def test_nothing_but_texts_without_tokens_makes_an_empty_file(make_pack: MakeCon
 @pytest.mark.parametrize(
     ("num_words", "token_bytes"), [(256, 1), (257, 2), (65_536, 2), (65_537, 4)], ids=lambda value: str(value)
 )
-def test_token_size_is_that_of_the_vocabulary(num_words: int, token_bytes: int, tmp_path: Path) -> None:
+def test_token_size_is_that_of_the_vocabulary(num_words, token_bytes, tmp_path):
     tokenizer = load_tokenizer(words(tmp_path, num_words))
     assert choose_token_bytes(tokenizer, PBIN_VERSIONS["current"]) == token_bytes
     assert choose_token_bytes(tokenizer, PBIN_VERSIONS["spec"]) == 4
 
 
-def test_added_token_that_does_not_fit_is_refused_by_name(make_pack: MakeConfig, tmp_path: Path) -> None:
+def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
     tokenizer = words(tmp_path / "words", 256, added=["<new>"])
     with pytest.raises(TokenizerError, match=r"expected ids that fit 1 bytes.*256 entries.*got 256 for '<new>'"):
         run_config(make_pack(tokenizer_model=tokenizer))

@@ -1,9 +1,6 @@
 """The command line of `pack`, and options that make no sense."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,11 +9,7 @@ from tests.jobs.pack.packing import INPUT, TOKENIZER, golden_texts, packed_by_ha
 from tests.support.golden import OWN
 from tests.support.pbin_files import write_pbin
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
+REFUSED = {
     "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
     "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
      "--output: expected the name of a .pbin file, got 'x.bin'"),
@@ -35,14 +28,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], int, str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
-def test_wrong_options_are_named(
-    arguments: tuple[object, ...],
-    code: int,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_options_are_named(arguments, code, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     got, shown = said(capsys, *arguments)
     assert got == code
@@ -51,7 +37,7 @@ def test_wrong_options_are_named(
     assert os.listdir(tmp_path) == []
 
 
-def test_command_packs_and_merges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_packs_and_merges(tmp_path, capsys):
     one = tmp_path / "one.pbin"
     code, shown = said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")
     assert code == 0

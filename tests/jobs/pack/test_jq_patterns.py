@@ -1,9 +1,6 @@
 """`--jq-pattern`: the text that it selects, bad records, and patterns that never finish."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,16 +9,12 @@ from dsindex.errors import InputError
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.selection import open_pattern
-from tests.jobs.pack.packing import TOKENIZER, MakeConfig, said
+from tests.jobs.pack.packing import TOKENIZER, said
 from tests.support.jobs import run_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # jq patterns.
 
-PATTERNS: dict[str, tuple[str, str, str]] = {
+PATTERNS = {
     "key": (".text", '{"text": "a", "b": {"c": 1}}', "a"),
     "key with spaces": (' ."raw text" ', '{"raw text": "a"}', "a"),
     "key in brackets": ('.["é"]', '{"é": "a"}', "a"),
@@ -34,11 +27,11 @@ PATTERNS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("pattern", "line", "text"), PATTERNS.values(), ids=PATTERNS)
-def test_pattern_gives_the_text(pattern: str, line: str, text: str) -> None:
+def test_pattern_gives_the_text(pattern, line, text):
     assert list(open_pattern(pattern).read_lines([line.encode()])) == [[text]]
 
 
-BAD_RECORDS: dict[str, tuple[str, str, str]] = {
+BAD_RECORDS = {
     "list under the key": (".text", '{"text": ["a"]}', "expected a string under the key 'text', got a list"),
     "number under the key": (".text", '{"text": 5}', "expected a string under the key 'text', got a number"),
     "no key": (".text", '{"b": 1}', "expected the key 'text', got only 'b'"),
@@ -55,9 +48,7 @@ BAD_RECORDS: dict[str, tuple[str, str, str]] = {
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("pattern", "line", "message"), BAD_RECORDS.values(), ids=BAD_RECORDS)
 @pytest.mark.parametrize("shard_size", ["10B", "64MiB"])
-def test_pattern_without_a_text_makes_a_bad_record(
-    pattern: str, line: str, message: str, shard_size: str, make_pack: MakeConfig, tmp_path: Path
-) -> None:
+def test_pattern_without_a_text_makes_a_bad_record(pattern, line, message, shard_size, make_pack, tmp_path):
     good = '{"text": "x", "a": {"b": "x"}}\n' if pattern != ".a[]" else '{"a": ["x"]}\n'
     (tmp_path / "a.jsonl").write_text(good + line + "\n" + good * 2)
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=pattern, shard_size=shard_size)
@@ -69,7 +60,7 @@ def test_pattern_without_a_text_makes_a_bad_record(
         run_config(config)
 
 
-def test_a_pattern_that_is_no_key_runs_in_processes(make_pack: MakeConfig, tmp_path: Path) -> None:
+def test_a_pattern_that_is_no_key_runs_in_processes(make_pack, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": {"b": "x"}}\n')
     config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=".a.b", executor="auto", workers=1)
     assert run_config(config).run.executor == "processes"
@@ -82,13 +73,7 @@ DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["local", "processes"])
 @pytest.mark.parametrize("is_in_sample", [True, False])
-def test_record_that_jq_never_finishes_stops_the_job(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    executor: str,
-    is_in_sample: bool,
-) -> None:
+def test_record_that_jq_never_finishes_stops_the_job(tmp_path, capsys, monkeypatch, executor, is_in_sample):
     """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
     monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
     if not is_in_sample:

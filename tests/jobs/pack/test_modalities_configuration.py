@@ -1,9 +1,6 @@
 """Modalities' own configuration as the options of `pack`."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -13,17 +10,13 @@ from dsindex.formats.raw_index import create_raw_index
 from tests.jobs.pack.packing import golden_texts, packed_by_hand, said
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 # Modalities' own configuration files.
 
 
-def modalities_config(folder: Path, **changes: Any) -> dict[str, Any]:
+def modalities_config(folder, **changes):
     """The example of Modalities, over the golden text; changes are given by their path: settings__num_cpus=2."""
     (folder / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
-    config: dict[str, Any] = {
+    config = {
         "settings": {"src_path": str(folder / "docs.jsonl"), "dst_path": str(folder / "docs.pbin"),
          "index_path": str(folder / "docs.idx"), "jq_pattern": ".text", "num_cpus": "${node_env:num_cpus}",
          "eod_token": "<|endoftext|>", "processing_batch_size": 10, "raw_samples_queue_size": 20,
@@ -40,12 +33,12 @@ def modalities_config(folder: Path, **changes: Any) -> dict[str, Any]:
     return config
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> Path:
+def write_config(folder, config):
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return folder / "config.yaml"
 
 
-def test_modalities_configuration_is_taken_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_modalities_configuration_is_taken_as_it_is(tmp_path, capsys):
     special = {"pad_token": "<|pad|>", "additional_special_tokens": ["<|endoftext|>"]}
     config = modalities_config(tmp_path, tokenizer__config__special_tokens=special, tokenizer__config__max_length=512)
     create_raw_index(str(tmp_path / "docs.jsonl"))
@@ -56,7 +49,7 @@ def test_modalities_configuration_is_taken_as_it_is(tmp_path: Path, capsys: pyte
     assert (tmp_path / "docs.pbin").read_bytes() == expected
 
 
-def test_flags_win_over_modalities_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_win_over_modalities_configuration(tmp_path, capsys):
     config = modalities_config(tmp_path, settings__num_cpus=3)
     del config["settings"]["dst_path"]
     path = write_config(tmp_path, config)
@@ -68,7 +61,7 @@ def test_flags_win_over_modalities_configuration(tmp_path: Path, capsys: pytest.
     assert read_pbin_header(str(tmp_path / "other.pbin")).version.name == "current"
 
 
-NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {
+NOT_HONOURED = {
     "interpolation": (
         {"settings__src_path": "${modalities_env:config_folder_path}/docs.jsonl"},
         "settings.src_path: expected a plain value, got the interpolation '${modalities_env:config_folder_path}",
@@ -97,9 +90,7 @@ NOT_HONOURED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "message"), NOT_HONOURED.values(), ids=NOT_HONOURED)
-def test_what_cannot_be_honoured_is_refused_by_name(
-    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_honoured_is_refused_by_name(changes, message, tmp_path, capsys):
     import re
 
     path = write_config(tmp_path, modalities_config(tmp_path, **changes))
@@ -111,9 +102,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 
 
 @pytest.mark.parametrize("tail", ["", "\n"])
-def test_raw_index_that_leaves_lines_out_is_refused(
-    tail: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_raw_index_that_leaves_lines_out_is_refused(tail, tmp_path, capsys):
     config = modalities_config(tmp_path)
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "a"}\nbroken\n{"text": "b"}\n{' + tail)

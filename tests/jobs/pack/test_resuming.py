@@ -1,9 +1,5 @@
 """Packing again: what is complete, stopped, killed, gone, of another plan, or of others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from dsindex.errors import OutputError, PlanError
@@ -11,18 +7,10 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.published import published
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.jobs.pack.packing import MakeConfig
-
-
 # What is done twice, cut off, or asked for differently.
 
 
-def test_output_that_went_is_made_again_of_the_kept_shards(
-    make_pack: MakeConfig, tmp_path: Path, tokenized: list[int]
-) -> None:
+def test_output_that_went_is_made_again_of_the_kept_shards(make_pack, tmp_path, tokenized):
     run_config(make_pack(keep_shards=True))
     before = published(tmp_path / "out")
     with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
@@ -42,16 +30,14 @@ def test_output_that_went_is_made_again_of_the_kept_shards(
     ({"pbin_era": "spec"}, 'pbin-era was "current" and is "spec"'),
     ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
 ], ids=["eod", "pattern", "version", "tokenizer"])  # fmt: skip
-def test_output_of_another_plan_is_refused_by_name(
-    make_pack: MakeConfig, options: dict[str, Any], message: str
-) -> None:
+def test_output_of_another_plan_is_refused_by_name(make_pack, options, message):
     run_config(make_pack())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
         run_config(make_pack(**options))
     run_config(make_pack(**options, fresh=True))
 
 
-def test_files_of_others_beside_the_output_stay(make_pack: MakeConfig, tmp_path: Path) -> None:
+def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
     with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):

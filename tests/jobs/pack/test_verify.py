@@ -1,12 +1,9 @@
 """Packed files are verified without their source: those of `pack` by their manifests, and those of others."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,17 +14,13 @@ from dsindex.options.build import BuildConfig
 from dsindex.tools import verify_pbin
 from dsindex.tools import verify_report as tokens
 from dsindex.tools.verify import VerifyConfig, run_verify
-from tests.jobs.pack.verifying import Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
+from tests.jobs.pack.verifying import all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import MODALITIES, OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.pbin_files import VERSION_NAMES, joined_by_modalities, write_pbin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
+EDITS = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 100"),
     ("dtype", lambda m: m["content"].update(token_dtype="uint8"), "expected token_dtype uint8 as in the manifest"),
     ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
@@ -51,7 +44,7 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("edit", "message"), [case[1:] for case in EDITS], ids=[case[0] for case in EDITS])
-def test_manifest_that_lies_is_found(edit: Callable[[dict[str, Any]], None], message: str, pack: Pack) -> None:
+def test_manifest_that_lies_is_found(edit, message, pack):
     path = pack()
     edit_manifest(path, edit)
     report = verify(path)
@@ -59,7 +52,7 @@ def test_manifest_that_lies_is_found(edit: Callable[[dict[str, Any]], None], mes
     assert message in all_findings(report)
 
 
-def test_damaged_tokens_are_found(pack: Pack) -> None:
+def test_damaged_tokens_are_found(pack):
     path = pack()
     second = document_ends(path)[1]
     change_tokens(path, {second - 1: 5, 3: 65_535})
@@ -70,7 +63,7 @@ def test_damaged_tokens_are_found(pack: Pack) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 12, 1 << 16])
-def test_pieces_may_end_anywhere(size: int, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_may_end_anywhere(size, pack, monkeypatch):
     """Of the file, also within its header and index; and of its documents."""
     path = pack()
     monkeypatch.setattr(tokens, "DIGEST_BLOCK_BYTES", size)
@@ -81,7 +74,7 @@ def test_pieces_may_end_anywhere(size: int, pack: Pack, monkeypatch: pytest.Monk
     assert "the number of EOD tokens" in report.checks
 
 
-def test_damaged_and_missing_files_are_found(pack: Pack) -> None:
+def test_damaged_and_missing_files_are_found(pack):
     path = pack()
     prefix = path.removesuffix(".pbin")
     provenance = Path(f"{prefix}.provenance.parquet")
@@ -110,7 +103,7 @@ def test_damaged_and_missing_files_are_found(pack: Pack) -> None:
     assert not any("the header" in check for check in report.checks)
 
 
-def test_file_of_others_is_verified_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_file_of_others_is_verified_as_far_as_it_goes(tmp_path):
     for version in VERSION_NAMES:
         report = verify(write_pbin(tmp_path / "a.pbin", [[1, 2], [], [3]], version=version))
         assert (report.findings, report.version) == ((), version)
@@ -119,14 +112,14 @@ def test_file_of_others_is_verified_as_far_as_it_goes(tmp_path: Path) -> None:
         verify(str(tmp_path / "a.pbin"), against_source=True)
 
 
-def test_file_of_modalities_is_whole() -> None:
+def test_file_of_modalities_is_whole():
     report = verify(str(MODALITIES / "nonempty.pbin"))
     assert report.findings == ()
     assert report.counts is not None
     assert (report.counts.num_documents, report.counts.token_dtype) == (216, "uint16")
 
 
-def test_joined_file_is_recognised_and_mended(pack: Pack, tmp_path: Path) -> None:
+def test_joined_file_is_recognised_and_mended(pack, tmp_path):
     part = Path(pack()).read_bytes()
     joined = tmp_path / "joined.pbin"
     joined.write_bytes(joined_by_modalities([part, part]))
@@ -137,7 +130,7 @@ def test_joined_file_is_recognised_and_mended(pack: Pack, tmp_path: Path) -> Non
     assert verify(str(tmp_path / "mended.pbin")).is_whole
 
 
-def test_manifest_of_the_other_kind_is_not_gone_by(pack: Pack, tmp_path: Path) -> None:
+def test_manifest_of_the_other_kind_is_not_gone_by(pack, tmp_path):
     """An MMIDIDX pair and a .pbin may share a prefix."""
     config = config_of(BuildConfig, OWN.docs, append_eod=True, output_prefix=str(tmp_path / "docs"))
     run_config(config)
@@ -155,7 +148,7 @@ def test_manifest_of_the_other_kind_is_not_gone_by(pack: Pack, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("suffix", ["pbin", "manifest.json", "provenance.parquet"])
-def test_any_damage_is_a_finding_and_never_an_error(suffix: str, pack: Pack) -> None:
+def test_any_damage_is_a_finding_and_never_an_error(suffix, pack):
     path = pack()
     damaged = Path(f"{path.removesuffix('.pbin')}.{suffix}")
     whole = damaged.read_bytes()
@@ -170,7 +163,7 @@ def test_any_damage_is_a_finding_and_never_an_error(suffix: str, pack: Pack) -> 
             assert report.findings, seed
 
 
-def test_command_says_what_was_found(pack: Pack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_says_what_was_found(pack, tmp_path, capsys):
     path = pack()
     assert main(["verify", path, "--executor", "local"]) == 0
     first, second, third, *_ = capsys.readouterr().out.splitlines()

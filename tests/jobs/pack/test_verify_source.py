@@ -1,20 +1,17 @@
 """Packed files are compared with the records that they were made of."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dsindex.engine.manifest import manifest_path
 from dsindex.tools import verify_pbin, verify_source
-from tests.jobs.pack.verifying import TOKENIZER, Pack, all_findings, change_tokens, document_ends, edit_manifest, verify
+from tests.jobs.pack.verifying import TOKENIZER, all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.golden import OWN
 from tests.support.pbin_files import VERSION_NAMES
 
@@ -24,7 +21,7 @@ TRUSTED = f"gigatoken {VERSIONS['gigatoken']}, and with tokenizers {VERSIONS['to
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_packed_file_is_whole_and_equals_its_source(version: str, provenance: bool, pack: Pack) -> None:
+def test_packed_file_is_whole_and_equals_its_source(version, provenance, pack):
     path = pack(pbin_era=version, no_provenance=not provenance)
     report = verify(path, against_source=True)
     assert report.findings == ()
@@ -49,7 +46,7 @@ def test_packed_file_is_whole_and_equals_its_source(version: str, provenance: bo
     {"tokenizer_model": str(OWN.bos_tokenizer), "tokenizer_hf_no_include_special_tokens": True},
 ], ids=["jq", "key", "bos", "no-bos"])  # fmt: skip
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_source_is_read_with_the_options_of_the_packing(options: dict[str, Any], provenance: bool, pack: Pack) -> None:
+def test_source_is_read_with_the_options_of_the_packing(options, provenance, pack):
     path = pack(no_provenance=not provenance, **options)
     tokenizer = options.get("tokenizer_model", TOKENIZER)
     for engine in ("gigatoken", "tokenizers"):
@@ -65,7 +62,7 @@ EXECUTORS = [pytest.param("processes", id="processes"), pytest.param("ray", id="
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("executor", EXECUTORS, indirect=True)
-def test_every_executor_says_the_same(executor: str, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_executor_says_the_same(executor, pack, monkeypatch):
     monkeypatch.setattr(verify_pbin, "DOCUMENTS_PER_ENDS", 7)
     path = pack()
     whole = verify(path, against_source=True)
@@ -78,9 +75,7 @@ def test_every_executor_says_the_same(executor: str, pack: Pack, monkeypatch: py
 
 
 @pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_first_document_that_differs_is_named_with_its_line(
-    provenance: bool, pack: Pack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_document_that_differs_is_named_with_its_line(provenance, pack, monkeypatch):
     """Two of the lines before it give no document."""
     monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
     path = pack(no_provenance=not provenance)
@@ -95,9 +90,7 @@ def test_first_document_that_differs_is_named_with_its_line(
     assert "where the dataset has 7; restore the dataset's files, or pack it again with --fresh" in finding
 
 
-def test_lines_that_give_no_document_are_no_difference(
-    pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_give_no_document_are_no_difference(pack, tmp_path, monkeypatch):
     monkeypatch.setattr(verify_source, "RANGE_BYTES", 4000)
     lines = OWN.docs.read_text("utf-8").split("\n")
     lines[3:3] = ["not json", "", '{"text": ""}', "  "]
@@ -121,7 +114,7 @@ def test_lines_that_give_no_document_are_no_difference(
     assert "cannot be read as a quarantine file" in all_findings(verify(path))
 
 
-def test_records_that_the_file_lacks_are_found(pack: Pack, tmp_path: Path) -> None:
+def test_records_that_the_file_lacks_are_found(pack, tmp_path):
     """Without provenance only the number of documents tells that the source has more."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(OWN.docs.read_bytes())

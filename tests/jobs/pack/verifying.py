@@ -1,10 +1,7 @@
 """What `verify` says of packed files, and damage to them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -16,26 +13,19 @@ from dsindex.tools.verify import VerifyConfig
 from dsindex.tools.verify_pbin import run_pbin_verify
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dsindex.tools.verify_report import VerifyReport
-
-Pack: TypeAlias = "Callable[..., str]"
-
 TOKENIZER = str(OWN.plain_tokenizer)
 
 
-def verify(path: str, **options: Any) -> VerifyReport:
+def verify(path, **options):
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
     return run_pbin_verify(path, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
 
 
-def all_findings(report: VerifyReport) -> str:
+def all_findings(report):
     return "\n".join(report.findings)
 
 
-def change_tokens(path: str, changes: dict[int, int]) -> None:
+def change_tokens(path, changes):
     header = read_pbin_header(path)
     stored = np.memmap(path, header.dtype, mode="r+", offset=header.version.header_bytes, shape=(header.num_tokens,))
     for token, value in changes.items():
@@ -43,13 +33,13 @@ def change_tokens(path: str, changes: dict[int, int]) -> None:
     stored.flush()
 
 
-def document_ends(path: str) -> list[int]:
+def document_ends(path):
     """The token after each document."""
     lengths = np.concatenate(list(read_document_lengths(path, read_pbin_header(path))))
     return [int(end) for end in np.cumsum(lengths)]
 
 
-def edit_manifest(path: str, edit: Callable[[dict[str, Any]], None]) -> None:
+def edit_manifest(path, edit):
     manifest = Path(manifest_path(path.removesuffix(".pbin")))
     content = json.loads(manifest.read_bytes())
     edit(content)

@@ -1,7 +1,5 @@
 """The clock of the displays."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsindex.execution.progress import reporter as progress
@@ -9,7 +7,7 @@ from tests.jobs.progress.stage_play import Clock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(progress.time, "monotonic", clock)
     return clock

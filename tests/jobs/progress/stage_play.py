@@ -1,7 +1,5 @@
 """A clock that the tests turn, and a display that keeps what it is shown."""
 
-from __future__ import annotations
-
 from dsindex.execution.progress.reporter import Display, Snapshot
 
 MB = 10**6
@@ -10,33 +8,33 @@ MB = 10**6
 class Clock:
     """Plays time.monotonic()."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 1000.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 class Kept(Display):
     """A display that keeps what it is shown."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds=0.0):
         self.seconds = seconds
-        self.shown: list[Snapshot] = []
-        self.ended: list[Snapshot] = []
-        self.said: list[str] = []
-        self.errors: list[BaseException | None] = []
+        self.shown = []
+        self.ended = []
+        self.said = []
+        self.errors = []
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot):
         self.shown.append(snapshot)
 
-    def end(self, snapshot: Snapshot) -> None:
+    def end(self, snapshot):
         self.ended.append(snapshot)
 
-    def say(self, text: str) -> None:
+    def say(self, text):
         self.said.append(text)
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error):
         self.errors.append(error)
 
 

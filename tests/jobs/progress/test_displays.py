@@ -1,7 +1,5 @@
 """The lines, bars and logs that people see."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -11,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +23,7 @@ from dsindex.execution.progress.displays import (
     format_duration,
 )
 from dsindex.execution.progress.reporter import Reporter
-from tests.jobs.progress.stage_play import MB, SNAPSHOT, Clock
+from tests.jobs.progress.stage_play import MB, SNAPSHOT
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 
 
@@ -39,27 +36,27 @@ from tests.support.processes import PATIENCE_SECONDS, wait_until
     ({"speed": 0.0, "tokens_per_second": 0.0, "eta_seconds": None}, "4/16 shards, 123,456 documents"),
     ({"speed": 2.5e9, "documents": 0, "eta_seconds": 0.1}, "4/16 shards, 2.50 GB/s, 6 M tokens/s, ETA 0.1 s"),
 ])  # fmt: skip
-def test_line_says_what_is_known(changes: dict[str, Any], expected: str) -> None:
+def test_line_says_what_is_known(changes, expected):
     assert describe(replace(SNAPSHOT, **changes)) == expected
 
 
-def test_bar_says_first_what_a_narrow_terminal_must_not_cut_off() -> None:
+def test_bar_says_first_what_a_narrow_terminal_must_not_cut_off():
     shown = describe(replace(SNAPSHOT, retries=3), most_important_first=True)
     assert shown.startswith("ETA 3:12 min, 3 retries, 25 MB/s")
 
 
-def test_end_says_the_average() -> None:
+def test_end_says_the_average():
     assert describe_end(SNAPSHOT) == "done in 10.0 s, 4/16 shards, 123,456 documents, 20 MB/s, 6 M tokens/s"
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1:00 min"), (3600, "1:00:00 h")]
 )
-def test_durations(seconds: float, expected: str) -> None:
+def test_durations(seconds, expected):
     assert format_duration(seconds) == expected
 
 
-def test_log_gets_a_line_every_few_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_gets_a_line_every_few_seconds(clock, capsys):
     statistics = DispatchStatistics()
     with Reporter(PlainDisplay()) as reporter:
         reporter.watch(statistics)
@@ -75,7 +72,7 @@ def test_log_gets_a_line_every_few_seconds(clock: Clock, capsys: pytest.CaptureF
     ]
 
 
-def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_log_is_one_object_per_line(clock, capsys):
     with Reporter(JsonDisplay()) as reporter:
         reporter.say("hello")
         reporter.stage("merge", total=100, unit="bytes")
@@ -88,7 +85,7 @@ def test_json_log_is_one_object_per_line(clock: Clock, capsys: pytest.CaptureFix
     assert all(line["time"].endswith("Z") for line in lines)
 
 
-def test_bar_in_a_real_terminal() -> None:
+def test_bar_in_a_real_terminal():
     code = (
         "from dsindex.execution.progress.displays import make_reporter; import time\n"
         "with make_reporter() as reporter:\n"
@@ -126,19 +123,16 @@ def test_bar_in_a_real_terminal() -> None:
 # What Ray's dashboard and Prometheus get.
 
 
-Gauges = dict[tuple[str, ...], float]
-
-
 @pytest.fixture
-def gauges(monkeypatch: pytest.MonkeyPatch) -> Gauges:
+def gauges(monkeypatch):
     """What is set, in place of Ray's agent: name, build and stage → value."""
-    values: Gauges = {}
+    values = {}
 
     class Fake:
-        def __init__(self, name: str, _description: str, tag_keys: tuple[str, ...]) -> None:
+        def __init__(self, name, _description, tag_keys):
             self.name, self.labels = name, tag_keys
 
-        def set(self, value: float, tags: dict[str, str]) -> None:
+        def set(self, value, tags):
             assert tags["build"].isascii()  # Ray refuses others
             values[self.name, *(tags[label] for label in self.labels)] = value
 
@@ -146,7 +140,7 @@ def gauges(monkeypatch: pytest.MonkeyPatch) -> Gauges:
     return values
 
 
-def test_metrics_name_the_build_and_begin_at_zero(gauges: Gauges) -> None:
+def test_metrics_name_the_build_and_begin_at_zero(gauges):
     display = RayMetrics(build="/out/ä x")
     display.show(replace(SNAPSHOT, documents=0, tokens=0, done=0, eta_seconds=None))
     display.close(None)
@@ -160,7 +154,7 @@ def test_metrics_name_the_build_and_begin_at_zero(gauges: Gauges) -> None:
     }  # nothing about the ETA, which is unknown
 
 
-def test_counts_of_every_stage_stay_and_other_figures_end_with_their_stage(gauges: Gauges) -> None:
+def test_counts_of_every_stage_stay_and_other_figures_end_with_their_stage(gauges):
     display = RayMetrics(build="/out/x")
     display.show(SNAPSHOT)
     assert gauges["dsindex_eta_seconds", "/out/x", "tokenize"] == 192.0
@@ -175,7 +169,7 @@ def test_counts_of_every_stage_stay_and_other_figures_end_with_their_stage(gauge
     assert ("dsindex_done", "/out/x", "tokenize") not in gauges
 
 
-def test_figures_are_repeated_while_the_driver_is_busy(gauges: Gauges, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_repeated_while_the_driver_is_busy(gauges, monkeypatch):
     monkeypatch.setattr(displays, "BEAT_SECONDS", 0.01)
     display = RayMetrics(build="/out/x")
     display.show(SNAPSHOT)

@@ -1,10 +1,7 @@
 """`--log-json`: progress, results and errors as JSON lines."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,13 +9,8 @@ from dsindex.cli.main import main
 from dsindex.execution.progress.standard_streams import is_asked_for
 from tests.support.golden import OWN
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from tests.jobs.conftest import Cli
-
-
-def test_errors_are_json_lines_too(tmp_path: Path, cli: Cli) -> None:
+def test_errors_are_json_lines_too(tmp_path, cli):
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
     line = json.loads(cli([*words, "--input", "/nowhere.jsonl", "--log-json"], 1).err)
     assert (line["event"], line["exit_code"]) == ("error", 1)
@@ -33,9 +25,7 @@ def test_errors_are_json_lines_too(tmp_path: Path, cli: Cli) -> None:
     (["--workers", "0"], "dsindex build: "),
 ], ids=["argument", "twice", "value"])  # fmt: skip
 @pytest.mark.parametrize("flag", ["--log-json", "--log-j"])
-def test_wrong_usage_is_a_json_line_too(
-    words: list[str], message: str, flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_a_json_line_too(words, message, flag, capsys):
     before = sys.stderr
     assert main(["build", flag, *words]) == 2
     assert sys.stderr is before
@@ -46,7 +36,7 @@ def test_wrong_usage_is_a_json_line_too(
     assert shown.out == ""
 
 
-def test_log_of_a_whole_job_is_json_lines(tmp_path: Path, cli: Cli) -> None:
+def test_log_of_a_whole_job_is_json_lines(tmp_path, cli):
     prefix = str(tmp_path / "x")
     words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", prefix, "--executor", "local"]
     options = tmp_path / "c.yaml"
@@ -67,7 +57,7 @@ def test_log_of_a_whole_job_is_json_lines(tmp_path: Path, cli: Cli) -> None:
             assert "--log-interval" in lines[0]["message"]
 
 
-def test_submitted_command_has_flags_of_its_own() -> None:
+def test_submitted_command_has_flags_of_its_own():
     assert is_asked_for(["build", "--log-json"])
     assert not is_asked_for(["build", "--input", "--", "--log-json"])
     assert not is_asked_for(["build", "--l", "--log-jsonl", "-"])

@@ -1,7 +1,5 @@
 """`<output>.progress.json`: whole at any moment, of this job alone, and with how the job ended."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools
@@ -10,7 +8,6 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,22 +29,15 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.processes import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from dsindex.execution.progress.reporter import Snapshot
-    from dsindex.options.build import BuildConfig
-    from dsindex.store.lasting import LastingFile
-
-
-def in_folder(folder: Path) -> ProgressFile:
+def in_folder(folder):
     """Return the display of a work folder."""
     return ProgressFile(
         open_progress_file(str(folder / "progress.json"), temporary=f"{folder}/progress.json.tmp"), output="/x"
     )
 
 
-def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path: Path) -> None:
+def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path):
     path = tmp_path / "progress.json"
     reporter = Reporter()
     with contextlib.suppress(RuntimeError), reporter.showing(in_folder(tmp_path)):
@@ -63,7 +53,7 @@ def test_file_is_whole_at_any_moment_and_says_how_the_job_ended(tmp_path: Path) 
     assert os.listdir(tmp_path) == ["progress.json"]
 
 
-def test_file_has_a_stage_over_its_time_in_few_points(tmp_path: Path) -> None:
+def test_file_has_a_stage_over_its_time_in_few_points(tmp_path):
     file = in_folder(tmp_path)
     path = str(tmp_path / "progress.json")
     for second in range(2000):
@@ -84,7 +74,7 @@ def test_file_has_a_stage_over_its_time_in_few_points(tmp_path: Path) -> None:
     assert [stage["series"] for stage in (entry["stage"], *entry["finished_stages"])] == [[], []]
 
 
-def test_file_that_cannot_be_written_does_not_end_the_job(tmp_path: Path) -> None:
+def test_file_that_cannot_be_written_does_not_end_the_job(tmp_path):
     with Reporter().showing(in_folder(tmp_path / "gone")):
         pass
     assert not os.listdir(tmp_path)
@@ -93,27 +83,26 @@ def test_file_that_cannot_be_written_does_not_end_the_job(tmp_path: Path) -> Non
 class Folder:
     """A progress file beside an output."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path, self.temporary = folder / "x.progress.json", folder / "x.progress.json.0.partial"
 
-    def open(self) -> LastingFile:
+    def open(self):
         return open_progress_file(str(self.path), temporary=str(self.temporary))
 
-    def show(self) -> ProgressFile:
+    def show(self):
         return ProgressFile(self.open(), output=str(self.path.with_name("x")))
 
-    def read(self) -> dict[str, Any]:
+    def read(self):
         assert not self.temporary.exists()
-        entry: dict[str, Any] = json.loads(self.path.read_bytes())
-        return entry
+        return json.loads(self.path.read_bytes())
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Folder:
+def beside(tmp_path):
     return Folder(tmp_path)
 
 
-def ended_by(error: BaseException, note: str | None = None) -> BaseException:
+def ended_by(error, note=None):
     if note is not None:
         error.add_note(note)
     return error
@@ -126,9 +115,7 @@ def ended_by(error: BaseException, note: str | None = None) -> BaseException:
     (ended_by(KeyboardInterrupt(), "2 shards are kept"), "stopped", "interrupted; 2 shards are kept"),
     (TerminatedError(), "stopped", "terminated"),
 ], ids=["done", "failed", "bug", "interrupted", "terminated"])  # fmt: skip
-def test_file_says_how_the_job_ended(
-    beside: Folder, error: BaseException | None, state: str, reason: str | None
-) -> None:
+def test_file_says_how_the_job_ended(beside, error, state, reason):
     with contextlib.suppress(BaseException), Reporter().showing(beside.show()):
         assert beside.read()["state"] == "running"
         if error is not None:
@@ -138,7 +125,7 @@ def test_file_says_how_the_job_ended(
     assert entry["output"] == str(beside.path.with_name("x"))
 
 
-def test_file_is_written_while_the_driver_is_busy(beside: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_written_while_the_driver_is_busy(beside, monkeypatch):
     monkeypatch.setattr(progress_file, "BEAT_SECONDS", 0.01)
     with Reporter().showing(beside.show()):
         first = beside.path.stat().st_ino
@@ -146,7 +133,7 @@ def test_file_is_written_while_the_driver_is_busy(beside: Folder, monkeypatch: p
         wait_until(lambda: beside.path.stat().st_ino != first)
 
 
-def test_file_says_what_a_job_waits_for_until_there_is_progress(beside: Folder) -> None:
+def test_file_says_what_a_job_waits_for_until_there_is_progress(beside):
     display = beside.show()
     display.show(SNAPSHOT)
     display.say("waiting for nodes")
@@ -157,7 +144,7 @@ def test_file_says_what_a_job_waits_for_until_there_is_progress(beside: Folder) 
     display.close(None)
 
 
-def test_file_of_an_earlier_run_is_replaced(beside: Folder) -> None:
+def test_file_of_an_earlier_run_is_replaced(beside):
     for _ in range(2):
         with Reporter().showing(beside.show()):
             pass
@@ -165,7 +152,7 @@ def test_file_of_an_earlier_run_is_replaced(beside: Folder) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["mine", '{"format": "notes"}', "", "[]"], ids=["text", "json", "empty", "list"])
-def test_file_of_the_user_is_never_replaced(beside: Folder, theirs: str) -> None:
+def test_file_of_the_user_is_never_replaced(beside, theirs):
     beside.path.write_text(theirs)
     file = beside.open()
     with Reporter().showing(ProgressFile(file, output="/x")):
@@ -174,7 +161,7 @@ def test_file_of_the_user_is_never_replaced(beside: Folder, theirs: str) -> None
     assert not beside.temporary.exists()
 
 
-def test_link_of_the_user_is_never_followed(beside: Folder, tmp_path: Path) -> None:
+def test_link_of_the_user_is_never_followed(beside, tmp_path):
     target = tmp_path / "elsewhere.json"
     with Reporter().showing(ProgressFile(open_progress_file(str(target), temporary=f"{target}.0"), output="/x")):
         pass
@@ -187,7 +174,7 @@ def test_link_of_the_user_is_never_followed(beside: Folder, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_edited", [True, False], ids=["edited", "removed"])
-def test_file_that_the_user_changes_meanwhile_is_theirs(beside: Folder, *, is_edited: bool) -> None:
+def test_file_that_the_user_changes_meanwhile_is_theirs(beside, *, is_edited):
     with Reporter().showing(beside.show()):
         if is_edited:
             beside.path.write_text(beside.path.read_text() + "my notes")
@@ -199,8 +186,8 @@ def test_file_that_the_user_changes_meanwhile_is_theirs(beside: Folder, *, is_ed
         assert beside.read()["state"] == "done"
 
 
-def test_full_disk_does_not_leave_the_file_running(beside: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_paths: str) -> None:
+def test_full_disk_does_not_leave_the_file_running(beside, monkeypatch):
+    def refuse(*_paths):
         raise OSError(errno.ENOSPC, "full")
 
     with contextlib.suppress(InputError), Reporter().showing(beside.show()):
@@ -209,7 +196,7 @@ def test_full_disk_does_not_leave_the_file_running(beside: Folder, monkeypatch: 
     assert beside.read()["state"] == "failed"
 
 
-def test_file_of_a_driver_that_was_killed_after_it_published(beside: Folder) -> None:
+def test_file_of_a_driver_that_was_killed_after_it_published(beside):
     with Reporter().showing(beside.show()):
         pass
     beside.path.write_text(json.dumps({**beside.read(), "state": "running"}))
@@ -220,17 +207,15 @@ def test_file_of_a_driver_that_was_killed_after_it_published(beside: Folder) -> 
     assert beside.path.read_bytes() == before
 
 
-def test_build_tells_other_tools_how_it_goes(
-    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_tells_other_tools_how_it_goes(make_config, monkeypatch):
     config = make_config(keep_shards=True, shard_size="4KiB")
     monkeypatch.setattr(ProgressFile, "seconds", 0.0)
     folder = Path(f"{config.output_prefix}.build")
     lasting = Path(f"{config.output_prefix}.progress.json")
-    watched: list[str] = []
+    watched = []
 
     class Watching(Kept):
-        def end(self, _snapshot: Snapshot) -> None:
+        def end(self, _snapshot):
             watched.extend(json.loads(path.read_bytes())["state"] for path in (folder / "progress.json", lasting))
 
     run_build(config, reporter=Reporter(Watching()))
@@ -247,19 +232,17 @@ def test_build_tells_other_tools_how_it_goes(
     assert merge["tasks_done"] == merge["tasks_total"] == 1
 
 
-def test_build_that_is_stopped_says_so_before_its_threads_end(
-    make_config: Callable[..., BuildConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_that_is_stopped_says_so_before_its_threads_end(make_config, monkeypatch):
     config = make_config(shard_size="4KiB")
     path = Path(f"{config.output_prefix}.progress.json")
-    seen: list[dict[str, Any]] = []
+    seen = []
     close = local.ThreadExecutor.close
 
-    def closing(executor: local.ThreadExecutor) -> None:
+    def closing(executor):
         seen.append(json.loads(path.read_bytes()))
         close(executor)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_):
         raise TerminatedError
 
     monkeypatch.setattr(local.ThreadExecutor, "close", closing)
@@ -270,7 +253,7 @@ def test_build_that_is_stopped_says_so_before_its_threads_end(
     assert re.match(r"terminated; \d+ of \d+ shards are finished and kept", seen[-1]["error"])
 
 
-def test_build_that_is_refused_late_says_so_in_the_file(make_config: Callable[..., BuildConfig]) -> None:
+def test_build_that_is_refused_late_says_so_in_the_file(make_config):
     config = make_config(max_record_size=8)
     with pytest.raises(DsindexError) as refused:
         run_config(config)

@@ -1,31 +1,22 @@
 """What displays are shown, and how often: speeds, the time that is left, and tasks that are running."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dsindex.execution import local
-from dsindex.execution.calls import Call, Outcome, report
+from dsindex.execution.calls import Call, report
 from dsindex.execution.dispatch import DispatchStatistics
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
-from tests.jobs.progress.stage_play import MB, Clock, Kept
+from tests.jobs.progress.stage_play import MB, Kept
 from tests.support.golden import OWN
 from tests.support.processes import wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-    from dsindex.options.build import BuildConfig
-
-
-def test_time_left_is_of_fresh_work_only(clock: Clock) -> None:
+def test_time_left_is_of_fresh_work_only(clock):
     kept = Kept()
     reporter = Reporter(kept)
     reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=10)
@@ -42,7 +33,7 @@ def test_time_left_is_of_fresh_work_only(clock: Clock) -> None:
     assert snapshot.eta_seconds == pytest.approx(10)
 
 
-def test_speed_is_that_of_the_last_seconds_and_in_the_end_the_average(clock: Clock) -> None:
+def test_speed_is_that_of_the_last_seconds_and_in_the_end_the_average(clock):
     kept = Kept()
     with Reporter(kept) as reporter:
         reporter.stage("tokenize", total=10_000 * MB, unit="bytes")
@@ -55,7 +46,7 @@ def test_speed_is_that_of_the_last_seconds_and_in_the_end_the_average(clock: Clo
     assert kept.ended[0].tokens_per_second == 0
 
 
-def test_troubles_are_those_of_the_stage(clock: Clock) -> None:
+def test_troubles_are_those_of_the_stage(clock):
     kept, statistics = Kept(), DispatchStatistics()
     with Reporter(kept) as reporter:
         for stage, retries in (("tokenize", 2), ("merge", 1), ("index", 0)):
@@ -68,7 +59,7 @@ def test_troubles_are_those_of_the_stage(clock: Clock) -> None:
     assert [snapshot.retries for snapshot in kept.ended] == [2, 1, 0]
 
 
-def test_displays_are_shown_as_often_as_they_want(clock: Clock) -> None:
+def test_displays_are_shown_as_often_as_they_want(clock):
     often, seldom = Kept(1.0), Kept(10.0)
     reporter = Reporter(often, seldom)
     reporter.stage("tokenize", total=1000, unit="bytes")
@@ -79,7 +70,7 @@ def test_displays_are_shown_as_often_as_they_want(clock: Clock) -> None:
     assert len(seldom.shown) == 5
 
 
-def test_display_of_a_block_sees_its_stages_and_how_it_ended() -> None:
+def test_display_of_a_block_sees_its_stages_and_how_it_ended():
     outer, inner = Kept(), Kept()
     reporter = Reporter(outer)
     with reporter.showing(inner):
@@ -98,7 +89,7 @@ def test_display_of_a_block_sees_its_stages_and_how_it_ended() -> None:
     assert inner.errors == [None, broken]
 
 
-def test_running_tasks_count_as_far_as_they_are(clock: Clock) -> None:
+def test_running_tasks_count_as_far_as_they_are(clock):
     kept = Kept()
     with Reporter(kept) as reporter:
         reporter.stage("tokenize", total=1000 * MB, unit="bytes", tasks=2)
@@ -122,7 +113,7 @@ def test_running_tasks_count_as_far_as_they_are(clock: Clock) -> None:
         assert snapshot.average_speed == pytest.approx(50 * MB)
 
 
-def report_until_heard(heard: str) -> str:
+def report_until_heard(heard):
     """Report as a shard does, until the driver has heard it."""
     text_bytes = 0
     while not os.path.exists(heard):
@@ -133,37 +124,33 @@ def report_until_heard(heard: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [local.ThreadExecutor, local.ProcessExecutor])
-def test_driver_hears_what_a_call_reports(
-    kind: type[local.ThreadExecutor | local.ProcessExecutor], tmp_path: Path
-) -> None:
-    heard: list[tuple[int, ...]] = []
+def test_driver_hears_what_a_call_reports(kind, tmp_path):
+    heard = []
 
-    def listener(*amounts: int) -> None:
+    def listener(*amounts):
         heard.append(amounts)
         (tmp_path / "heard").touch()
 
     with contextlib.closing(kind(1)) as executor:
         arguments = (str(tmp_path / "heard"),)
         executor.start(Call(name="x", place="x", function=report_until_heard, arguments=arguments, listener=listener))
-        ended: list[Outcome] = []
+        ended = []
         wait_until(lambda: bool(ended.extend(executor.wait(0.1)) or ended))
     assert [outcome.value for outcome in ended] == ["done"]
     assert heard == sorted(heard)
     assert heard[0][1:] == (2, 3)
 
 
-def test_build_of_one_shard_shows_progress_within_it(
-    make_config: Callable[..., BuildConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_of_one_shard_shows_progress_within_it(make_config, tmp_path, monkeypatch):
     text = OWN.docs.read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip(b"\n") + b"\n"
     (tmp_path / "large.jsonl").write_bytes(text * (1 + (8 << 20) // len(text)))
-    counted: list[tuple[int, int, int]] = []
+    counted = []
     count = Reporter.count_running
 
-    def counting(reporter: Reporter, task: int) -> Callable[[int, int, int], None]:
+    def counting(reporter, task):
         pass_on = count(reporter, task)
 
-        def keep(*amounts: int) -> None:
+        def keep(*amounts):
             counted.append((amounts[0], amounts[1], amounts[2]))
             pass_on(*amounts)
 

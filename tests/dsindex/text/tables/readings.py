@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +11,6 @@ import pyarrow.parquet as pq
 
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.tables import lines, records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from dsindex.text.record_blocks import RecordBlock, TextColumn
-    from dsindex.text.streams import LineBlock
 
 STORED = ("parquet", "arrow-file", "arrow-stream")
 
@@ -36,7 +28,7 @@ class Reading:
     block_sizes: list[int] = field(default_factory=list)
 
 
-def collect(blocks: Iterable[RecordBlock]) -> Reading:
+def collect(blocks):
     reading = Reading()
     for block in blocks:
         assert block.num_blank == 0
@@ -53,7 +45,7 @@ def collect(blocks: Iterable[RecordBlock]) -> Reading:
     return reading
 
 
-def texts_of(column: TextColumn) -> list[list[str]]:
+def texts_of(column):
     column.texts.validate(full=True)
     assert column.texts.type == pa.large_string()
     assert column.texts.null_count == 0
@@ -65,9 +57,7 @@ def texts_of(column: TextColumn) -> list[list[str]]:
     return [texts[begin:end] for begin, end in pairwise([0, *stops])]
 
 
-def write_table(
-    path: Path, table: pa.Table, format: str, *, group_rows: int = 2, compression: str | None = None, **options: Any
-) -> str:
+def write_table(path, table, format, *, group_rows=2, compression=None, **options):
     """Write a table with `group_rows` rows in a row group or record batch; return the path."""
     if format == "parquet":
         pq.write_table(table, path, row_group_size=group_rows, compression=compression or "none", **options)
@@ -79,30 +69,12 @@ def write_table(
     return str(path)
 
 
-def read_table_records(
-    path: str,
-    begin: int,
-    end: int,
-    *,
-    format: Any,
-    columns: Mapping[str, tuple[str, ...]],
-    container: Any = "plain",
-    expected_size: int | None = None,
-    **options: Any,
-) -> Iterator[RecordBlock]:
+def read_table_records(path, begin, end, *, format, columns, container="plain", expected_size=None, **options):
     form = InputForm(container=container, format=format)
     part = TextPart(path=path, begin=begin, end=end, form=form, expected_size=expected_size)
     return records.read_table_records(part, columns, **options)
 
 
-def read_table_lines(
-    path: str,
-    begin: int,
-    end: int,
-    *,
-    format: Any,
-    columns: Mapping[str, tuple[str, ...]] | None = None,
-    **options: Any,
-) -> Iterator[LineBlock]:
+def read_table_lines(path, begin, end, *, format, columns=None, **options):
     part = TextPart(path=path, begin=begin, end=end, form=InputForm(format=format))
     return lines.read_table_lines(part, columns, **options)

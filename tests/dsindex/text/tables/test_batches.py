@@ -1,16 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pytest
 
 from dsindex.errors import InputError
 from dsindex.text.tables.batches import measure_table
 from tests.dsindex.text.tables.readings import STORED, write_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TABLE = pa.table(
     {
@@ -27,9 +20,7 @@ TABLE = pa.table(
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("format", STORED)
-def test_groups_have_their_rows_and_the_bytes_of_the_wanted_columns(
-    format: str, compression: str | None, tmp_path: Path
-) -> None:
+def test_groups_have_their_rows_and_the_bytes_of_the_wanted_columns(format, compression, tmp_path):
     plain = {"use_dictionary": False, "write_statistics": False} if format == "parquet" else {}
     path = write_table(tmp_path / "table", TABLE, format, group_rows=2, compression=compression, **plain)
 
@@ -42,13 +33,13 @@ def test_groups_have_their_rows_and_the_bytes_of_the_wanted_columns(
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_a_table_without_rows_has_no_text(format: str, tmp_path: Path) -> None:
+def test_a_table_without_rows_has_no_text(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE.slice(0, 0), format)
 
     assert sum(group.text_bytes for group in measure_table(path, format, {"text": ("text",)})) < 100
 
 
-def test_a_column_is_found_by_the_path_of_its_fields_or_by_a_name_with_dots(tmp_path: Path) -> None:
+def test_a_column_is_found_by_the_path_of_its_fields_or_by_a_name_with_dots(tmp_path):
     flat = pa.table({"meta.text": ["a"]})
     nested = write_table(tmp_path / "nested", TABLE, "parquet")
     path = write_table(tmp_path / "flat", flat, "parquet")
@@ -68,16 +59,14 @@ def test_a_column_is_found_by_the_path_of_its_fields_or_by_a_name_with_dots(tmp_
     ],
 )
 @pytest.mark.parametrize("format", STORED)
-def test_a_wrong_column_is_refused_with_those_that_there_are(
-    format: str, fields: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+def test_a_wrong_column_is_refused_with_those_that_there_are(format, fields, message, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format)
 
     with pytest.raises(InputError, match=rf"table: {message}.*last \(int64\); choose with --json-keys$"):
         measure_table(path, format, {"x": fields})
 
 
-def test_two_columns_of_the_wanted_name_are_refused(tmp_path: Path) -> None:
+def test_two_columns_of_the_wanted_name_are_refused(tmp_path):
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"])
     path = write_table(tmp_path / "table", table, "arrow-file")
 
@@ -85,7 +74,7 @@ def test_two_columns_of_the_wanted_name_are_refused(tmp_path: Path) -> None:
         measure_table(path, "arrow-file", {"text": ("text",)})
 
 
-def test_csv_is_one_group_of_unknown_rows(tmp_path: Path) -> None:
+def test_csv_is_one_group_of_unknown_rows(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("id,text\n1,a\n")
 
@@ -98,7 +87,7 @@ def test_csv_is_one_group_of_unknown_rows(tmp_path: Path) -> None:
         measure_table(str(path), "csv", {"x": ("x",)})
 
 
-def test_a_file_of_another_size_than_planned_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_size_than_planned_is_refused(tmp_path):
     path = write_table(tmp_path / "table", TABLE, "parquet")
 
     with pytest.raises(InputError, match="expected 7 bytes, got"):

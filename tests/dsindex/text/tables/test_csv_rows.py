@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import csv
 import gzip
 import io
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,24 +8,21 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.text.tables import csv_rows
-from tests.dsindex.text.tables.readings import Reading, collect, read_table_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.dsindex.text.tables.readings import collect, read_table_records
 
 TEXT = {"text": ("text",)}
 
 
-def read(path: Path, format: str = "csv", columns: dict[str, tuple[str, ...]] = TEXT, **options: Any) -> Reading:
+def read(path, format="csv", columns=TEXT, **options):
     return collect(read_table_records(str(path), 0, 1, format=format, columns=columns, **options))
 
 
-def texts(reading: Reading) -> list[str]:
+def texts(reading):
     return [text for row in reading.texts for (text,) in row]
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     """pyarrow's blocks are as small as rows, so that larger rows make it read again."""
     monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 24)
 
@@ -43,9 +37,7 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 @given(rows=st.lists(st.tuples(CELLS, CELLS.filter(bool)), max_size=10), bom=st.booleans(), line_end=st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @pytest.mark.usefixtures("small_blocks")
-def test_cells_are_read_as_they_were_written(
-    rows: list[tuple[str, str]], bom: bool, line_end: bool, format: str, tmp_path: Path
-) -> None:
+def test_cells_are_read_as_they_were_written(rows, bom, line_end, format, tmp_path):
     written = io.StringIO(newline="")
     writer = csv.writer(written, delimiter=csv_rows.DELIMITERS[format], quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerows([("id", "text", "é"), *(("1", *row) for row in rows)])
@@ -59,7 +51,7 @@ def test_cells_are_read_as_they_were_written(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_rows_with_a_wrong_number_of_cells_are_bad(tmp_path: Path) -> None:
+def test_rows_with_a_wrong_number_of_cells_are_bad(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'id,text\n1,a\n2\n\n3,"b\n",4\n4,\n,,\n' + b"5," + b"x" * 50 + b"\n6\n,,\n")
 
     found = read(tmp_path / "a.csv")
@@ -83,7 +75,7 @@ def test_rows_with_a_wrong_number_of_cells_are_bad(tmp_path: Path) -> None:
     ],
     ids=["header", "UTF-16", "cell", "later", "cut"],
 )
-def test_another_encoding_is_refused(content: bytes, place: str, tmp_path: Path) -> None:
+def test_another_encoding_is_refused(content, place, tmp_path):
     (tmp_path / "a.csv").write_bytes(content)
 
     with pytest.raises(InputError, match=f"a.csv, {place}; convert the text from its encoding, as in `iconv -f "):
@@ -91,7 +83,7 @@ def test_another_encoding_is_refused(content: bytes, place: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b'text\na\n"b\nc\nd\n', b'text\n"', b'text\na\n"b ""'])
-def test_a_quote_that_is_left_open_is_an_error(content: bytes, tmp_path: Path) -> None:
+def test_a_quote_that_is_left_open_is_an_error(content, tmp_path):
     (tmp_path / "a.csv").write_bytes(content)
 
     with pytest.raises(InputError, match="got a quote that is still open at its end"):
@@ -99,13 +91,13 @@ def test_a_quote_that_is_left_open_is_an_error(content: bytes, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("content", [b"text", b"text\n", b"\ntext\n\n"])
-def test_a_header_alone_has_no_rows(content: bytes, tmp_path: Path) -> None:
+def test_a_header_alone_has_no_rows(content, tmp_path):
     (tmp_path / "a.csv").write_bytes(content)
 
     assert read(tmp_path / "a.csv").num_lines == 0
 
 
-def test_a_header_of_too_many_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_of_too_many_columns_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_rows, "MOST_COLUMNS", 3)
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbf\ntext,"a,""b\n,c",d"e,\n'[:-2] + b"\n1,2,3\n,,,,\n")
     assert texts(read(tmp_path / "a.csv")) == ["1"]
@@ -116,7 +108,7 @@ def test_a_header_of_too_many_columns_is_refused(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"a" * (1 << 17) + b"b\n", b"abc," * (1 << 18) + b"d\n1\n"])
-def test_a_file_without_a_readable_header_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_without_a_readable_header_is_refused(content, tmp_path):
     (tmp_path / "a.csv").write_bytes(content)
 
     with pytest.raises(
@@ -125,9 +117,7 @@ def test_a_file_without_a_readable_header_is_refused(content: bytes, tmp_path: P
         read(tmp_path / "a.csv")
 
 
-def test_a_row_that_is_larger_than_the_largest_block_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_is_larger_than_the_largest_block_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(csv_rows, "_LARGEST_BLOCK_BYTES", 1 << 20)
     (tmp_path / "a.csv").write_bytes(b"text\na\n" + b"x" * (2 << 20) + b"\n")
@@ -138,7 +128,7 @@ def test_a_row_that_is_larger_than_the_largest_block_is_refused(
         read(tmp_path / "a.csv")
 
 
-def test_a_compressed_file_is_read_as_it_is_decoded(tmp_path: Path) -> None:
+def test_a_compressed_file_is_read_as_it_is_decoded(tmp_path):
     members = [b"id,te", b'xt\n1,"a', b'\nb"\n2,c\n']
     (tmp_path / "a.csv.gz").write_bytes(b"".join(map(gzip.compress, members)))
 
@@ -147,7 +137,7 @@ def test_a_compressed_file_is_read_as_it_is_decoded(tmp_path: Path) -> None:
     assert texts(found) == ["a\nb", "c"]
 
 
-def test_a_row_larger_than_the_limit_is_bad(tmp_path: Path) -> None:
+def test_a_row_larger_than_the_limit_is_bad(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"text\nabcdef\nabc\n")
 
     found = read(tmp_path / "a.csv", max_record_bytes=5)
@@ -157,7 +147,7 @@ def test_a_row_larger_than_the_limit_is_bad(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [100, 3_000_000], ids=["in the header", "later"])
-def test_a_compressed_file_that_is_cut_off_is_refused(num_bytes: int, tmp_path: Path) -> None:
+def test_a_compressed_file_that_is_cut_off_is_refused(num_bytes, tmp_path):
     rows = "".join(f"{number},{number * 7919 % 10007}\n" for number in range(1_000_000))
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(f"id,text\n{rows}".encode(), 1)[:num_bytes])
 
@@ -165,7 +155,7 @@ def test_a_compressed_file_that_is_cut_off_is_refused(num_bytes: int, tmp_path: 
         read(tmp_path / "a.csv.gz", container="gzip")
 
 
-def test_line_ends_in_cells_are_kept_wherever_a_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_ends_in_cells_are_kept_wherever_a_block_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_rows, "_BLOCK_BYTES", 64)
     expected = ["é\r\n" * (number % 7) for number in range(100)]
     rows = "".join(f'"{text}"\r\n' for text in expected)

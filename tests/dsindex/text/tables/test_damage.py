@@ -1,11 +1,8 @@
 """Tables that are cut off, damaged, encrypted, or that claim what is not so."""
 
-from __future__ import annotations
-
 import base64
 import os
 import random
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +11,6 @@ import pytest
 from dsindex.errors import InputError
 from dsindex.text.tables.batches import measure_table
 from tests.dsindex.text.tables.readings import STORED, collect, read_table_lines, read_table_records, write_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT = {"text": ("text",)}
 CODEC = b"\x19\x18\x04text\x15"
@@ -34,7 +28,7 @@ VIEWS = TABLE.append_column("view", pa.array(["v" * number for number in range(4
 )
 
 
-def read_all(path: str, format: str, columns: dict[str, tuple[str, ...]]) -> None:
+def read_all(path, format, columns):
     """Measure a table and read its rows both ways."""
     groups = len(measure_table(path, format, columns))
     collect(read_table_records(path, 0, groups, format=format, columns=columns, max_record_bytes=1000))
@@ -45,7 +39,7 @@ def read_all(path: str, format: str, columns: dict[str, tuple[str, ...]]) -> Non
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("format", STORED)
-def test_a_table_with_damaged_bytes_is_read_or_refused(format: str, compression: str | None, tmp_path: Path) -> None:
+def test_a_table_with_damaged_bytes_is_read_or_refused(format, compression, tmp_path):
     table = TABLE if format == "parquet" else VIEWS
     whole = write_table(tmp_path / "whole", table, format, group_rows=15, compression=compression)
     data = (tmp_path / "whole").read_bytes()
@@ -66,7 +60,7 @@ def test_a_table_with_damaged_bytes_is_read_or_refused(format: str, compression:
     assert refused > 10
 
 
-def _refusal(path: str, format: str, columns: dict[str, tuple[str, ...]]) -> str | None:
+def _refusal(path, format, columns):
     try:
         read_all(path, format, columns)
     except InputError as error:
@@ -75,7 +69,7 @@ def _refusal(path: str, format: str, columns: dict[str, tuple[str, ...]]) -> str
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_a_table_that_is_cut_off_is_refused(format: str, tmp_path: Path) -> None:
+def test_a_table_that_is_cut_off_is_refused(format, tmp_path):
     write_table(tmp_path / "whole", TABLE, format, group_rows=15)
     data = (tmp_path / "whole").read_bytes()
     path = tmp_path / "cut"
@@ -85,19 +79,19 @@ def test_a_table_that_is_cut_off_is_refused(format: str, tmp_path: Path) -> None
             read_all(str(path), format, TEXT)
 
 
-def test_a_stream_may_end_without_a_mark(tmp_path: Path) -> None:
+def test_a_stream_may_end_without_a_mark(tmp_path):
     path = write_table(tmp_path / "table", TABLE, "arrow-stream", group_rows=15)
     os.truncate(path, os.path.getsize(path) - 8)
 
     assert [group.num_rows for group in measure_table(path, "arrow-stream", TEXT)] == [15, 15, 10]
 
 
-def test_an_encrypted_footer_is_refused(tmp_path: Path) -> None:
+def test_an_encrypted_footer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"expected a Parquet file without encryption, got an encrypted one; decrypt"):
         measure_table(_write_encrypted(tmp_path / "a.parquet", plain_footer=False), "parquet", TEXT)
 
 
-def test_an_encrypted_column_is_refused_and_others_are_read(tmp_path: Path) -> None:
+def test_an_encrypted_column_is_refused_and_others_are_read(tmp_path):
     path = _write_encrypted(tmp_path / "a.parquet", plain_footer=True)
 
     for read in (measure_table, lambda *_: next(read_table_records(path, 0, 1, format="parquet", columns=TEXT))):
@@ -107,16 +101,16 @@ def test_an_encrypted_column_is_refused_and_others_are_read(tmp_path: Path) -> N
     assert found.texts[:2] == [(["p"],), (["q"],)]
 
 
-def _write_encrypted(path: Path, *, plain_footer: bool) -> str:
+def _write_encrypted(path, *, plain_footer):
     encryption = pytest.importorskip("pyarrow.parquet.encryption")
 
     class Keys(encryption.KmsClient):
         """Wraps keys in nothing."""
 
-        def __init__(self, _config: object) -> None:
+        def __init__(self, _config):
             super().__init__()
 
-        def wrap_key(self, key: bytes, _master: str) -> str:
+        def wrap_key(self, key, _master):
             return base64.b64encode(key).decode()
 
     factory = encryption.CryptoFactory(Keys)
@@ -127,7 +121,7 @@ def _write_encrypted(path: Path, *, plain_footer: bool) -> str:
 
 
 @pytest.mark.parametrize(("codec", "name"), [(3, "LZO"), (20, "")])
-def test_a_codec_that_pyarrow_does_not_have_is_refused(codec: int, name: str, tmp_path: Path) -> None:
+def test_a_codec_that_pyarrow_does_not_have_is_refused(codec, name, tmp_path):
     path = tmp_path / "a.parquet"
     write_table(path, TABLE.select(["text", "kind"]), "parquet", compression="zstd")
     data = path.read_bytes()
@@ -142,7 +136,7 @@ def test_a_codec_that_pyarrow_does_not_have_is_refused(codec: int, name: str, tm
     assert measure_table(str(path), "parquet", {"kind": ("kind",)})
 
 
-def test_a_damaged_page_names_its_row_group(tmp_path: Path) -> None:
+def test_a_damaged_page_names_its_row_group(tmp_path):
     path = write_table(tmp_path / "a.parquet", TABLE, "parquet", group_rows=20, compression="zstd")
     data = bytearray((tmp_path / "a.parquet").read_bytes())
     data[60:100] = bytes(40)
@@ -156,7 +150,7 @@ def test_a_damaged_page_names_its_row_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_a_range_behind_the_last_group_is_refused(format: str, tmp_path: Path) -> None:
+def test_a_range_behind_the_last_group_is_refused(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=20)
 
     with pytest.raises(InputError, match=r"expected at least 3 (row groups|record batches), got 2; the file changed"):
@@ -164,7 +158,7 @@ def test_a_range_behind_the_last_group_is_refused(format: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("format", [*STORED, "csv"])
-def test_a_file_that_changes_while_it_is_read_is_refused(format: str, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(format, tmp_path):
     path = str(tmp_path / "table")
     if format == "csv":
         (tmp_path / "table").write_text("text\na\nb\n")
@@ -179,7 +173,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(format: str, tmp_path: 
         collect(blocks)
 
 
-def test_a_mapped_file_that_becomes_shorter_does_not_end_the_process(tmp_path: Path) -> None:
+def test_a_mapped_file_that_becomes_shorter_does_not_end_the_process(tmp_path):
     path = write_table(tmp_path / "table", pa.table({"text": ["x" * 10_000] * 20}), "arrow-stream", group_rows=1)
     blocks = read_table_records(path, 0, 20, format="arrow-stream", columns=TEXT, block_bytes=1)
 
@@ -191,7 +185,7 @@ def test_a_mapped_file_that_becomes_shorter_does_not_end_the_process(tmp_path: P
 
 
 @pytest.mark.parametrize("format", [*STORED, "csv"])
-def test_a_file_whose_name_is_not_utf8_is_read(format: str, tmp_path: Path) -> None:
+def test_a_file_whose_name_is_not_utf8_is_read(format, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     if format == "csv":
         with open(path, "w") as file:

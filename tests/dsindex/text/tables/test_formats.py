@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 
 import pyarrow as pa
@@ -12,7 +10,7 @@ from tests.dsindex.text.tables.readings import STORED
 TABLE = pa.table({"text": ["a", "b"]})
 
 
-def content(format: str, table: pa.Table = TABLE) -> bytes:
+def content(format, table=TABLE):
     sink = io.BytesIO()
     if format == "parquet":
         pq.write_table(table, sink)
@@ -24,7 +22,7 @@ def content(format: str, table: pa.Table = TABLE) -> bytes:
 
 @pytest.mark.parametrize("table", [TABLE, TABLE.slice(0, 0), pa.table({})], ids=["rows", "no rows", "no columns"])
 @pytest.mark.parametrize("format", STORED)
-def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format: str, table: pa.Table) -> None:
+def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format, table):
     data = content(format, table)
 
     assert detect_table(data[:HEAD_BYTES], data[-HEAD_BYTES:]) == format
@@ -44,9 +42,9 @@ def test_a_table_is_told_by_its_content_even_if_it_is_cut_off(format: str, table
         b"\xff\xff\xff\xff\x00\x00\x00\x00",
     ],
 )
-def test_what_is_no_table_is_none(data: bytes) -> None:
+def test_what_is_no_table_is_none(data):
     assert detect_table(data[:HEAD_BYTES], data[-HEAD_BYTES:]) is None
 
 
-def test_an_encrypted_parquet_file_is_recognised_to_be_refused_by_name() -> None:
+def test_an_encrypted_parquet_file_is_recognised_to_be_refused_by_name():
     assert detect_table(b"PARE\x00\x01\x02\x03", b"\x00\x00\x00\x00PARE") == "parquet"

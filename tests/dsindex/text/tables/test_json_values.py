@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import datetime
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -34,5 +31,5 @@ PAIRS = pa.array([[("a", 1)], None, [("b", None), ("c", 2)]], pa.map_(pa.string(
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None,
 )
-def test_values_have_a_form_in_json(array: pa.Array, expected: list[Any]) -> None:
+def test_values_have_a_form_in_json(array, expected):
     assert json_values(array) == expected

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import datetime
 import decimal
 import json
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -13,9 +10,6 @@ from dsindex.text.forms import TextPart
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import select_keys
 from tests.dsindex.text.tables.readings import STORED, read_table_lines, write_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TABLE = pa.table(
     {
@@ -45,10 +39,10 @@ ROWS = [
 ]
 
 
-def read(path: str, begin: int, end: int, **options: Any) -> tuple[list[bytes], list[int]]:
+def read(path, begin, end, **options):
     """Return the lines of a range, and the group of each."""
-    lines: list[bytes] = []
-    groups: list[int] = []
+    lines = []
+    groups = []
     for block in read_table_lines(path, begin, end, **options):
         assert block.first_line == len(lines)
         assert block.line_sizes().tolist() == [len(block.text(number)) for number in range(len(block.starts))]
@@ -60,7 +54,7 @@ def read(path: str, begin: int, end: int, **options: Any) -> tuple[list[bytes], 
 
 @pytest.mark.parametrize("block_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("format", STORED)
-def test_rows_are_lines_of_json_with_all_columns(format: str, block_bytes: int, tmp_path: Path) -> None:
+def test_rows_are_lines_of_json_with_all_columns(format, block_bytes, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format)
 
     lines, groups = read(path, 0, 2, format=format, block_bytes=block_bytes)
@@ -70,7 +64,7 @@ def test_rows_are_lines_of_json_with_all_columns(format: str, block_bytes: int, 
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_a_range_has_its_groups_and_the_wanted_columns_alone(format: str, tmp_path: Path) -> None:
+def test_a_range_has_its_groups_and_the_wanted_columns_alone(format, tmp_path):
     path = write_table(tmp_path / "table", TABLE, format, group_rows=1)
 
     lines, groups = read(path, 1, 2, format=format, columns={"kind": ("kind",), "n": ("id",)})
@@ -80,7 +74,7 @@ def test_a_range_has_its_groups_and_the_wanted_columns_alone(format: str, tmp_pa
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_a_text_that_is_not_utf8_makes_its_line_bad_alone(format: str, tmp_path: Path) -> None:
+def test_a_text_that_is_not_utf8_makes_its_line_bad_alone(format, tmp_path):
     texts = pa.array([b"good", b"\xff", b"fine"]).view(pa.string())
     path = write_table(tmp_path / "table", pa.table({"text": texts, "id": [1, 2, 3]}), format)
 
@@ -93,7 +87,7 @@ def test_a_text_that_is_not_utf8_makes_its_line_bad_alone(format: str, tmp_path:
     assert "expected UTF-8, got byte 0xff" in bad[0].reason
 
 
-def test_csv_rows_are_objects_of_strings_and_wrong_rows_are_no_json(tmp_path: Path) -> None:
+def test_csv_rows_are_objects_of_strings_and_wrong_rows_are_no_json(tmp_path):
     (tmp_path / "a.csv").write_bytes(b'id,text\n1,"a\nb"\n{}\n2,\n')
 
     lines, groups = read(str(tmp_path / "a.csv"), 0, 1, format="csv")
@@ -107,7 +101,7 @@ def test_csv_rows_are_objects_of_strings_and_wrong_rows_are_no_json(tmp_path: Pa
 
 
 @pytest.mark.parametrize("format", [*STORED, "csv"])
-def test_columns_of_one_name_are_refused_if_all_are_read(format: str, tmp_path: Path) -> None:
+def test_columns_of_one_name_are_refused_if_all_are_read(format, tmp_path):
     names = ["text", "", "", "text"]
     path = str(tmp_path / "table")
     if format == "csv":
@@ -121,7 +115,7 @@ def test_columns_of_one_name_are_refused_if_all_are_read(format: str, tmp_path: 
         read(path, 0, 1, format=format)
 
 
-def test_fields_of_one_name_in_a_struct_are_refused(tmp_path: Path) -> None:
+def test_fields_of_one_name_in_a_struct_are_refused(tmp_path):
     struct = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["x", "x"])
     path = write_table(
         tmp_path / "table", pa.table({"id": [1], "pairs": pa.ListArray.from_arrays([0, 1], struct)}), "arrow-file"
@@ -131,7 +125,7 @@ def test_fields_of_one_name_in_a_struct_are_refused(tmp_path: Path) -> None:
         read(path, 0, 1, format="arrow-file")
 
 
-def test_a_type_without_a_form_in_json_is_refused(tmp_path: Path) -> None:
+def test_a_type_without_a_form_in_json_is_refused(tmp_path):
     table = pa.table({"x": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     path = write_table(tmp_path / "table", table, "arrow-file")
 

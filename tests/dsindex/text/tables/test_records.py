@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,15 +9,12 @@ from dsindex.errors import InputError
 from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
 from dsindex.text.tables.batches import measure_table
-from tests.dsindex.text.tables.readings import STORED, Reading, collect, read_table_records, write_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.dsindex.text.tables.readings import STORED, collect, read_table_records, write_table
 
 TEXT = {"text": ("text",)}
 
 
-def read(path: str, format: str, columns: dict[str, tuple[str, ...]] = TEXT, **options: Any) -> Reading:
+def read(path, format, columns=TEXT, **options):
     """Read a whole table."""
     groups = len(measure_table(path, format, columns))
     return collect(read_table_records(path, 0, groups, format=format, columns=columns, **options))
@@ -31,7 +25,7 @@ STRINGS = st.none() | TEXTS
 LISTS = st.none() | st.lists(st.none() | TEXTS, max_size=3)
 PAIRS = st.none() | st.lists(st.none() | TEXTS, min_size=2, max_size=2)
 ENCODED = pa.dictionary(pa.int32(), pa.string())
-KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+KINDS = [
     (pa.string(), STRINGS),
     (pa.large_string(), STRINGS),
     (pa.string_view(), STRINGS),
@@ -47,7 +41,7 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @st.composite
-def tables(draw: st.DrawFn, *, is_parquet: bool) -> tuple[pa.Table, list[dict[str, Any]]]:
+def tables(draw, *, is_parquet):
     """A table of a plain column and one in a struct, sliced and in chunks, and its rows."""
     # pyarrow writes neither views nor nulls in dictionaries to Parquet.
     kinds = [pair for pair in KINDS if not (is_parquet and "view" in str(pair[0]))]
@@ -68,7 +62,7 @@ def tables(draw: st.DrawFn, *, is_parquet: bool) -> tuple[pa.Table, list[dict[st
     return chunks, plain[begin:]
 
 
-def _array(values: list[Any], kind: pa.DataType, is_parquet: bool) -> pa.Array:
+def _array(values, kind, is_parquet):
     if not is_parquet and pa.types.is_dictionary(kind) and kind.index_type == pa.int32() and values:
         # With a null among the dictionary's values, and one that nothing uses.
         known = sorted({value for value in values if value is not None})
@@ -83,14 +77,7 @@ def _array(values: list[Any], kind: pa.DataType, is_parquet: bool) -> pa.Array:
 @pytest.mark.parametrize("format", STORED)
 @given(data=st.data(), group_rows=st.integers(1, 5), limit=st.none() | st.integers(1, 40), block=st.integers(1, 60))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80)
-def test_rows_are_read_like_the_same_rows_in_json(
-    data: st.DataObject,
-    group_rows: int,
-    limit: int | None,
-    block: int,
-    format: str,
-    tmp_path: Path,
-) -> None:
+def test_rows_are_read_like_the_same_rows_in_json(data, group_rows, limit, block, format, tmp_path):
     table, rows = data.draw(tables(is_parquet=format == "parquet"))
     path = write_table(tmp_path / "table", table, format, group_rows=group_rows)
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -119,13 +106,13 @@ def test_rows_are_read_like_the_same_rows_in_json(
         assert limit is None or len(line) <= limit
 
 
-def _text_bytes(values: Any) -> int:
+def _text_bytes(values):
     texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
     return sum(len(text.encode()) for text in texts if text is not None)
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_ranges_together_are_the_whole_table(format: str, tmp_path: Path) -> None:
+def test_ranges_together_are_the_whole_table(format, tmp_path):
     table = pa.table({"text": pa.array([f"text {number}" for number in range(11)]).dictionary_encode()})
     path = write_table(tmp_path / "table", table, format, group_rows=2)
 
@@ -139,7 +126,7 @@ def test_ranges_together_are_the_whole_table(format: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_delta", [True, False])
-def test_dictionaries_that_grow_or_change_in_a_stream_are_those_of_the_range(is_delta: bool, tmp_path: Path) -> None:
+def test_dictionaries_that_grow_or_change_in_a_stream_are_those_of_the_range(is_delta, tmp_path):
     words = [["a", "b"], ["a", "b", "c"] if is_delta else ["x", "y", "z"], ["a", "b", "c", "d"] if is_delta else ["q"]]
     kind = pa.schema([("text", pa.dictionary(pa.int32(), pa.string()))])
     path = str(tmp_path / "stream")
@@ -156,7 +143,7 @@ def test_dictionaries_that_grow_or_change_in_a_stream_are_those_of_the_range(is_
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format: str, tmp_path: Path) -> None:
+def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format, tmp_path):
     words = pa.array(["x" * 100_000, "y" * 100_000])
     indices = pa.array([0, 1] * 5_000, pa.int32())
     table = pa.table({"text": pa.DictionaryArray.from_arrays(indices, words)})  # 1 GB, if decoded
@@ -174,7 +161,7 @@ def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format: str, tmp
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_blocks_hold_the_wanted_size_or_one_row_without_spare_bytes(format: str, tmp_path: Path) -> None:
+def test_blocks_hold_the_wanted_size_or_one_row_without_spare_bytes(format, tmp_path):
     table = pa.table({"text": ["a" * 30] * 50 + ["b" * 500] + ["c"] * 50})
     path = write_table(tmp_path / "table", table, format, group_rows=101)
 
@@ -186,7 +173,7 @@ def test_blocks_hold_the_wanted_size_or_one_row_without_spare_bytes(format: str,
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_texts_that_are_not_utf8_are_bad(format: str, tmp_path: Path) -> None:
+def test_texts_that_are_not_utf8_are_bad(format, tmp_path):
     texts = pa.array([b"good", b"a\xe9", b"\xed\xa0\x80", b"fine"]).view(pa.string())
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), texts)
     path = write_table(tmp_path / "table", pa.table({"text": texts, "list": lists}), format)
@@ -205,7 +192,7 @@ def test_texts_that_are_not_utf8_are_bad(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_only_the_wanted_columns_are_read(format: str, tmp_path: Path) -> None:
+def test_only_the_wanted_columns_are_read(format, tmp_path):
     table = pa.table({"other": ["x" * 1_000_000], "text": ["a"], "meta": [{"text": "b", "other": "y" * 1_000_000}]})
     path = write_table(tmp_path / "table", table, format, compression="zstd")
     before = pa.total_allocated_bytes()
@@ -217,7 +204,7 @@ def test_only_the_wanted_columns_are_read(format: str, tmp_path: Path) -> None:
     assert pa.total_allocated_bytes() - before < 900_000
 
 
-def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path: Path) -> None:
+def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path):
     table = pa.table({"title": ["é" * 3], "text": [["é" * 1000, "b"]]})
     path = write_table(tmp_path / "table", table, "parquet")
     columns = {"title": ("title",), "text": ("text",)}
@@ -228,7 +215,7 @@ def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path: Path) -> None:
         assert found.lines == [whole.encode()[:limit]]
 
 
-def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path):
     path = write_table(tmp_path / "table", pa.table({"text": [1]}), "parquet")
 
     with pytest.raises(InputError, match="expected a column of strings or of lists of strings at 'text', got int64"):
@@ -236,7 +223,7 @@ def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path: P
 
 
 @pytest.mark.parametrize("is_repeated", [True, False], ids=["one text", "different texts"])
-def test_large_texts_behind_small_ones_are_read_a_few_at_a_time(is_repeated: bool, tmp_path: Path) -> None:
+def test_large_texts_behind_small_ones_are_read_a_few_at_a_time(is_repeated, tmp_path):
     large = [f"{0 if is_repeated else number:06}" + "x" * 200_000 for number in range(400)]  # 80 MB
     table = pa.table({"text": ["s"] * 2_000 + large})
     path = write_table(tmp_path / "table", table, "parquet", group_rows=20_000, compression="zstd", write_batch_size=16)
