@@ -52,7 +52,7 @@ from dsindex.options.declare import option
 from dsindex.store.journal import ledger_path
 from dsindex.store.reading import digest_file
 from dsindex.store.urls import as_prefix
-from dsindex.tools.verify_files import describe_last_key, verify_index
+from dsindex.tools.verify_files import verify_index
 from dsindex.tools.verify_source import SourceConfig, lay_out_source, open_recorded_source
 
 if TYPE_CHECKING:
@@ -313,9 +313,6 @@ class _Repair:
                 return attempt()
             except (FormatError, InputError, TokenizerError) as error:
                 reasons[f"from {way}: {error}"] = None
-        last_key = describe_last_key(self._prefix)
-        if last_key is not None:
-            reasons[last_key] = None
         raise FormatError(f"{self._prefix}: cannot be repaired with certainty:", *(f"  {why}" for why in reasons))
 
     def _by_shards(self) -> RepairReport:

@@ -24,7 +24,6 @@ from dsindex.tools.verify_files import (
     DocumentPiece,
     IndexCounts,
     describe_empty_texts,
-    describe_last_key,
     verify_ends,
     verify_index,
 )
@@ -109,8 +108,8 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
             check_record_counts(prefix, content, counts, keeps_empty=True),
             check_quarantine(recorded),
         ]
-    if content is None:
-        checks.append(_look_at_foreign(prefix, counts))
+    if content is None and counts is not None and (said := describe_empty_texts(prefix)) is not None:
+        checks.append(Check(notes=(said,)))
     checks.append(_check_tokens(recorded, counts))
     if content is not None and counts is not None:
         checks.append(_check_ends(prefix, content, counts))
@@ -129,12 +128,6 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
         reporter=reporter,
     )
     return make_report(prefix, ran, counts=counts, has_manifest=recorded.is_there)
-
-
-def _look_at_foreign(prefix: str, counts: IndexCounts | None) -> Check:
-    """Return notes about the program that wrote a dataset without a manifest."""
-    said = describe_last_key(prefix) if counts is None else describe_empty_texts(prefix)
-    return Check(notes=() if said is None else (said,))
 
 
 def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -279,38 +278,6 @@ def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) 
 
 DOCUMENTS_LOOKED_AT = 1 << 20
 """Documents from which the rule for empty texts is told."""
-_LEVELS = ("_document", "_sentence")
-
-
-def describe_last_key(prefix: str) -> str | None:
-    """Return a sentence about a `.bin` without `.idx` that an old preprocess_data.py left of several keys; None if not.
-
-    It finished only the `.idx` of the last key, whose dataset beside it has as many documents as each of the others.
-    """
-    if not os.path.isfile(f"{prefix}.bin") or any(map(os.path.lexists, (f"{prefix}.idx", f"{prefix}.manifest.json"))):
-        return None
-    folder, name = os.path.split(prefix)
-    level = next((level for level in _LEVELS if name.endswith(level)), None)
-    if level is None:
-        return None
-    for file in sorted(os.listdir(folder or ".")):
-        other = file.removesuffix(".idx")
-        if other == file or not other.endswith(level) or not _same_run(name, other):
-            continue
-        path = os.path.join(folder, other)
-        if os.path.isfile(f"{path}.bin") and not os.path.lexists(f"{path}.manifest.json"):
-            try:
-                index = read_index(f"{path}.idx")
-                check_index(f"{path}.idx", index, bin_size_bytes=os.path.getsize(f"{path}.bin"))
-            except (FormatError, InputError):
-                continue
-            return (
-                f"{prefix}.idx is missing, and {path} beside it is whole, as Megatron's preprocess_data.py left "
-                f"several --json-keys before its pull request 4573: it finished only the .idx of the last key. The "
-                f".bin then has all tokens, of {index.header.num_documents} documents as {path} has; only a new run "
-                f"restores their boundaries"
-            )
-    return None
 
 
 def describe_empty_texts(prefix: str) -> str | None:
@@ -345,9 +312,3 @@ def _count_eod_alone(prefix: str, index: SequenceIndex, boundaries: NDArray[np.i
     values = tokens[ends]
     alone = (np.diff(boundaries) == 1) & (index.sequence_lengths[last] == 1)
     return int(np.count_nonzero(alone)) if (values == values[0]).all() and not alone.all() else 0
-
-
-def _same_run(name: str, other: str) -> bool:
-    """Tell whether two names have the same beginning before their keys, such as `docs_` and `0_`."""
-    cuts = [place + 1 for place, letter in enumerate(name) if letter == "_" and place]
-    return name != other and any(name[:cut] == other[:cut] for cut in cuts)

@@ -1,6 +1,4 @@
-"""Datasets without a manifest: `verify` and `repair` say what their files tell about the program that wrote them."""
-
-import shutil
+"""Datasets without a manifest: `verify` and `inspect` say what their files tell about the program that wrote them."""
 
 import numpy as np
 import pytest
@@ -23,23 +21,6 @@ def test_verify_says_what_became_of_empty_texts(name, said, cli):
 @pytest.mark.parametrize("documents", [[[[1]], [[1, 2]]], [[[1]], [[1]]], []], ids=["two ends", "all alone", "none"])
 def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(tmp_path, documents, cli):
     assert "texts without tokens" not in cli(["verify", write_dataset(tmp_path / "x", documents)]).out
-
-
-def test_bin_of_an_earlier_key_is_recognised(tmp_path, cli):
-    """What preprocess_data.py left of `--json-keys text title` before it finished every key's index."""
-    for name in ("keys_text_document.bin", "keys_title_document.bin", "keys_title_document.idx"):
-        shutil.copy(GOLDEN / name, tmp_path)
-    prefix = str(tmp_path / "keys_text_document")
-    recognised = "finished only the .idx of the last key. The .bin then has all tokens, of 102 documents"
-    assert recognised in cli(["verify", prefix], 1).out
-    assert recognised in cli(["repair", prefix, "--output", str(tmp_path / "new")], 1).err
-
-
-def test_other_files_are_not_taken_for_those_of_a_last_key(tmp_path, cli):
-    shutil.copy(GOLDEN / "keys_text_document.bin", tmp_path)
-    shutil.copy(GOLDEN / "eod_text_document.bin", tmp_path)
-    shutil.copy(GOLDEN / "eod_text_document.idx", tmp_path)
-    assert "last key" not in cli(["verify", str(tmp_path / "keys_text_document")], 1).out
 
 
 COMMANDS = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import pyarrow as pa
 
 from dsindex.errors import InputError
@@ -25,7 +25,6 @@ from dsindex.text.tables.files import (
     joined_fields,
     nested_column,
     open_table,
-    part_of,
     require_different_names,
 )
 
@@ -53,8 +52,10 @@ if TYPE_CHECKING:
 _SCHEMA, _DICTIONARY, _RECORD_BATCH = 1, 2, 3
 """Types of headers."""
 _PREFIX_BYTES = 8
-_BLOCK_BYTES = 24
 _FILE_BEGIN_BYTES = 8
+_MEASURED_BATCHES = 16
+"""Record batches among which one is read to estimate the size of the others, unless all are too large."""
+_MOST_MEASURED_BYTES = 64 << 20
 _FILE_END_BYTES = 4 + len(ARROW_FILE_MAGIC)
 
 
@@ -69,6 +70,8 @@ class _Message:
     """Position of its body."""
     end: int
     """Position after its body."""
+    num_rows: int
+    """Rows of a record batch; 0 for others."""
 
 
 def read_arrow_schema(file: TableFile) -> pa.Schema:
@@ -81,21 +84,28 @@ def read_arrow_schema(file: TableFile) -> pa.Schema:
     return _read_schema(file.path, data, _find_messages(file.path, data))
 
 
-def measure_arrow(file: TableFile, schema: pa.Schema, wanted: Sequence[int]) -> list[RowGroup]:
-    """Return the rows of each record batch, and the bytes of the columns of these numbers.
+def measure_arrow(file: TableFile, columns: Columns | None) -> list[RowGroup]:
+    """Return the rows of each record batch, and about the bytes of the wanted columns, None for all.
 
-    The bytes are uncompressed, as the header and the first bytes of each buffer claim it.
+    The smallest of the first batches shows how large they are in memory beside the stored batch.
 
     Raises:
-        InputError: If a header is damaged, or its buffers are not inside the body.
+        InputError: If a header or that batch is damaged.
     """
     data = file.content()
-    messages = _find_messages(file.path, data)
-    return [
-        _measure_batch(file.path, data, message, schema, wanted)
-        for message in messages
-        if message.kind == _RECORD_BATCH
-    ]
+    batches = [message for message in _find_messages(file.path, data) if message.kind == _RECORD_BATCH]
+    groups = [RowGroup(num_rows=message.num_rows, text_bytes=message.end - message.body) for message in batches]
+    if len(groups) < 2:
+        return groups
+    number = min(range(min(len(groups), _MEASURED_BATCHES)), key=lambda number: groups[number].text_bytes)
+    if groups[number].text_bytes > _MOST_MEASURED_BYTES:
+        return groups
+    fields = None if columns is None else tuple(columns.values())
+    [(_, rows)] = read_arrow(file, number, number + 1, fields)
+    places = None if columns is None else find_columns(file.path, rows.schema, columns).values()
+    found = rows.columns if places is None else [nested_column(rows, place) for place in places]
+    share = Fraction(sum(column.nbytes for column in found), max(1, groups[number].text_bytes))
+    return [replace(group, text_bytes=int(group.text_bytes * share)) for group in groups]
 
 
 def read_arrow(
@@ -170,152 +180,56 @@ def _wanted(schema: pa.Schema, fields: Sequence[tuple[str, ...]] | None) -> pa.i
 
 
 def _find_messages(path: str, data: Content) -> list[_Message]:
-    """Find the messages of an Arrow file or stream, the schema first."""
-    is_file = data[: len(ARROW_FILE_MAGIC)] == ARROW_FILE_MAGIC
-    return (_find_file_messages if is_file else _find_stream_messages)(path, data)
+    """Find the messages of a stream, up to its end mark or the end of the file, the schema first.
 
-
-def _find_stream_messages(path: str, data: Content) -> list[_Message]:
-    """Find the messages of a stream, up to its end mark or the end of the file.
+    An Arrow file holds a stream between its magic and a footer.
 
     Raises:
         InputError: If a message is cut off or is none, or the first is not a schema.
     """
+    begin, end, what = 0, len(data), "stream"
+    if data[: len(ARROW_FILE_MAGIC)] == ARROW_FILE_MAGIC:
+        begin, end, what = _FILE_BEGIN_BYTES, len(data) - _FILE_END_BYTES, "file"
+        if data[-len(ARROW_FILE_MAGIC) :] != ARROW_FILE_MAGIC or end < begin:
+            msg = f"{path}: expected an Arrow file that ends with a footer; it is cut off, fetch or write it again"
+            raise InputError(msg)
+        while data[begin : begin + 8] == bytes(8):  # arrow-rs aligns messages to 64 bytes
+            begin += 8
     messages: list[_Message] = []
-    position = 0
-    while position < len(data):
+    position = begin
+    while position < end:
         place = f"message {len(messages) + 1} at byte {position}"
-        if len(data) - position < _PREFIX_BYTES:
+        if end - position < _PREFIX_BYTES:
             raise _cut_off(path, place)
         if data[position : position + 4] != CONTINUATION:
-            msg = f"{path}: expected an Arrow stream, got something else as {place}; fetch or write the file again"
+            msg = f"{path}: expected an Arrow {what}, got something else as {place}; fetch or write the file again"
             raise InputError(msg)
         if struct.unpack("<i", data[position + 4 : position + 8])[0] == 0:
             break
         messages.append(_read_message(path, data, position, place))
         position = messages[-1].end
     if not messages or messages[0].kind != _SCHEMA or any(message.kind == _SCHEMA for message in messages[1:]):
-        msg = f"{path}: expected an Arrow stream that begins with its one schema; fetch or write the file again"
+        msg = f"{path}: expected an Arrow {what} that begins with its one schema; fetch or write the file again"
         raise InputError(msg)
     return messages
-
-
-def _find_file_messages(path: str, data: Content) -> list[_Message]:
-    """Find the messages of an Arrow file by its footer: the schema, all dictionaries, and the record batches in order.
-
-    Such a file holds a stream, after its magic, and the footer tells where its messages are.
-
-    Raises:
-        InputError: If the footer or a message that it names is cut off or is none.
-    """
-    if data[-len(ARROW_FILE_MAGIC) :] != ARROW_FILE_MAGIC or len(data) < 2 * _FILE_END_BYTES:
-        msg = f"{path}: expected an Arrow file that ends with a footer; it is cut off, fetch or write it again"
-        raise InputError(msg)
-    (size,) = struct.unpack("<i", data[len(data) - _FILE_END_BYTES :][:4])
-    begin = len(data) - _FILE_END_BYTES - size
-    if size <= 0 or begin < 0:
-        msg = f"{path}: expected an Arrow file whose footer is inside it, got a footer of {size} bytes; fetch it again"
-        raise InputError(msg)
-    try:
-        footer = _root(data[begin : begin + size])
-        blocks = {kind: footer.vector(field, _BLOCK_BYTES) for kind, field in ((_DICTIONARY, 2), (_RECORD_BATCH, 3))}
-    except struct.error as error:
-        msg = f"{path}: expected an Arrow file with a whole footer; it is damaged, fetch or write it again"
-        raise InputError(msg) from error
-    messages = [_message_of_kind(path, data, _FILE_BEGIN_BYTES, _SCHEMA, "the schema")]
-    for kind, what in ((_DICTIONARY, "dictionary"), (_RECORD_BATCH, "record batch")):
-        offsets = np.frombuffer(blocks[kind], "<i8").reshape(-1, _BLOCK_BYTES // 8)[:, 0].tolist()
-        for number, offset in enumerate(offsets):
-            messages.append(_message_of_kind(path, data, offset, kind, f"{what} {number}"))
-    return messages
-
-
-def _measure_batch(path: str, data: Content, message: _Message, schema: pa.Schema, wanted: Sequence[int]) -> RowGroup:
-    try:
-        header = _root(data[message.begin + _PREFIX_BYTES : message.body]).table(2)
-        if header is None:
-            raise struct.error("no header")
-        num_rows = header.scalar(0, "<q")
-        buffers = np.frombuffer(header.vector(2, 16), "<i8").reshape(-1, 2).tolist()
-        is_compressed = header.table(3) is not None
-        variadic = iter(np.frombuffer(header.vector(4, 8), "<i8").tolist())
-        body_bytes = message.end - message.body
-        if num_rows < 0 or any(not 0 <= begin <= begin + size <= body_bytes for begin, size in buffers):
-            raise struct.error(f"sizes of {num_rows} rows that do not fit its {body_bytes} bytes")
-    except struct.error as error:
-        raise InputError(
-            f"{path}: expected a record batch at byte {message.begin}, got a damaged header ({error}); "
-            "fetch or write the file again"
-        ) from error
-    body = part_of(data, message.body, message.end)
-    total = position = 0
-    for number, field in enumerate(schema):
-        num_buffers = _count_buffers(field.type, variadic)
-        if number in wanted:
-            for begin, size in buffers[position : position + num_buffers]:
-                total += _uncompressed_size(body[begin : begin + min(size, 8)], size) if is_compressed else size
-        position += num_buffers
-    return RowGroup(num_rows=num_rows, text_bytes=total)
-
-
-def _uncompressed_size(head: memoryview, stored_bytes: int) -> int:
-    """Return the size that a compressed buffer claims in its first eight bytes; -1 there means it is not compressed."""
-    if len(head) < 8:
-        return stored_bytes
-    size = _unpack(head, "<q", 0)
-    return size if size >= 0 else stored_bytes - 8
-
-
-def _count_buffers(kind: pa.DataType, variadic: Iterator[int]) -> int:
-    """Return the number of buffers of a column: those of its own type, and of those inside it."""
-    types = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        return _count_buffers(kind.storage_type, variadic)
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return 2 + max(0, next(variadic, 0))
-    if types.is_null(kind):
-        return 0
-    if types.is_large_binary(kind) or types.is_large_string(kind) or types.is_string(kind) or types.is_binary(kind):
-        return 3
-    if not types.is_nested(kind):
-        return 2  # validity and values; of a dictionary, the indices
-    own = 2
-    if types.is_struct(kind) or types.is_fixed_size_list(kind):
-        own = 1
-    elif types.is_union(kind):
-        own = 1 if kind.mode == "sparse" else 2
-    elif types.is_run_end_encoded(kind):
-        return _count_buffers(kind.run_end_type, variadic) + _count_buffers(kind.value_type, variadic)
-    elif types.is_list_view(kind) or types.is_large_list_view(kind):
-        own = 3
-    return own + sum(_count_buffers(kind.field(number).type, variadic) for number in range(kind.num_fields))
-
-
-def _message_of_kind(path: str, data: Content, offset: int, kind: int, what: str) -> _Message:
-    place = f"{what} at byte {offset}"
-    if not 0 <= offset <= len(data) - _PREFIX_BYTES:
-        raise _cut_off(path, place)
-    message = _read_message(path, data, offset, place)
-    if message.kind != kind:
-        raise InputError(f"{path}: expected {place}, got another message; the file is damaged, fetch or write it again")
-    return message
 
 
 def _read_message(path: str, data: Content, position: int, place: str) -> _Message:
-    if data[position : position + 4] != CONTINUATION:
-        raise InputError(f"{path}: expected {place}, got something else; the file is damaged, fetch or write it again")
     (size,) = struct.unpack("<i", data[position + 4 : position + 8])
     body = position + _PREFIX_BYTES + size
     if size <= 0 or body > len(data):
         raise _cut_off(path, place)
     try:
         root = _root(data[position + _PREFIX_BYTES : body])
-        kind, body_bytes = root.scalar(1, "<B"), root.scalar(3, "<q")
+        kind, body_bytes, header = root.scalar(1, "<B"), root.scalar(3, "<q"), root.table(2)
+        num_rows = header.scalar(0, "<q") if kind == _RECORD_BATCH and header is not None else 0
+        if num_rows < 0:
+            raise struct.error("a negative number of rows")
     except struct.error as error:
         raise InputError(f"{path}: expected {place}, got a damaged header; fetch or write the file again") from error
     if body_bytes < 0 or body_bytes > len(data) - body:
         raise _cut_off(path, place)
-    return _Message(kind=kind, begin=position, body=body, end=body + body_bytes)
+    return _Message(kind=kind, begin=position, body=body, end=body + body_bytes, num_rows=num_rows)
 
 
 def _cut_off(path: str, place: str) -> InputError:
@@ -338,17 +252,6 @@ class _Table:
         """Return a table inside this one, None if the field is absent."""
         place = self._place(field)
         return None if place is None else _Table(self.data, place + _unpack(self.data, "<I", place))
-
-    def vector(self, field: int, item_bytes: int) -> memoryview:
-        """Return the bytes of a vector of structs or numbers, empty if the field is absent."""
-        place = self._place(field)
-        if place is None:
-            return memoryview(b"")
-        begin = place + _unpack(self.data, "<I", place)
-        end = begin + 4 + item_bytes * _unpack(self.data, "<I", begin)
-        if end > len(self.data):
-            raise struct.error("a vector that is too long")
-        return self.data[begin + 4 : end]
 
     def _place(self, field: int) -> int | None:
         vtable = self.position - _unpack(self.data, "<i", self.position)
@@ -604,12 +507,12 @@ def measure_table(
             schema = opened.schema_arrow
         else:
             schema = read_arrow_schema(file)
-        found = None if columns is None else find_columns(path, schema, columns)
+        if columns is not None:
+            find_columns(path, schema, columns)
         if format == "parquet":
             paths = None if columns is None else [joined_fields(schema, fields) for fields in columns.values()]
             return measure_parquet(file, opened, paths)
-        numbers = range(len(schema)) if found is None else sorted({places[0] for places in found.values()})
-        return measure_arrow(file, schema, numbers)
+        return measure_arrow(file, columns)
 
 
 def read_rows(
