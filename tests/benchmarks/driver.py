@@ -41,7 +41,7 @@ class ImaginedCluster:
 
     kind = "imagined"
     is_cluster = False
-    shortage = None
+    shortage = waiting = None
     """Its nodes need no check: there are none."""
 
     def __init__(self, slots: int) -> None:
@@ -61,6 +61,9 @@ class ImaginedCluster:
         pickle.dumps((call.function, small), protocol=5)
         self._running.append((self._num_attempts, call))
         return self._num_attempts
+
+    def running_since(self, attempt_id: int) -> None:
+        """Nothing is ever overdue."""
 
     def wait(self, timeout: float) -> list[Outcome]:  # noqa: ARG002 - nothing takes time here
         count = min(OUTCOMES_AT_ONCE, len(self._running))

@@ -6,11 +6,32 @@ what each element may be, a set holds the values allowed, a type is what a value
 """
 
 MAP = object()
-QUANTITIES = {"cpu": str, "memory": str, "ephemeral-storage": str}
+
+
+def of(kind, names):
+    """Fields of one type."""
+    return dict.fromkeys(names.split(), kind)
+
+
+QUANTITIES = of(str, "cpu memory ephemeral-storage")
 RESOURCES = {"requests": QUANTITIES, "limits": QUANTITIES}
-METADATA = {"name": str, "namespace": str, "labels": MAP, "annotations": MAP}
+METADATA = {**of(str, "name namespace"), **of(MAP, "labels annotations")}
+OBJECT = {"kind": str, "metadata": METADATA}
 CONTAINER_SECURITY = {"allowPrivilegeEscalation": bool, "capabilities": {"drop": [{"ALL"}]}}
 NODE_SELECTOR = {"matchExpressions": [{"key": str, "operator": {"In", "NotIn"}, "values": [str]}]}
+CONTAINER = {
+    **of(str, "name image"),
+    "imagePullPolicy": {"Always", "IfNotPresent", "Never"},
+    "securityContext": CONTAINER_SECURITY,
+    "env": [{**of(str, "name value"), "valueFrom": {"secretKeyRef": of(str, "name key")}}],
+    "ports": [{"name": str, "containerPort": int}],
+    "resources": RESOURCES,
+    "volumeMounts": [{**of(str, "name mountPath subPath"), "readOnly": bool}],
+}
+VOLUME = {
+    "name": str, "persistentVolumeClaim": {"claimName": str}, "configMap": {"name": str},
+    "emptyDir": {"sizeLimit": str},
+}  # fmt: skip
 POD = {
     "restartPolicy": {"Never"},
     "nodeSelector": MAP,
@@ -21,37 +42,17 @@ POD = {
     "automountServiceAccountToken": bool,
     "terminationGracePeriodSeconds": int,
     "securityContext": {
+        **of(int, "runAsUser runAsGroup fsGroup"),
         "runAsNonRoot": bool,
-        "runAsUser": int,
-        "runAsGroup": int,
-        "fsGroup": int,
         "fsGroupChangePolicy": {"OnRootMismatch"},
         "seccompProfile": {"type": {"RuntimeDefault"}},
     },
-    "tolerations": [{"key": str, "operator": {"Exists", "Equal"}, "value": str, "effect": str}],
-    "containers": [
-        {
-            "name": str,
-            "image": str,
-            "imagePullPolicy": {"Always", "IfNotPresent", "Never"},
-            "securityContext": CONTAINER_SECURITY,
-            "env": [{"name": str, "value": str, "valueFrom": {"secretKeyRef": {"name": str, "key": str}}}],
-            "ports": [{"name": str, "containerPort": int}],
-            "resources": RESOURCES,
-            "volumeMounts": [{"name": str, "mountPath": str, "readOnly": bool, "subPath": str}],
-        }
-    ],
-    "volumes": [
-        {
-            "name": str,
-            "persistentVolumeClaim": {"claimName": str},
-            "configMap": {"name": str},
-            "emptyDir": {"sizeLimit": str},
-        }
-    ],
+    "tolerations": [{**of(str, "key value effect"), "operator": {"Exists", "Equal"}}],
+    "containers": [CONTAINER],
+    "volumes": [VOLUME],
 }
 POD_TEMPLATE = {"metadata": METADATA, "spec": POD}
-RAY_START = {"num-cpus": str, "dashboard-host": str, "object-store-memory": str, "memory": str}
+RAY_GROUP = {"rayStartParams": of(str, "num-cpus dashboard-host object-store-memory memory"), "template": POD_TEMPLATE}
 RAY_CLUSTER = {
     "rayVersion": str,
     "authOptions": {"mode": {"token"}, "secretName": str},
@@ -62,126 +63,72 @@ RAY_CLUSTER = {
         "securityContext": CONTAINER_SECURITY,
         "resources": RESOURCES,
     },
-    "headGroupSpec": {"rayStartParams": RAY_START, "template": POD_TEMPLATE},
-    "workerGroupSpecs": [
-        {
-            "groupName": str,
-            "replicas": int,
-            "minReplicas": int,
-            "maxReplicas": int,
-            "rayStartParams": RAY_START,
-            "template": POD_TEMPLATE,
-        }
-    ],
+    "headGroupSpec": RAY_GROUP,
+    "workerGroupSpecs": [{"groupName": str, **of(int, "replicas minReplicas maxReplicas"), **RAY_GROUP}],
 }
+RAY_JOB = {
+    **of(str, "entrypoint runtimeEnvYAML"),
+    **of(int, "backoffLimit activeDeadlineSeconds ttlSecondsAfterFinished"),
+    "submissionMode": {"K8sJobMode", "HTTPMode", "SidecarMode"},
+    "shutdownAfterJobFinishes": bool,
+    "submitterPodTemplate": POD_TEMPLATE,
+    "rayClusterSpec": RAY_CLUSTER,
+}
+POD_MONITOR = {
+    "selector": {"matchLabels": MAP},
+    "podMetricsEndpoints": [{"port": str, "relabelings": [{"sourceLabels": [str], "targetLabel": str}]}],
+}
+CLAIM = {
+    "accessModes": [{"ReadWriteMany"}], "storageClassName": str, "resources": {"requests": {"storage": str}},
+}  # fmt: skip
 KUBERNETES = {
-    "RayCluster": {"apiVersion": {"ray.io/v1"}, "kind": str, "metadata": METADATA, "spec": RAY_CLUSTER},
-    "RayJob": {
-        "apiVersion": {"ray.io/v1"},
-        "kind": str,
-        "metadata": METADATA,
-        "spec": {
-            "entrypoint": str,
-            "submissionMode": {"K8sJobMode", "HTTPMode", "SidecarMode"},
-            "backoffLimit": int,
-            "activeDeadlineSeconds": int,
-            "shutdownAfterJobFinishes": bool,
-            "ttlSecondsAfterFinished": int,
-            "runtimeEnvYAML": str,
-            "submitterPodTemplate": POD_TEMPLATE,
-            "rayClusterSpec": RAY_CLUSTER,
-        },
-    },
-    "PodMonitor": {
-        "apiVersion": {"monitoring.coreos.com/v1"},
-        "kind": str,
-        "metadata": METADATA,
-        "spec": {
-            "selector": {"matchLabels": MAP},
-            "podMetricsEndpoints": [{"port": str, "relabelings": [{"sourceLabels": [str], "targetLabel": str}]}],
-        },
-    },
-    "ServiceAccount": {"apiVersion": {"v1"}, "kind": str, "metadata": METADATA},
-    "PersistentVolumeClaim": {
-        "apiVersion": {"v1"},
-        "kind": str,
-        "metadata": METADATA,
-        "spec": {
-            "accessModes": [{"ReadWriteMany"}],
-            "storageClassName": str,
-            "resources": {"requests": {"storage": str}},
-        },
-    },
+    "RayCluster": {"apiVersion": {"ray.io/v1"}, **OBJECT, "spec": RAY_CLUSTER},
+    "RayJob": {"apiVersion": {"ray.io/v1"}, **OBJECT, "spec": RAY_JOB},
+    "PodMonitor": {"apiVersion": {"monitoring.coreos.com/v1"}, **OBJECT, "spec": POD_MONITOR},
+    "ServiceAccount": {"apiVersion": {"v1"}, **OBJECT},
+    "PersistentVolumeClaim": {"apiVersion": {"v1"}, **OBJECT, "spec": CLAIM},
 }
-
+AWS_DISK = {"VolumeSize": int, "VolumeType": {"gp3"}, **of(bool, "Encrypted DeleteOnTermination")}
 AWS_NODE = {
-    "InstanceType": str,
-    "ImageId": str,
-    "KeyName": str,
+    **of(str, "InstanceType ImageId KeyName"),
     "SubnetIds": [str],
     "SecurityGroupIds": [str],
-    "IamInstanceProfile": {"Arn": str, "Name": str},
+    "IamInstanceProfile": of(str, "Arn Name"),
     "InstanceMarketOptions": {"MarketType": {"spot"}, "SpotOptions": {"MaxPrice": str}},
     "MetadataOptions": {"HttpTokens": {"required"}, "HttpPutResponseHopLimit": int},
-    "BlockDeviceMappings": [
-        {
-            "DeviceName": str,
-            "Ebs": {"VolumeSize": int, "VolumeType": {"gp3"}, "Encrypted": bool, "DeleteOnTermination": bool},
-        }
-    ],
+    "BlockDeviceMappings": [{"DeviceName": str, "Ebs": AWS_DISK}],
 }
+GCP_DISK = {"diskSizeGb": int, **of(str, "diskType sourceImage")}
 GCP_NODE = {
     "machineType": str,
     "scheduling": {"provisioningModel": {"SPOT"}, "instanceTerminationAction": {"DELETE"}},
     "serviceAccounts": [{"email": str, "scopes": [str]}],
-    "disks": [
-        {
-            "boot": bool,
-            "autoDelete": bool,
-            "type": {"PERSISTENT"},
-            "initializeParams": {"diskSizeGb": int, "diskType": str, "sourceImage": str},
-        }
-    ],
+    "disks": [{**of(bool, "boot autoDelete"), "type": {"PERSISTENT"}, "initializeParams": GCP_DISK}],
 }
 RAY_PROVIDERS = {
-    "aws": {"type": str, "region": str, "availability_zone": str, "cache_stopped_nodes": bool},
-    "gcp": {"type": str, "region": str, "availability_zone": str, "project_id": str},
-    "local": {"type": str, "head_ip": str, "worker_ips": [str]},
+    "aws": {**of(str, "type region availability_zone"), "cache_stopped_nodes": bool},
+    "gcp": of(str, "type region availability_zone project_id"),
+    "local": {**of(str, "type head_ip"), "worker_ips": [str]},
 }
 RAY_NODES = {"aws": AWS_NODE, "gcp": GCP_NODE, "local": {}}
 SKYPILOT = {
-    "name": str,
+    **of(str, "name workdir setup run"),
     "num_nodes": int,
-    "workdir": str,
     "resources": {
-        "infra": str,
-        "cpus": str,
-        "memory": str,
+        **of(str, "infra cpus memory"),
         "use_spot": bool,
         "job_recovery": {"strategy": {"FAILOVER", "EAGER_NEXT_REGION"}, "max_restarts_on_errors": int},
     },
-    "volumes": MAP,
+    **of(MAP, "volumes envs"),
     "secrets": {"RAY_AUTH_TOKEN": type(None)},
-    "envs": MAP,
-    "setup": str,
-    "run": str,
 }
+ANYSCALE_NODES = {"instance_type": str, **of(int, "min_nodes max_nodes")}
 ANYSCALE = {
-    "name": str,
-    "image_uri": str,
-    "working_dir": str,
-    "entrypoint": str,
+    **of(str, "name image_uri working_dir entrypoint"),
     "max_retries": int,
     "compute_config": {
         "head_node": {"instance_type": str, "resources": {"CPU": int}},
-        "worker_nodes": [
-            {
-                "instance_type": str,
-                "min_nodes": int,
-                "max_nodes": int,
-                "market_type": {"ON_DEMAND", "SPOT", "PREFER_SPOT"},
-            }
-        ],
+        "worker_nodes": [{**ANYSCALE_NODES, "market_type": {"ON_DEMAND", "SPOT", "PREFER_SPOT"}}],
     },
 }
 
@@ -189,30 +136,20 @@ ANYSCALE = {
 def ray_up_fields(config):
     """Return the fields of a `ray up` configuration, whose node types have names of their own."""
     provider = config["provider"]["type"]
-    node_type = {
-        "min_workers": int,
-        "max_workers": int,
-        "resources": {"CPU": int, "memory": int},
-        "node_config": RAY_NODES[provider],
-    }
+    workers = of(int, "min_workers max_workers")
+    node_type = {**workers, "resources": of(int, "CPU memory"), "node_config": RAY_NODES[provider]}
+    commands = "initialization_commands setup_commands head_start_ray_commands worker_start_ray_commands"
     return {
-        "cluster_name": str,
-        "min_workers": int,
-        "max_workers": int,
+        **of(str, "cluster_name head_node_type"),
+        **workers,
         "upscaling_speed": float,
         "idle_timeout_minutes": int,
         "provider": RAY_PROVIDERS[provider],
-        "auth": {"ssh_user": str, "ssh_private_key": str},
-        "docker": {"image": str, "container_name": str, "pull_before_run": bool, "run_options": [str]},
-        "head_node_type": str,
-        "available_node_types": dict.fromkeys(("head", "worker"), node_type),
-        "initialization_commands": [str],
+        "auth": of(str, "ssh_user ssh_private_key"),
+        "docker": {**of(str, "image container_name"), "pull_before_run": bool, "run_options": [str]},
+        "available_node_types": of(node_type, "head worker"),
         "file_mounts": MAP,
-        "rsync_exclude": [str],
-        "rsync_filter": [str],
-        "setup_commands": [str],
-        "head_start_ray_commands": [str],
-        "worker_start_ray_commands": [str],
+        **of([str], f"{commands} rsync_exclude rsync_filter"),
     }
 
 

@@ -3,7 +3,6 @@ import subprocess
 import pytest
 
 from tests.faults.zygote import Zygote
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 
 
 def pytest_addoption(parser):
@@ -20,16 +19,6 @@ def zygote():
     """A warm process that forks a `dsindex` command per call, so that a hundred of them cost a hundred builds only."""
     with Zygote() as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def signed_zygote():
-    """A warm process that has the credentials of the tests' store."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        with Zygote() as running:
-            yield running
 
 
 @pytest.fixture

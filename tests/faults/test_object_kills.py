@@ -1,51 +1,150 @@
-"""Drivers that work in a bucket: killed at any request, or disturbed at every tenth, they end with the same objects."""
+"""Drivers that work in a bucket of S3 or of Google: killed or disturbed at any request, they end with the same."""
 
+import contextlib
 import os
+import random
+import shutil
 import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from tests.faults.corpus import BROKEN, TOKENIZER, write_corpus
-from tests.faults.object_kills import count_moments, kill_at, objects
-from tests.support.object_server import RandomFaults, serving_objects
+from tests.faults.corpus import BROKEN, write_corpus
+from tests.faults.object_kills import CHAT, KINDS, name_job, objects
+from tests.faults.zygote import Zygote
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import GOLDEN
+from tests.support.google_server import serving_google
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, RandomFaults, serving_objects
 from tests.support.published import published
 
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
 
-SHORT, LONG = 20, 60
+POINTS, LONG = {"s3-build": 20, "s3": 4, "gs-build": 8, "gs": 3}, 60
 """Points at which drivers are killed: every other one before a request is carried out, or after it and before its
 answer."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A store, and a warm process that has its credentials."""
+
+    scheme: str
+    store: Any
+    zygote: Zygote
+    flags: list[str]
+    texts: Path
+
+    def run(self, folder, words):
+        return self.zygote.run(folder, [*words, *self.flags], piped=self.texts / "a.jsonl")
+
+    def run_until(self, number, moment, run, pid_file, operations=()):
+        """Run a command that is killed when so many requests have come to this moment."""
+        left = number
+
+        def watch(now, operation, _):
+            nonlocal left
+            if now == moment and (not operations or operation in operations):
+                left -= 1
+                if left == 0:
+                    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+        self.store.watch = watch
+        ended = run()
+        self.store.watch = None
+        assert ended.code in {0, -9}, ended.errors  # the number of requests varies a little
+        return ended
+
+
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     kinds = list(BROKEN.values())
     for number, name in enumerate("ab"):
         broken = dict(zip(range(9 + number, 120, 23), kinds[number * 4 :], strict=False))
         write_corpus(folder / f"{name}.jsonl", num_lines=120, broken=broken, seed=number)
-    with serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}) as server:
-        server.put("in", folder)
-        yield server
+    (folder / "c").mkdir()
+    shutil.copy(CONVERSATIONS, folder / "c" / "chat.jsonl")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def place(request, texts, tmp_path_factory):
+    with contextlib.ExitStack() as stack:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        if request.param == "gs":
+            pytest.importorskip("google.auth")
+            home = tmp_path_factory.mktemp("home")
+            store = stack.enter_context(serving_google(patched, home, account=False, buckets={"out"}))
+        else:
+            patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+            patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+            store = stack.enter_context(serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}))
+        store.put("in", texts)
+        store.put("golden", GOLDEN)
+        flags = ["--endpoint-url", store.url] if request.param == "s3" else []
+        zygote = stack.enter_context(Zygote())
+        yield Place(scheme=request.param, store=store, zygote=zygote, flags=flags, texts=texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A kind of job in a place."""
+
+    kind: str
+    place: Place
+    folder: Path
+    expected: dict
+    """What it writes to a disk."""
+
+    def start(self, folder, *more):
+        """Start it with a folder of the bucket for its output, and wait for its end."""
+        return self.run(f"{self.place.scheme}://out/{self.kind}-{folder}/x", *more)
+
+    def run(self, prefix, *more):
+        source = f"{self.place.scheme}://{'golden/eod_text_document' if self.kind == 'merge' else 'in'}"
+        words = name_job(self.kind, prefix, source=source, chat=self.folder / "chat.yaml")
+        return self.place.run(self.folder / "run", [*words, *more])
+
+    def kill(self, folder, number, moment, *more, operations=()):
+        pid_file = self.folder / "run" / "pid"
+        return self.place.run_until(number, moment, lambda: self.start(folder, *more), pid_file, operations)
+
+    def objects(self, folder):
+        return objects(self.place.store, f"{self.kind}-{folder}")
+
+    def assert_ends(self, folder, *more):
+        ended = self.start(folder, *more)
+        assert ended.code == 0, ended.errors
+        assert self.objects(folder) == self.expected, folder
+        assert not self.place.store.uploads, folder
+
+
+def make_job(kind, place, folder):
+    (folder / "chat.yaml").write_text(CHAT)
+    (folder / "disk").mkdir()
+    ended = Job(kind=kind, place=place, folder=folder, expected={}).run(str(folder / "disk" / "x"))
+    assert ended.code == 0, ended.errors
+    return Job(kind=kind, place=place, folder=folder, expected=published(folder / "disk"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def job(request, place, tmp_path_factory):
+    return make_job(request.param, place, tmp_path_factory.mktemp("job"))
 
 
 @pytest.fixture(scope="module")
-def expected(store, signed_zygote, tmp_path_factory):
-    """What the same command writes to a disk."""
-    out = tmp_path_factory.mktemp("disk")
-    ended = signed_zygote.run(out / "run", build(store, str(out / "x")))
-    assert ended.code == 0, ended.errors
-    return published(out)
-
-
-def build(store, prefix, *options):
-    command = ["build", *TOKENIZER, "--json-keys", "text", "title", "--on-bad-record", "quarantine", "--workers", "2"]
-    command += ["--shard-size", "6KiB", "--input", "s3://in/*.jsonl", "--endpoint-url", store.url]
-    return [*command, "--output-prefix", prefix, *options]
+def build(place, tmp_path_factory):
+    if place.scheme != "s3":
+        pytest.skip("the other store has the same moments")
+    return make_job("build", place, tmp_path_factory.mktemp("build"))
 
 
 def what_stands_is_whole(stands, after):
@@ -61,92 +160,71 @@ def what_stands_is_whole(stands, after):
 
 
 @pytest.mark.exhaustive
-def test_killed_at_any_request(store, signed_zygote, expected, tmp_path, is_long):
-    whole = build(store, "s3://out/whole/x")
-    total = count_moments(store, lambda: signed_zygote.run(tmp_path / "run", whole))
-    assert objects(store, "whole") == expected
-    count = LONG if is_long else SHORT
+def test_killed_at_drawn_requests(job, tmp_path, is_long):
+    """The first point is where standard input is stored, the last where the work folder is removed."""
+    place = job.place
+    total = Counter()
+    place.store.watch = lambda moment, *_: total.update([moment])
+    job.assert_ends("whole")
+    place.store.watch = None
+    count = LONG if is_long else POINTS.get(f"{place.scheme}-{job.kind}", POINTS[place.scheme])
+    rng = random.Random(20)
     num_killed = 0
     for number in range(count):
-        folder = f"killed-{number}"
-        command = build(store, f"s3://out/{folder}/x")
-        run = tmp_path / str(number)
         moment = ("arrived", "done")[number % 2]
-        kill_at(store, run / "pid", 1 + round(number * (total[moment] - 2) / (count - 1)), moment)
-        killed = signed_zygote.run(run, command)
-        store.watch = None
-        assert killed.code in {0, -9}, killed.errors  # the number of requests varies a little
+        at = {0: 18, count - 1: total[moment] - 5}.get(number) or rng.randint(1, total[moment])
+        if job.kind == "build":
+            at = 1 + round(number * (total[moment] - 2) / (count - 1))
+        killed = job.kill(str(number), at, moment)
         num_killed += killed.code == -9
-        what_stands_is_whole(objects(store, folder), expected)
-        again = signed_zygote.run(run, command)
-        assert again.code == 0, again.errors
-        assert objects(store, folder) == expected, number
-        assert not store.uploads, number
-    assert num_killed >= 0.8 * count
+        what_stands_is_whole(job.objects(str(number)), job.expected)
+        more = []
+        work = f"{job.kind}-{number}/x.build/"
+        if job.kind != "build" and number % 3 == 1 and number < count - 1 and place.store.names("out", work):
+            cleaned = place.run(tmp_path, ["clean", f"{place.scheme}://out/{job.kind}-{number}/x", "--yes"])
+            assert cleaned.code == 0, cleaned.errors
+            assert not place.store.names("out", work)
+            assert not place.store.uploads
+            more = ["--fresh"]  # nothing tells any more who wrote what was published before the kill
+        job.assert_ends(str(number), *more)
+    assert num_killed >= count / 2
 
 
-def test_killed_again_and_again(store, signed_zygote, expected, tmp_path):
-    """A run of kills, each a little after the start: work is kept, so it ends."""
-    command = build(store, "s3://out/again/x")
-    for number in range(40):
-        kill_at(store, tmp_path / "run" / "pid", 60 + 5 * number, "done")
-        ended = signed_zygote.run(tmp_path / "run", command)
-        store.watch = None
-        if ended.code == 0:
-            break
-        assert ended.code == -9, ended.errors
-    assert ended.code == 0
-    assert objects(store, "again") == expected
-    assert not store.uploads
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("seed", range(3))
-def test_disturbed_requests_change_nothing(seed, store, signed_zygote, expected, tmp_path):
+@pytest.mark.quick(3)
+def test_disturbed_requests_change_nothing(job):
     """Throttling, resets, damage on the way, and answers that are lost after the store has done what was asked."""
-    store.random_faults = RandomFaults(seed=seed)
+    store = job.place.store
     before = store.faults_taken.copy()
-    ended = signed_zygote.run(tmp_path / "run", build(store, f"s3://out/disturbed-{seed}/x"))
+    store.random_faults = RandomFaults(seed=len(job.kind), rate=0.2)
+    job.assert_ends("disturbed")
     store.random_faults = None
-    assert ended.code == 0, ended.errors
-    assert (store.faults_taken - before).total() > 5
-    assert objects(store, f"disturbed-{seed}") == expected
-    assert not store.uploads
+    assert (store.faults_taken - before).total() > 3
+
+
+def test_killed_again_and_again(build):
+    """A run of kills, each a little after the start: work is kept, so it ends."""
+    for number in range(40):
+        if build.kill("again", 60 + 5 * number, "done").code == 0:
+            break
+    build.assert_ends("again")
 
 
 @pytest.mark.exhaustive
-def test_killed_while_it_replaces_an_older_output(store, signed_zygote, expected, tmp_path):
+def test_killed_while_it_replaces_an_older_output(build, tmp_path):
     """No moment mixes two outputs: the index of the older one goes before its tokens are replaced."""
-    older = build(store, "s3://out/older/x")
+    older = name_job("build", "s3://out/build-older/x", source="s3://in", chat=None)
     older[older.index("s3://in/*.jsonl")] = "s3://in/a.jsonl"
-    first = signed_zygote.run(tmp_path / "run", older)
+    first = build.place.run(tmp_path / "run", older)
     assert first.code == 0, first.errors
-    stood = objects(store, "older")
-    command = build(store, "s3://out/older/x", "--fresh")
-    publishing = ("CompleteMultipartUpload", "DeleteObjects")
+    stood = build.objects("older")
     for number in range(1, 9):
-        left = number
-
-        def watch(now, operation, _):
-            nonlocal left
-            if now == "done" and operation in publishing:
-                left -= 1
-                if left == 0:
-                    os.kill(int((tmp_path / "run" / "pid").read_text()), signal.SIGKILL)
-
-        store.watch = watch
-        ended = signed_zygote.run(tmp_path / "run", command)
-        store.watch = None
-        assert ended.code in {0, -9}, ended.errors
-        stands = objects(store, "older")
+        build.kill("older", number, "done", "--fresh", operations=("CompleteMultipartUpload", "DeleteObjects"))
+        stands = build.objects("older")
         for key in ("text", "title"):
             if f"x_{key}_document.idx" in stands:
                 pair = [f"x_{key}_document.{suffix}" for suffix in ("bin", "idx")]
                 assert [stands.get(name) for name in pair] in (
                     [stood.get(name) for name in pair],
-                    [expected[name] for name in pair],
+                    [build.expected[name] for name in pair],
                 )
-    again = signed_zygote.run(tmp_path / "run", command)
-    assert again.code == 0, again.errors
-    assert objects(store, "older") == expected
-    assert not store.uploads
+    build.assert_ends("older", "--fresh")

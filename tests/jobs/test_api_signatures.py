@@ -32,13 +32,6 @@ NOT_OFFERED = {"log_json", "output_prefix", "check", "tokenizer_model"}
 """Options that some functions leave out, or take under another name."""
 
 
-@pytest.fixture(autouse=True)
-def _unconnected(monkeypatch):
-    """No test here uses the connection to Ray that others have left open for the session."""
-    if "ray" in sys.modules:
-        monkeypatch.setattr(sys.modules["ray"], "is_initialized", lambda: False)
-
-
 def parameters(name):
     return dict(inspect.signature(getattr(dsindex, name)).parameters)
 
@@ -85,37 +78,25 @@ def test_open_takes_what_the_library_takes():
 
 
 @pytest.mark.parametrize("name", [*MODELS, "open", "report"])
-def test_only_the_subject_is_positional(name):
+def test_only_the_subject_is_positional_and_all_is_documented(name):
     kinds = [parameter.kind for parameter in parameters(name).values()]
-    positional = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    assert positional == (2 if name == "convert" else 1)
+    assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == (2 if name == "convert" else 1)
     assert inspect.Parameter.POSITIONAL_ONLY not in kinds
-
-
-@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
-def test_docstring_names_every_parameter(name):
     documented = inspect.getdoc(getattr(dsindex, name)) or ""
-    for option in parameters(name):
-        assert f"\n    {option}: " in documented, option
+    assert [option for option in parameters(name) if f"\n    {option}: " not in documented] == []
 
 
-def test_import_loads_this_file_alone():
-    code = (
-        "import sys, dsindex;"
-        "print(sorted(m for m in sys.modules if m.split('.')[0] in {'dsindex', 'numpy', 'pydantic'}))"
-    )
+NAMES = "[getattr(dsindex, name) for name in dsindex.__all__];"
+
+
+@pytest.mark.parametrize(("use", "among", "loaded"), [
+    ("", "'dsindex', 'dsindex.api', 'numpy', 'pydantic'", "['dsindex']"),
+    (NAMES, "'ray', 'numba', 'pyarrow.json', 'gigatoken', 'jinja2', 'torch', 'tokenizers'", "[]"),
+], ids=["import", "names"])  # fmt: skip
+def test_import_loads_little(use, among, loaded):
+    code = f"import sys, dsindex; {use} print(sorted({{{among}}} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "['dsindex']"
-
-
-def test_functions_load_neither_ray_nor_torch():
-    code = (
-        "import sys, dsindex;"
-        "[getattr(dsindex, name) for name in dsindex.__all__];"
-        "print(sorted({'ray','numba','pyarrow.json','gigatoken','jinja2','torch','tokenizers'} & set(sys.modules)))"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    assert shown.stdout.strip() == loaded
 
 
 def test_no_submodule_shares_its_name_with_a_public_name():
@@ -131,16 +112,8 @@ def test_public_name_is_what_its_module_defines(name):
     assert found.__name__ == name
     assert getattr(importlib.import_module(found.__module__), name) is found
     assert name in dir(dsindex)
-
-
-def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'tokenise'"):
-        _ = dsindex.tokenise
-
-
-def call(name, *arguments, **options):
-    function = getattr(dsindex, name)
-    function(*arguments, **options)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}s'"):
+        getattr(dsindex, f"{name}s")
 
 
 GIVEN = {"tokenizer": "t", "output_prefix": "o"}
@@ -190,7 +163,6 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
 ])  # fmt: skip
 def test_misuse_is_said_in_the_words_of_python(name, arguments, options, message):
     with pytest.raises(dsindex.OptionsError, match=message) as raised:
-        call(name, *arguments, **options)
-    assert isinstance(raised.value, dsindex.DsindexError)
-    assert isinstance(raised.value, ValueError)
+        getattr(dsindex, name)(*arguments, **options)
+    assert isinstance(raised.value, (dsindex.DsindexError, ValueError))
     assert "--" not in str(raised.value)

@@ -92,6 +92,8 @@ class Starved(ThreadExecutor):
 def test_waiting_is_shown_without_a_percentage(capsys):
     executor = Starved(4)
     with Reporter(PlainDisplay(seconds=0.0)) as reporter:
+        wait_for_nodes(ThreadExecutor(2), reporter, lambda: 7)
+        assert capsys.readouterr().err == "", "nothing is said where nodes are there"
         reporter.follow(executor)
         wait_for_nodes(executor, reporter, lambda: 7)
     first, second, *_, last = capsys.readouterr().err.splitlines()
@@ -116,12 +118,6 @@ def test_jobs_without_a_work_folder_say_what_they_wait_for(command, tmp_path, mo
         "convert": [prefix, str(tmp_path / "x.pbin")],
     }[command]
     assert "nodes: done in" in cli([command, *words]).err
-
-
-def test_nothing_is_said_where_nodes_are_there(capsys):
-    with Reporter(PlainDisplay(seconds=0.0)) as reporter:
-        wait_for_nodes(ThreadExecutor(2), reporter, lambda: 7)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from dsindex.cli.main import main as dsindex
 from tests.benchmarks.__main__ import main
-from tests.benchmarks.caches import release_of
 from tests.benchmarks.driver import build, plan
 from tests.benchmarks.processes import ROOT, Run, RunError, measure
 from tests.benchmarks.rows import Row, compare_runs
@@ -37,27 +36,11 @@ def test_text_is_natural_and_a_function_of_its_arguments(tmp_path):
     assert sum(count == 1 for count in counts.values()) > 3_000  # new words go on turning up
 
 
-def test_text_takes_records_of_a_corpus(tmp_path):
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(f'{{"text": "record {number}"}}\n' for number in range(100)), encoding="utf-8")
-    written = write_text(tmp_path / "text.jsonl", 5_000, corpus=corpus).read_text(encoding="utf-8").splitlines()
-    assert sorted(written[:100]) == sorted(corpus.read_text(encoding="utf-8").splitlines())
-    assert written[:100] != written[100:200]
-
-
 def test_measure_counts_children_and_orphans():
     burn = "sum(range(30_000_000))"
     orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{burn}'])"
     alone, with_orphan = (measure([sys.executable, "-c", code]) for code in ("pass", orphan))
     assert with_orphan.cpu_seconds > alone.cpu_seconds + 0.1
-
-
-@pytest.mark.exhaustive
-def test_measure_counts_children_that_nobody_waits_for():
-    burn = "import time\nwhile time.process_time() < 0.6: pass\ntime.sleep(2)"
-    forget = "import signal, subprocess, sys, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
-    wait = f"subprocess.Popen([sys.executable, '-c', {burn!r}], stdout=subprocess.PIPE).stdout.read()"
-    assert measure([sys.executable, "-c", forget + wait]).cpu_seconds > 0.4
 
 
 @pytest.mark.exhaustive
@@ -92,13 +75,6 @@ def test_different_outputs_are_an_error():
     check_same("builds", [run_of(1, digest="a"), run_of(2, digest="a")])
     with pytest.raises(RunError, match="builds: outputs differ"):
         check_same("builds", [run_of(1, digest="a"), run_of(2, digest="b")])
-
-
-@pytest.mark.parametrize(("minor", "release"), [("18", "0.18"), ("20", "main")])
-def test_release_of_a_checkout(tmp_path, minor, release):
-    (tmp_path / "megatron" / "core").mkdir(parents=True)
-    (tmp_path / "megatron" / "core" / "package_info.py").write_text(f"MAJOR = 0\nMINOR = {minor}\nPATCH = 2\n")
-    assert release_of(tmp_path) == release
 
 
 def test_driver_is_driven_to_the_end_by_an_imagined_cluster(tmp_path):
@@ -148,16 +124,6 @@ def test_loader_reads_the_same_with_any_workers(tmp_path):
     assert all(run["tokens_per_second"] > 0 and run["gets_per_sample"] == 0 for run in runs)
     with pytest.raises(RunError, match="expected more than 6 batches for each worker"):
         measure([*command, "--workers", "4"], cwd=ROOT)
-
-
-def test_bare_engines_agree(tmp_path):
-    source = write_text(tmp_path / "text.jsonl", 200_000)
-    counted = []
-    for engine in ("gigatoken", "tokenizers"):
-        command = ["-m", "tests.benchmarks.bare", str(source), "--tokenizer", str(OWN.plain_tokenizer)]
-        shown = subprocess.check_output([sys.executable, *command, "--engine", engine, "--threads", "2"])
-        counted.append(json.loads(shown)["tokens"])
-    assert counted[0] == counted[1] > 40_000
 
 
 @pytest.mark.exhaustive

@@ -46,16 +46,6 @@ def test_check_that_did_not_end_is_not_reported():
         report_of([Check(name="whole"), Check(name="fails", steps=steps("fails", fail, 0))], Reporter())
 
 
-def test_results_a_judge_leaves_are_passed_over():
-    def first_only(results):
-        return Verdict(findings=(str(next(results)),))
-
-    checks = [
-        Check(steps=steps("a", lambda number: number, *range(base, base + 50)), judge=first_only) for base in (0, 100)
-    ]
-    assert report_of(checks, Reporter()).findings == ("0", "100")
-
-
 def test_shared_value_is_the_last_argument():
     check = Check(steps=steps("a", lambda own, shared: [f"{own} {shared}"], 1, 2), shared="of all")
     assert report_of([check], Reporter()).findings == ("1 of all", "2 of all")

@@ -73,26 +73,6 @@ def test_packed_data_is_compared_too(tmp_path, capsys):
     assert "  rule: A ends documents with token 0 (EOD?), B does not\n" in capsys.readouterr().out
 
 
-def test_empty_documents_alone_are_boundaries_of_documents(tmp_path, cli):
-    one = write_dataset(tmp_path / "one", [[[1, 2]], [], [[3]]])
-    other = write_dataset(tmp_path / "other", [[[1, 2]], [[3]]])
-    assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
-        "DIFFERENT",
-        "  the tokens are the same one after the other; the boundaries of documents differ",
-        "  rule: empty texts: A has 1 empty document, B has none",
-    ]
-
-
-def test_empty_sequences_are_told(tmp_path, cli):
-    one = write_dataset(tmp_path / "one", [[[1, 2]], []])
-    other = write_dataset(tmp_path / "other", [[[1, 2]], [[]]])
-    assert cli(["compare", one, other], 1).out.splitlines()[2:] == [
-        "DIFFERENT",
-        "  the tokens are the same one after the other; the boundaries of sequences within documents differ",
-        "  rule: empty texts: A has 0 sequences without tokens, B has 1 sequence; that is all",
-    ]
-
-
 @pytest.mark.parametrize(("words", "says"), [
     (["nowhere", GOLDEN_EOD], "nowhere: expected a dataset, found no nowhere.idx"),
     ([GOLDEN_EOD, str(GOLDEN / "noeod_text_document"), "--tokenizer-model", "nowhere"], "nowhere"),
@@ -101,3 +81,17 @@ def test_what_is_missing_is_one_sentence(words, says, cli):
     shown = cli(["compare", *words], 1)
     assert says in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(("one", "other", "borders", "rule"), [
+    ([[[1, 2]], [], [[3]]], [[[1, 2]], [[3]]], "documents", "A has 1 empty document, B has none"),
+    ([[[1, 2]], []], [[[1, 2]], [[]]], "sequences within documents",
+     "A has 0 sequences without tokens, B has 1 sequence; that is all"),
+], ids=["documents", "sequences"])  # fmt: skip
+def test_empty_texts_alone_are_a_rule(tmp_path, cli, one, other, borders, rule):
+    words = [write_dataset(tmp_path / name, documents) for name, documents in (("one", one), ("other", other))]
+    assert cli(["compare", *words], 1).out.splitlines()[2:] == [
+        "DIFFERENT",
+        f"  the tokens are the same one after the other; the boundaries of {borders} differ",
+        f"  rule: empty texts: {rule}",
+    ]

@@ -13,9 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from dsindex.cli import doctor
-from dsindex.cli.doctor import Group, describe_groups, examine_package, hide_all_secrets, mount_of
-from dsindex.execution.progress.standard_streams import show_lines
-from dsindex.kernels.cache import why_unusable
+from dsindex.cli.doctor import Group, examine_package, hide_all_secrets, mount_of
 from tests.jobs.test_ray_address import GIVEN, WRONG, head
 from tests.support.golden import TOKENIZERS
 
@@ -178,22 +176,4 @@ def test_low_limits_are_told(cli, monkeypatch):
     assert [("ulimit -n" in each["message"], each["breaks_builds"]) for each in found["findings"][-2:]] == [
         (True, False),
         (False, True),
-    ]
-
-
-def test_cache_that_others_can_write_is_a_finding(tmp_path):
-    tmp_path.chmod(0o777)
-    assert why_unusable(str(tmp_path)) == f"{tmp_path} belongs to another user or can be written by others"
-    tmp_path.chmod(0o700)
-    assert why_unusable(str(tmp_path / "a" / "b")) is None
-
-
-def test_text_has_findings_after_their_group():
-    group = Group("storage", {"/x\n": "ext4"})
-    group.find("/x: full")
-    assert show_lines(describe_groups([group])).splitlines() == [
-        "storage",
-        r"  /x\n  ext4",
-        "! /x: full",
-        "1 finding, marked with !",
     ]

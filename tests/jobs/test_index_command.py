@@ -53,24 +53,6 @@ def caches(folder):
     return {path.name for path in folder.glob("*.npy")}
 
 
-def test_script_makes_the_caches_of_its_flags(folder, capsys):
-    assert main(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"]) == 0
-    assert main(["index", "--from-command", "train.sh", "web", *RELEASE]) == 0
-    assert caches(folder / "cache") == caches(folder / "flags") != set()
-    told = capsys.readouterr().err
-    assert "from train.sh: --seq-length, --data-path, --split, --data-cache-path, --global-batch-size" in told
-    assert "no cache depends on --num-layers, --max-position-embeddings, --micro-batch-size, --save, --bf16" in told
-
-
-def test_command_after_two_dashes(folder):
-    assert main(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"]) == 0
-    command = ["--", "torchrun", "--nnodes", "2", "/opt/Megatron-LM/pretrain_gpt.py", "--lr", "-1e-4", *FLAGS, "--bf16"]
-    assert main(["index", *RELEASE, "--data-cache-path", "cache", *command]) == 0
-    assert caches(folder / "cache") == caches(folder / "flags")
-    assert main(["index", *RELEASE, "--data-cache-path", "third", "--", *FLAGS]) == 0
-    assert caches(folder / "third") == caches(folder / "flags")
-
-
 def test_flags_override_the_command(folder):
     write_dataset(folder / "books", [[[1] * 500]] * 20)
     own = ["--data-path", "books", "--num-samples", "7", "--seq-length", "40", "--data-cache-path", "c", "--split", "1"]
@@ -180,8 +162,20 @@ def test_wrong_usage(capsys):
     assert "expected a script, got only A=1" in capsys.readouterr().err
 
 
-def test_flags_alone_in_a_file(folder):
+COMMAND = ["--", "torchrun", "--nnodes", "2", "/opt/Megatron-LM/pretrain_gpt.py", "--lr", "-1e-4", *FLAGS, "--bf16"]
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["--from-command", "train.sh", "web"],
+     ["from train.sh: --seq-length, --data-path, --split, --data-cache-path, --global-batch-size",
+      "no cache depends on --num-layers, --max-position-embeddings, --micro-batch-size, --save, --bf16"]),
+    (["--data-cache-path", "cache", "--from-command", "flags.txt"], []),
+    (["--data-cache-path", "cache", *COMMAND], []),
+    (["--data-cache-path", "cache", "--", *FLAGS], []),
+], ids=["script", "file of flags", "command", "flags"])  # fmt: skip
+def test_command_makes_the_caches_of_its_flags(folder, cli, words, told):
     (folder / "flags.txt").write_text(" ".join(FLAGS[:8]) + "\n" + " ".join(FLAGS[8:]) + "\n")
-    assert main(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"]) == 0
-    assert main(["index", *RELEASE, "--data-cache-path", "cache", "--from-command", "flags.txt"]) == 0
-    assert caches(folder / "cache") == caches(folder / "flags")
+    cli(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"])
+    shown = cli(["index", *RELEASE, *words]).err
+    assert caches(folder / "cache") == caches(folder / "flags") != set()
+    assert [sentence for sentence in told if sentence not in shown] == []

@@ -1,14 +1,10 @@
 """Commands of preprocess_data.py: one word changed, they run, and every flag is taken, named or refused."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
+import shutil
 
-import numpy as np
 import pytest
 import sentencepiece
 
@@ -43,11 +39,12 @@ python tools/preprocess_data_fast.py \\
 TEXTS = [json.loads(line)["text"] for line in (GOLDEN / "docs.jsonl").read_bytes().split(b"\n")[:40]]
 
 
-def run(folder, *arguments, environment=None):
-    command = [sys.executable, "-m", "dsindex", *arguments]
-    path = str(Path(__file__).parents[2])
-    values = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **(environment or {})}
-    return subprocess.run(command, cwd=folder, env=values, capture_output=True, text=True, check=False)
+@pytest.fixture
+def run(folder, cli, monkeypatch):
+    """Run a command in the folder; returns what it prints."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return lambda *words, code=0: cli(words, code)
 
 
 @pytest.fixture
@@ -56,45 +53,35 @@ def folder(tmp_path):
     return tmp_path
 
 
-def tokens_of(folder, prefix="processed_data"):
-    dataset = IndexedDataset(str(folder / f"{prefix}_text_document"))
+def tokens_of(prefix="processed_data"):
+    dataset = IndexedDataset(f"{prefix}_text_document")
     return [dataset[number].tolist() for number in range(len(dataset))]
 
 
 @pytest.mark.parametrize("command", [QUICKSTART, FAST], ids=["quickstart", "fast"])
-def test_documented_command_runs_with_one_word_changed(folder, command):
-    words = shlex.split(command.replace("\\\n", "").replace("/path/to/tokenizer.model", str(TOKENIZERS["plain"])))
-    done = run(folder, "build", *words[2:])
-    assert done.returncode == 0, done.stderr
-    plain = run(
-        folder, "build", "--input", "data.jsonl", "--output-prefix", "own", "--append-eod",
-        "--tokenizer-model", str(TOKENIZERS["plain"]),
-    )  # fmt: skip
-    assert plain.returncode == 0, plain.stderr
-    assert tokens_of(folder) == tokens_of(folder, "own")
+def test_documented_command_runs_with_one_word_changed(run, command):
+    model = str(TOKENIZERS["plain"])
+    run("build", *shlex.split(command.replace("\\\n", "").replace("/path/to/tokenizer.model", model))[2:])
+    run("build", "--input", "data.jsonl", "--output-prefix", "own", "--append-eod", "--tokenizer-model", model)
+    assert tokens_of() == tokens_of("own")
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["Llama2Tokenizer", "GPTSentencePieceTokenizer", None])
-def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, kind):
+def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, run, kind):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model("llama2"))
     typed = [] if kind is None else ["--tokenizer-type", kind]
-    done = run(
-        folder, "build", "--input", "data.jsonl", "--output-prefix", "processed_data", *typed, "--append-eod",
+    shown = run(
+        "build", "--input", "data.jsonl", "--output-prefix", "processed_data", *typed, "--append-eod",
         "--tokenizer-model", "tokenizer.model", "--workers", "1", "--partitions", "4", "--log-interval", "10",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("without effect: --partitions (documents keep the order of the input); --log-inter") == 1
+    assert shown.err.count("without effect: --partitions (documents keep the order of the input); --log-inter") == 1
     processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model("llama2"))
-    assert tokens_of(folder) == [[*processor.encode(text), processor.eos_id()] for text in TEXTS if text]
-    verified = run(
-        folder, "verify", "processed_data_text_document", "--against-source", "--tokenizer-model", "tokenizer.model"
-    )
-    assert verified.returncode == 0, verified.stdout
+    assert tokens_of() == [[*processor.encode(text), processor.eos_id()] for text in TEXTS if text]
+    run("verify", "processed_data_text_document", "--against-source", "--tokenizer-model", "tokenizer.model")
     (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
-    other = run(folder, "verify", "processed_data_text_document", "--against-source")
-    assert other.returncode == 1
-    assert "expected the tokenizer with sha256" in other.stdout + other.stderr
+    shown = "".join(run("verify", "processed_data_text_document", "--against-source", code=1))
+    assert "expected the tokenizer with sha256" in shown
 
 
 @pytest.mark.quick(1)
@@ -106,51 +93,42 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, kind):
      ["--tokenizer-type", "TikTokenizer", "--vocab-size", "560", "--tiktoken-num-special-tokens", "9"],
      {"vocab_size": 560, "tiktoken_num_special_tokens": 9}),
 ], ids=["cl100k", "llama3", "tekken", "megatron"])  # fmt: skip
-def test_ranks_are_found_again_by_verify(folder, name, content, flags, options):
+def test_ranks_are_found_again_by_verify(folder, run, name, content, flags, options):
     (folder / name).write_bytes(content)
     base = ["--input", "data.jsonl", "--output-prefix", "processed_data", "--tokenizer-model", name, "--append-eod"]
-    done = run(folder, "build", *base, *flags)
-    assert done.returncode == 0, done.stderr
+    run("build", *base, *flags)
     manifest = json.loads((folder / "processed_data_text_document.manifest.json").read_text())
     assert manifest["content"]["tokenizer"].get("options") == options
-    verified = run(folder, "verify", "processed_data_text_document", "--against-source")
-    assert verified.returncode == 0, verified.stdout
-    assert "documents tokenized again" in verified.stdout
+    assert "documents tokenized again" in run("verify", "processed_data_text_document", "--against-source").out
 
 
-@pytest.mark.exhaustive
-def test_gpt2_files_take_the_place_of_the_model(folder):
+def test_gpt2_files_take_the_place_of_the_model(folder, run):
     model = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())["model"]
     (folder / "gpt2-vocab.json").write_text(json.dumps(model["vocab"]))
     lines = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
     (folder / "gpt2-merges.txt").write_text("#version: 0.2\n" + "".join(f"{line}\n" for line in lines))
     base = ["build", "--input", "data.jsonl", "--append-eod", "--output-prefix"]
-    files = ["--vocab-file", "gpt2-vocab.json", "--merge-file", "gpt2-merges.txt"]
-    two = run(folder, *base, "processed_data", "--tokenizer-type", "GPT2BPETokenizer", *files)
-    one = run(folder, *base, "own", "--tokenizer-model", str(TOKENIZERS["gpt2"]))
-    assert (two.returncode, one.returncode) == (0, 0), two.stderr + one.stderr
-    assert tokens_of(folder) == tokens_of(folder, "own")
-    assert run(folder, "verify", "processed_data_text_document", "--against-source").returncode == 0
-    half = run(folder, *base, "half", "--tokenizer-type", "GPT2BPETokenizer", *files[:2])
-    assert half.returncode == 2
-    assert "expected --vocab-file and --merge-file together" in half.stderr
+    files = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "gpt2-vocab.json"]
+    files += ["--merge-file", "gpt2-merges.txt"]
+    run(*base, "processed_data", *files)
+    run(*base, "own", "--tokenizer-model", str(TOKENIZERS["gpt2"]))
+    assert tokens_of() == tokens_of("own")
+    run("verify", "processed_data_text_document", "--against-source")
+    assert "expected --vocab-file and --merge-file together" in run(*base, "half", *files[:4], code=2).err
 
 
-def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder):
+def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder, run, monkeypatch):
     files = {path.name: path.read_bytes() for path in TOKENIZERS["gpt2"].iterdir() if path.is_file()}
     put_in_cache(folder / "hf", "gpt2", files)
+    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
     base = ["build", "--input", "data.jsonl", "--append-eod", "--tokenizer-type", "GPT2BPETokenizer"]
-    done = run(folder, *base, "--output-prefix", "processed_data", environment={"HF_HOME": str(folder / "hf")})
-    assert done.returncode == 0, done.stderr
-    manifest = json.loads((folder / "processed_data_text_document.manifest.json").read_text())
-    assert (manifest["content"]["tokenizer"]["name"], manifest["content"]["tokenizer"]["revision"]) == ("gpt2", COMMIT)
+    run(*base, "--output-prefix", "processed_data")
+    tokenizer = json.loads((folder / "processed_data_text_document.manifest.json").read_text())["content"]["tokenizer"]
+    assert (tokenizer["name"], tokenizer["revision"]) == ("gpt2", COMMIT)
     verify = ["verify", "processed_data_text_document", "--against-source"]
-    assert run(folder, *verify, environment={"HF_HOME": str(folder / "hf")}).returncode == 0
-    elsewhere = run(folder, *verify, environment={"HF_HOME": str(folder / "empty")})
-    assert elsewhere.returncode == 1
-    assert (
-        f"gpt2@{COMMIT}: expected a file, a folder, or the name of a tokenizer" in elsewhere.stdout + elsewhere.stderr
-    )
+    run(*verify)
+    shutil.rmtree(folder / "hf")
+    assert f"gpt2@{COMMIT}: expected a file, a folder, or the name of a tokenizer" in "".join(run(*verify, code=1))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -159,12 +137,10 @@ def test_refused_flags_say_what_to_do(name):
         take_megatron_flags({name: 1})
 
 
-def test_refused_flag_is_a_usage_error(folder):
-    done = run(
-        folder, "plan", "--input", "data.jsonl", "--output-prefix", "o", "--tokenizer-model", "x", "--split-sent"
-    )
-    assert done.returncode == 2
-    assert done.stderr.strip() == f"dsindex plan: --split-sentences: {REFUSED['split_sentences'][1]}"
+def test_refused_flag_is_a_usage_error(run):
+    words = ["--input", "data.jsonl", "--output-prefix", "o", "--tokenizer-model", "x", "--split-sent"]
+    said = f"dsindex plan: --split-sentences: {REFUSED['split_sentences'][1]}"
+    assert run("plan", *words, code=2).err.strip() == said
 
 
 def test_flags_without_effect_are_named_once():
@@ -196,27 +172,21 @@ def test_other_types_are_refused_with_a_reason(kind, message):
         validated({"input": ["a"], "output_prefix": "o", "tokenizer_model": "t", "tokenizer_type": kind}, BuildConfig)
 
 
-@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["tokenizer.model", "cl100k_base.tiktoken"])
 @pytest.mark.parametrize("kind", ["instruct", "pack"])
-def test_jobs_for_other_formats_say_so(folder, kind, name):
-    content = sentencepiece_model("llama2") if name == "tokenizer.model" else tiktoken_file()
-    (folder / name).write_bytes(content)
+def test_jobs_for_other_formats_say_so(folder, run, kind, name):
+    (folder / name).write_bytes(sentencepiece_model("llama2") if name == "tokenizer.model" else tiktoken_file())
     (folder / "chat.yaml").write_text("chat_template: chatml\n")
     own = ["--output", "o.pbin"] if kind == "pack" else ["chat.yaml", "--output-prefix", "o"]
-    done = run(folder, kind, *own, "--input", "data.jsonl", "--tokenizer-model", name)
-    assert done.returncode == 1, done.stderr
-    assert f"{name}: expected a tokenizer.json, got a tokenizer of" in done.stderr
+    said = run(kind, *own, "--input", "data.jsonl", "--tokenizer-model", name, code=1).err
+    assert f"{name}: expected a tokenizer.json, got a tokenizer of" in said
 
 
-def test_engine_can_be_the_reference(folder):
+def test_engine_can_be_the_reference(folder, run):
     (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
     base = ["build", "--input", "data.jsonl", "--tokenizer-model", "tokenizer.model", "--output-prefix"]
-    assert run(folder, *base, "processed_data").returncode == 0
-    assert run(folder, *base, "own", "--engine", "reference").returncode == 0
-    pair = [(folder / f"{prefix}_text_document.bin").read_bytes() for prefix in ("processed_data", "own")]
-    assert pair[0] == pair[1]
-    assert np.frombuffer(pair[0], np.uint16).size > 100
-    wrong = run(folder, *base, "o", "--engine", "tokenizers")
-    assert wrong.returncode == 1
-    assert "expected a tokenizer.json for --engine tokenizers; use --engine reference: sentencepiece" in wrong.stderr
+    run(*base, "processed_data")
+    run(*base, "own", "--engine", "reference")
+    assert tokens_of() == tokens_of("own") != []
+    wrong = run(*base, "o", "--engine", "tokenizers", code=1).err
+    assert "expected a tokenizer.json for --engine tokenizers; use --engine reference: sentencepiece" in wrong

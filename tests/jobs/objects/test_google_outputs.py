@@ -26,15 +26,11 @@ def store(monkeypatch, tmp_path):
         yield server
 
 
-@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize(
-    "options", [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}], ids=["8KiB", "3KiB", "one shard"]
-)
-def test_objects_are_the_files_of_a_disk(options, store, text, tmp_path):
+def test_objects_are_the_files_of_a_disk(store, text, tmp_path):
     store.objects["in/text.jsonl"] = text
     build("gs://in/*.jsonl", str(tmp_path / "x"))
-    build("gs://in/*.jsonl", "gs://out/data/x", **options)
+    build("gs://in/*.jsonl", "gs://out/data/x")
     assert built(store, "out/data/x") == on_disk(tmp_path / "x")
     assert not store.uploads
     assert {"PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects"} <= set(store.operations)

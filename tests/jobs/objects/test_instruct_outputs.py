@@ -3,14 +3,10 @@
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.execution import local
 from dsindex.instruction.config import check_config
-from tests.faults.object_kills import objects
 from tests.jobs.instruct.instruct_jobs import job
-from tests.jobs.objects.conftest import make_ranges_small
-from tests.support.conversations import SPEC
+from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.jobs import run_config
-from tests.support.published import published
 
 
 def instruct(prefix, **options):
@@ -19,36 +15,14 @@ def instruct(prefix, **options):
     return run_config(job(prefix, **{"on_bad_record": "fail", **options}), instruction)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("disk")
-    with pytest.MonkeyPatch.context() as patched:
-        make_ranges_small(patched)
-        instruct(str(folder / "x"), shard_size=None)
-    return published(folder)
-
-
-@pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize(
-    "options", [{}, {"shard_size": "5KiB", "workers": 1}, {"work_dir": "disk"}], ids=["16KiB", "5KiB", "work on a disk"]
-)
-def test_objects_are_the_files_of_a_disk(options, store, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "RECENT_BYTES", 0 if options else 1 << 20)  # what is held needs no request
-    work = {"work_dir": str(tmp_path / "work")} if "work_dir" in options else {}
-    instruct("s3://out/data/x", **{**options, **work})
-    assert objects(store, "data") == expected
-    assert not store.names("out", "data/x.build")
-    assert not store.uploads
-    assert instruct("s3://out/data/x", **{**options, **work}).already_complete
-
-
-@pytest.mark.usefixtures("small_ranges")
-def test_output_may_be_on_a_disk(store, expected, tmp_path):
-    """Its exports are made from there."""
-    instruct(str(tmp_path / "x"), work_dir="s3://out/work", export=("hf",))
-    assert published(tmp_path) == expected
-    assert list((tmp_path / "x_hf").iterdir())
+def test_exports_are_made_from_work_in_a_bucket(store, tmp_path):
+    chats = tmp_path / "chats.jsonl"
+    chats.write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:60]))
+    for name, work in (("here", str(tmp_path / "work")), ("there", "s3://out/work")):
+        instruct(str(tmp_path / name / "x"), work_dir=work, export=("hf",), input=(str(chats),))
+    [here, there] = (sorted((tmp_path / name / "x_hf").glob("*.parquet")) for name in ("here", "there"))
+    assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there] != []
     assert not store.names("out")
 
 

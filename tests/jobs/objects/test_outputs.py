@@ -5,27 +5,78 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
-from dsindex.options.merge import MergeConfig
+from dsindex.cli.main import main
+from dsindex.engine.shards import shuffle
+from dsindex.execution import local
+from dsindex.jobs import pack as pbin_ends
 from tests.faults.corpus import write_corpus
+from tests.faults.object_kills import CHAT, KINDS, name_job, objects
+from tests.jobs.objects.conftest import make_ranges_small
 from tests.jobs.objects.object_builds import FILES, build, built, on_disk
 from tests.support.compressed import COMPRESSORS
-from tests.support.jobs import run_config
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import OWN
+from tests.support.published import published
 
 
-@pytest.mark.quick(2)
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_corpus(folder / "text.jsonl", num_lines=300, broken={})
+    (folder / "c").mkdir()
+    (folder / "c" / "chat.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:60]))
+    (folder / "chat.yaml").write_text(CHAT)
+    return folder
+
+
+def words_of(kind, prefix, texts, **options):
+    source = str(OWN.run("eod").prefixes["text"]) if kind == "merge" else str(texts)
+    return name_job(kind, prefix, source=source, chat=texts / "chat.yaml", **options)
+
+
+@pytest.fixture(scope="module")
+def expected(texts, tmp_path_factory):
+    """What each kind of job writes to a disk; a shuffle has one run there."""
+    made = {}
+
+    def of_kind(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            with pytest.MonkeyPatch.context() as patched:
+                make_ranges_small(patched)
+                assert main(words_of(kind, f"{folder}/x", texts, shard_size="1MiB")) == 0
+            made[kind] = published(folder)
+        return made[kind]
+
+    return of_kind
+
+
+@pytest.mark.quick(8)
 @pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None}, {"keep_shards": True}],
-    ids=["8KiB", "3KiB", "one shard", "kept"],
-)
-def test_objects_are_the_files_of_a_disk(options, store, text, tmp_path):
-    build(text, str(tmp_path / "x"))
-    build(text, "s3://out/data/x", **options)
-    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
-    left = store.names("out", "data/x.build")
-    assert bool(left) == bool(options.get("keep_shards"))
+@pytest.mark.parametrize("way", ["small shards", "one shard", "kept", "work on a disk", "output on a disk"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "piped"])
+def test_objects_are_the_files_of_a_disk(kind, way, store, texts, expected, tmp_path, monkeypatch, cli):
+    """Runs and buckets of a shuffle are objects, and what is packed is written in several pieces."""
+    written = set()
+    store.watch = lambda *told: written.add(told[2].rpartition("/")[2].partition("-")[0])
+    monkeypatch.setattr(shuffle, "MIN_OBJECT_RUN_BYTES", 6 << 10)
+    monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)
+    monkeypatch.setattr(local, "RECENT_BYTES", 1 << 20 if way == "kept" else 0)  # what is held needs no request
+    more = {"kept": ["--keep-shards"], "work on a disk": ["--work-dir", str(tmp_path / "work")]}.get(way, [])
+    output = "s3://out/data/x"
+    if way == "output on a disk":
+        output, more = str(tmp_path / "data" / "x"), ["--work-dir", "s3://out/data/x.build"]
+    words = [*words_of(kind, output, texts, shard_size="1MiB" if way == "one shard" else "3KiB"), *more]
+    cli(words)
+    assert kind != "shuffle" or way == "work on a disk" or {"run", "bucket"} <= written
+    left = {name.rpartition("/")[2].partition("-")[0] for name in store.names("out", "data/x.build/")}
+    assert (bool(left), left & {"run", "bucket"}) == (way == "kept", set())
+    found = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
+    assert {name: found[name] for name in found if not name.startswith("x.build/")} == expected(kind)
     assert not store.uploads
+    assert not (tmp_path / "work").exists()
+    if way == "small shards":
+        assert cli(words).out.startswith("already complete")
 
 
 @pytest.mark.exhaustive
@@ -35,29 +86,6 @@ def test_other_processes_write_the_same(store, text, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     build(text, "s3://out/x", executor="processes", endpoint_url=store.url)
     assert built(store, "out/x") == on_disk(tmp_path / "x")
-
-
-@pytest.mark.usefixtures("small_ranges")
-def test_either_may_be_on_a_disk(store, text, tmp_path):
-    build(text, str(tmp_path / "x"))
-    build(text, "s3://out/x", work_dir=str(tmp_path / "work"))
-    assert built(store, "out/x") == on_disk(tmp_path / "x")
-    assert not (tmp_path / "work").exists()
-    build(text, str(tmp_path / "y"), work_dir="s3://out/work")
-    assert on_disk(tmp_path / "y") == on_disk(tmp_path / "x")
-    assert not store.names("out", "work")
-
-
-@pytest.mark.usefixtures("small_ranges")
-def test_merge_of_files_becomes_an_object(store, text, tmp_path):
-    for name in "ab":
-        build(text, str(tmp_path / name))
-    parts = tuple(str(tmp_path / f"{name}_text_document") for name in "ab")
-    for prefix in (str(tmp_path / "all"), "s3://out/all"):
-        run_config(MergeConfig(input=parts, output_prefix=prefix, executor="local"))
-    for suffix in ("bin", "idx"):
-        assert store.content(f"out/all.{suffix}") == (tmp_path / f"all.{suffix}").read_bytes()
-    assert sorted(store.names("out")) == ["all.bin", "all.idx", "all.manifest.json"]
 
 
 @pytest.mark.quick(1)

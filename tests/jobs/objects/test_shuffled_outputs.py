@@ -35,41 +35,6 @@ def expected(text, tmp_path_factory):
     return published(folder)
 
 
-@pytest.mark.quick(1)
-@pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"shard_size": "3KiB", "workers": 1}, {"shard_size": None, "keep_shards": True}],
-    ids=["8KiB", "3KiB", "one shard, kept"],
-)
-def test_objects_are_the_files_of_a_disk(options, store, text, expected):
-    written = set()
-
-    def note(moment, operation, target):
-        if moment == "done" and operation == "PutObject":
-            written.add(target.rpartition("/")[2].partition("-")[0])
-
-    store.watch = note
-    build(text, "s3://out/data/x", work_dir="s3://out/work", **SHUFFLED, **options)
-    assert {"run", "bucket"} <= written
-    assert objects(store, "data") == expected
-    left = {name.rpartition("/")[2].partition("-")[0] for name in store.names("out", "work/shards/")}
-    assert not left & {"run", "bucket"}
-    assert bool(left) == bool(options.get("keep_shards"))
-    assert not store.uploads
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("small_ranges")
-def test_either_may_be_on_a_disk(store, text, expected, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("here")
-    build(text, "s3://out/data/x", work_dir=str(folder / "work"), **SHUFFLED)
-    assert objects(store, "data") == expected
-    build(text, str(folder / "x"), work_dir="s3://out/work", **SHUFFLED)
-    assert published(folder) == expected
-    assert not store.names("out", "work")
-
-
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_ranges")
 def test_keys_that_are_not_where_they_are_expected_are_found(store, text, expected, monkeypatch):
