@@ -47,7 +47,7 @@ def pin(path: str) -> str:
     url = _address(path, revision, name)
     if url.is_folder or url.has_magic:
         return url
-    api = _api()
+    api = _api(url)
     found = _ask(url, lambda: api.get_paths_info(dataset, name, revision=revision, repo_type="dataset"), lists=1)
     if not found:
         raise MissingObjectError(f"{url}: there is no such file in this commit of the dataset; check the path")
@@ -57,7 +57,7 @@ def pin(path: str) -> str:
 def list_files(url: ObjectUrl, *, recursive: bool) -> list[ObjectUrl]:
     """Return the files below a folder, with their identities, at a commit."""
     dataset, revision, name = _parts(url)
-    api, folder = _api(), name.strip("/") or None
+    api, folder = _api(url), name.strip("/") or None
 
     def request() -> list[Any]:
         return list(api.list_repo_tree(dataset, folder, recursive=recursive, revision=revision, repo_type="dataset"))
@@ -71,19 +71,19 @@ def locate_file(url: ObjectUrl) -> ObjectUrl:
     from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
 
     dataset, revision, name = _parts(url)
-    there = hf_hub_url(dataset, name, repo_type="dataset", revision=revision, endpoint=_server())
-    found = _ask(url, lambda: get_hf_file_metadata(there, token=get_token() or False, endpoint=_server()), gets=1)
-    if _server().startswith("https:") and not found.location.startswith("https:"):
+    there = hf_hub_url(dataset, name, repo_type="dataset", revision=revision, endpoint=_server(url))
+    found = _ask(url, lambda: get_hf_file_metadata(there, token=get_token() or False, endpoint=_server(url)), gets=1)
+    if _server(url).startswith("https:") and not found.location.startswith("https:"):
         raise StoreError(f"{url}: expected an encrypted address from the Hub, got another; check HF_ENDPOINT")
     return parse_url(found.location)
 
 
-def token_for(url: ObjectUrl) -> str | None:
-    """Return the user's token for an address of the Hub itself, and None for any other server."""
+def token_for(there: ObjectUrl, url: ObjectUrl) -> str | None:
+    """Return the user's token if a file's content is on the Hub itself, and None for any other server."""
     from huggingface_hub import get_token
 
-    server = urlsplit(_server())
-    return get_token() if (url.scheme, url.bucket) == (server.scheme, server.netloc) and not url.query else None
+    server = urlsplit(_server(url))
+    return get_token() if (there.scheme, there.bucket) == (server.scheme, server.netloc) and not there.query else None
 
 
 def described_configurations(folder: str) -> Sequence[object]:
@@ -116,30 +116,31 @@ def _entry(url: ObjectUrl, commit: str, entry: Any) -> ObjectUrl:  # noqa: ANN40
     return _address(url, commit, entry.path).identified(identity)
 
 
-def _server() -> str:
+def _server(url: ObjectUrl) -> str:
+    """Return the Hub of an address, as HF_ENDPOINT was where the address was given."""
     try:
-        return check_endpoint((os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"))
+        return check_endpoint((url.access.endpoint_url or "https://huggingface.co").rstrip("/"))
     except ValueError as error:
         raise InputError(f"HF_ENDPOINT: {error}") from error
 
 
-def _api() -> Any:  # noqa: ANN401 - HfApi
+def _api(url: ObjectUrl) -> Any:  # noqa: ANN401 - HfApi
     from huggingface_hub import HfApi
 
-    return HfApi(endpoint=_server(), library_name="dsindex")
+    return HfApi(endpoint=_server(url), library_name="dsindex")
 
 
 def _info(url: ObjectUrl) -> Any:  # noqa: ANN401 - DatasetInfo
     """Return what the Hub says of a dataset at a revision, asked once in a while."""
     dataset, revision, _ = _parts(url)
-    key, api = (_server(), dataset, revision), _api()
+    key, api = (_server(url), dataset, revision), _api(url)
     since, info = _resolved.get(key, (-_RESOLVED_SECONDS, None))
     if info is None or time.monotonic() - since > _RESOLVED_SECONDS:
         info = _ask(url, lambda: api.dataset_info(dataset, revision=revision), lists=1)
         if info.id != dataset or not _COMMIT.fullmatch(info.sha or ""):
             msg = f"expected the present name of a dataset, got one that was renamed; write hf://datasets/{info.id}"
             raise InputError(f"{url}: {msg}")
-        _resolved[key] = _resolved[_server(), dataset, info.sha] = (time.monotonic(), info)
+        _resolved[key] = _resolved[_server(url), dataset, info.sha] = (time.monotonic(), info)
     return info
 
 
@@ -164,7 +165,7 @@ def _describe(url: ObjectUrl, error: Exception) -> tuple[StoreError, RetryClass]
     refusals: list[tuple[type[Exception] | tuple[type[Exception], ...], str]] = [
         (
             errors.GatedRepoError,
-            f"the dataset is gated: ask for access at {_server()}/datasets/{dataset}, then {_TOKEN}",
+            f"the dataset is gated: ask for access at {_server(url)}/datasets/{dataset}, then {_TOKEN}",
         ),
         (
             errors.RepositoryNotFoundError,

@@ -449,7 +449,7 @@ def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obst
     there = redirects.get(url.raw)
     if there is not None:
         try:
-            return obstore.get(*_web_file(there, is_hub=not url.is_web), options=options)
+            return obstore.get(*_web_file(there, url), options=options)
         except BaseError:
             redirects.pop(url.raw, None)  # signed addresses end after a while
     if url.is_web:
@@ -459,7 +459,7 @@ def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obst
             if not is_redirect(error):
                 raise
     there = redirects[url.raw] = parse_url(find_redirect(url)) if url.is_web else locate_file(url)
-    return obstore.get(*_web_file(there, is_hub=not url.is_web), options=options)
+    return obstore.get(*_web_file(there, url), options=options)
 
 
 def _receive(url: ObjectUrl, answer: Any, into: memoryview[int]) -> memoryview[int]:  # noqa: ANN401 - obstore's
@@ -500,9 +500,14 @@ def import_obstore(url: str) -> None:
         raise InputError(msg) from error
 
 
-def _web_file(url: ObjectUrl, *, is_hub: bool = False) -> tuple[Any, str]:
-    """Return the store of a web server, and the path of the file in it; the Hub's own has the user's token."""
-    token = token_for(url) if is_hub else None
+def _web_file(url: ObjectUrl, asked: ObjectUrl | None = None) -> tuple[Any, str]:
+    """Return the store of a web server, and the path of the file in it.
+
+    Args:
+        url: Its address.
+        asked: The address that was redirected there; the Hub gets the user's token for files that it serves itself.
+    """
+    token = token_for(url, asked) if asked is not None and asked.scheme == "hf" else None
     if not url.query and _PLAIN_WEB_PATH.fullmatch(url.key):
         return _web_store(f"{url.scheme}://{url.bucket}", "", token), url.key
     return _web_store(str(url), url.query, token), ""

@@ -167,6 +167,7 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
             raise InputError(f"{msg}; check the address")
         if match[3] is None:  # all of the dataset
             key += "/"
+        access = Access(endpoint_url=os.environ.get("HF_ENDPOINT") or None)
     return ObjectUrl(f"{scheme}://{bucket}/{key}", access=access)
 
 

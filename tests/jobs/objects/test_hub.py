@@ -1,6 +1,9 @@
 """Inputs on the Hugging Face Hub: the bytes of the disk, of one commit, and what is said if they cannot be read."""
 
 import json
+import multiprocessing
+import os
+import pickle
 import re
 
 import pyarrow as pa
@@ -14,6 +17,7 @@ from dsindex.engine import input_paths
 from dsindex.errors import InputError, PlanError
 from dsindex.options.build import BuildConfig
 from dsindex.store import hub as hub_store
+from dsindex.store.reading import open_readable
 from tests.faults.corpus import write_corpus
 from tests.support.golden import OWN
 from tests.support.hub_server import SIGNATURE, TOKEN, serving_hub
@@ -96,6 +100,36 @@ def test_hub_gives_the_bytes_of_the_disk(hub, files, tmp_path, path, options, wa
     assert f"{NAME}@{hub.revisions['main']}/" in manifest
     assert SIGNATURE not in manifest
     assert not re.search(r"@main|localhost|127\.0\.0\.1", manifest)
+
+
+@pytest.mark.usefixtures("hub")
+def test_address_takes_its_hub_along(files, monkeypatch):
+    """The nodes of a cluster have an environment of their own."""
+    [found] = input_paths.find_paths([f"{NAME}/en/part.jsonl"])
+    sent = pickle.dumps(found.path)
+    monkeypatch.delenv("HF_ENDPOINT")
+    assert read_input(pickle.loads(sent)) == files["en/part.jsonl"]  # noqa: S301 - ours
+
+
+@pytest.mark.usefixtures("hub")
+def test_forked_reader_asks_the_hub(files):
+    [found] = input_paths.find_paths([f"{NAME}/de/a b#%.jsonl"])
+    assert read_input(found.path) == files["de/a b#%.jsonl"]  # the threads of a fork's parent
+    process = multiprocessing.get_context("fork").Process(
+        target=_read_in_fork, args=(found.path, len(files["de/a b#%.jsonl"]))
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def read_input(path):
+    with open_readable(path) as file:
+        return file.read_at(file.size_bytes, 0)
+
+
+def _read_in_fork(path, size_bytes):
+    os._exit(0 if len(read_input(path)) == size_bytes else 1)
 
 
 def test_unwanted_columns_are_not_read(hub, files, tmp_path):
