@@ -124,3 +124,23 @@ def test_workflow_runs_as_a_submitted_job(name, cluster, tmp_path, demo, store_u
     assert ": intact\n" in ended.stdout
     assert "ray executor" in ended.stdout or name == "mixture"
     assert tokens_of(name, there, store_url) == expected
+
+
+@pytest.mark.exhaustive
+@pytest.mark.ray
+def test_ray_data_keeps_one_of_equal_texts_in_any_order_of_files(tmp_path, demo):
+    skip_without_ray_data("ray_data")
+    made = []
+    for number, names in enumerate((["a", "b"], ["b", "a", "c"])):
+        folder = tmp_path / str(number)
+        (folder / "text").mkdir(parents=True)
+        sources = dict(zip("ab", sorted((demo / "text").glob("*.jsonl"))[:2], strict=True)) | {"c": None}
+        for place, name in enumerate(names):
+            source = sources[name] or sources["a"]
+            (folder / "text" / f"{place}.jsonl").write_bytes(source.read_bytes())
+        options = write_options("ray_data", folder, demo)
+        options.write_text(options.read_text().replace(str(demo / "text"), str(folder / "text")))
+        ended = run_locally("ray_data", options)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        made += tokens_of("ray_data", folder, "")
+    assert made[0] == made[1]
