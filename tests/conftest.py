@@ -19,8 +19,8 @@ HERE = Path(__file__).parent
 
 # The same examples in every run; --hypothesis-profile=random looks for new ones.
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
-settings.register_profile("fixed", derandomize=True, **COMMON)  # type: ignore[arg-type]
-settings.register_profile("random", **COMMON)  # type: ignore[arg-type]
+settings.register_profile("fixed", derandomize=True, **COMMON)
+settings.register_profile("random", **COMMON)
 settings.load_profile("fixed")
 
 # pytest-xdist sets a width of 80 for its workers, which what they start would go by.
@@ -74,7 +74,7 @@ def leave_cases_out(items):
         if item.get_closest_marker("quick") is not None:
             tables.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     for cases in tables.values():
-        [count] = cases[0].get_closest_marker("quick").args  # type: ignore[union-attr]
+        [count] = cases[0].get_closest_marker("quick").args
         kept = {round(number * (len(cases) - 1) / max(count - 1, 1)) for number in range(count)}
         for number, item in enumerate(cases):
             if number not in kept:

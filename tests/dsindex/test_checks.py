@@ -131,7 +131,6 @@ def test_verify_index_counts_documents_and_names_damage(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 2]], [], [[3], [4, 5]]])
     counts, findings = verify_index(prefix)
     assert findings == []
-    assert counts is not None
     assert (counts.num_documents, counts.num_empty_documents, counts.num_sequences, counts.num_tokens) == (3, 1, 3, 5)
     (tmp_path / "d.bin").write_bytes(b"1234")
     counts, findings = verify_index(prefix)

@@ -50,11 +50,9 @@ def test_whole_file_of_every_era(version, token_bytes, tmp_path):
     size = 4 if version == "spec" else token_bytes
     path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version=version, token_bytes=size)
     header, findings = verify_pbin_header(path, version_name=version)
-    assert header is not None
     assert (header.version.name, findings) == (version, [])
     counts, findings = verify_pbin_index(path, header)
     assert findings == []
-    assert counts is not None
     assert (counts.num_documents, counts.num_empty_documents, counts.num_tokens) == (6, 3, 6)
     assert counts.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
 
@@ -147,7 +145,6 @@ def test_other_era_than_the_manifest_says(tmp_path):
     nothing = pbin_bytes([], version="2024-04")  # the same bytes in two versions
     assert findings_of(tmp_path / "a.pbin", nothing, version_name="2024-04") == []
     header, _ = verify_pbin_header(str(tmp_path / "a.pbin"), version_name="2024-04")
-    assert header is not None
     assert header.version is PBIN_VERSIONS["2024-04"]
 
 
@@ -177,20 +174,12 @@ def test_index_is_read_in_bounded_memory(tmp_path):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert findings == []
-        assert counts is not None
         assert counts.num_documents == num_documents
     assert peaks[1] < 1.2 * peaks[0]
 
 
 @pytest.mark.parametrize(
-    "bounds",
-    [
-        [(0, 6)],
-        [(0, 2), (2, 5), (5, 6)],
-        [(1, 1), (1, 3), (4, 5)],
-        [(3, 9), (9, 12)],
-        [(8, 9)],
-    ],
+    "bounds", [[(0, 6)], [(0, 2), (2, 5), (5, 6)], [(1, 1), (1, 3), (4, 5)], [(3, 9), (9, 12)], [(8, 9)]]
 )
 def test_runs_are_the_documents_of_the_index(bounds, tmp_path):
     path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version="2024-01-30")

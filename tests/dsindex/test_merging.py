@@ -66,9 +66,7 @@ def test_plan_merge_covers_every_byte_once_in_order(sizes, step):
 
 
 @given(
-    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=8),
-    step=st.integers(20, 700),
-    bound=st.integers(0, 20_000),
+    sizes=st.lists(st.integers(0, 500), min_size=1, max_size=8), step=st.integers(20, 700), bound=st.integers(0, 20_000)
 )
 def test_ranges_of_the_first_pieces_are_those_of_the_whole(sizes, step, bound):
     """As far as they are full: what is merged before all pieces are there has the place that the plan gives it."""
@@ -130,7 +128,6 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
     check_index("out.idx", index, bin_size_bytes=output.stat().st_size)
     assert np.diff(index.document_indices).tolist() == [len(document) for shape in shapes for document in shape]
     if modes:
-        assert index.sequence_modes is not None
         expected = [n % 3 for shape in shapes for n in range(sum(len(document) for document in shape))]
         assert index.sequence_modes.tolist() == expected
 

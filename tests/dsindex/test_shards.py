@@ -86,7 +86,7 @@ def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(tmp_path,
     audited = []
 
     def differ(_tokenizer, _engine, texts):
-        audited.extend(texts.to_pylist())  # type: ignore[attr-defined]
+        audited.extend(texts.to_pylist())
         msg = "they differ"
         raise TokenizerError(msg)
 

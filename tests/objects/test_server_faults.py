@@ -202,7 +202,6 @@ def test_program_keeps_what_is_put_in_files(tmp_path):
     command = [sys.executable, "-m", "tests.support.object_server", "--folder", str(tmp_path), "--bucket", BUCKET]
     with subprocess.Popen([*command, "--min-part-bytes", "300"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
         try:
-            assert server.stdout is not None
             caller = Caller(client=new_client(server.stdout.readline().strip()))
             assert int(server.stdout.readline()) == server.pid
             assert caller.call("get_object", Key="a.txt", Bucket="in")["content"] == b"text"

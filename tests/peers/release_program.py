@@ -15,7 +15,7 @@ import warnings
 import typing_extensions
 
 if not hasattr(typing, "override"):  # written for Python 3.12
-    typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    typing.override = typing_extensions.override
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

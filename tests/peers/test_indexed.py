@@ -27,7 +27,6 @@ def assert_same(prefix, *, multimodal=False):
         expected = theirs[index]
         if multimodal:
             expected, mode = expected
-            assert ours.sequence_modes is not None
             assert ours.sequence_modes[index] == mode
         assert ours[index].dtype == expected.dtype
         assert np.array_equal(ours[index], expected)

@@ -54,8 +54,6 @@ class Release:
         self.process.wait(timeout=60)
 
     def ask(self, flags, folder):
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"flags": flags, "folder": str(folder)}) + "\n")
         self.process.stdin.flush()
         reply = self.process.stdout.readline()

@@ -179,8 +179,6 @@ def sampler(monkeypatch):
         setattr(module, empty, None)
         monkeypatch.setitem(sys.modules, name, module)
     spec = importlib.util.spec_from_file_location("data_samplers", path)
-    assert spec is not None
-    assert spec.loader is not None
     samplers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(samplers)
     return samplers.MegatronPretrainingSampler

@@ -17,15 +17,11 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from tests.support.golden import ROOT
 from tests.support.processes import PATIENCE_SECONDS, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONFIGS = ROOT / "cluster_configs"
 MARKER = "DSINDEX_AUTOSCALING_CLUSTER"
@@ -44,7 +40,7 @@ class Shape:
     max_workers: int
 
 
-def read_shape(name: str) -> Shape:
+def read_shape(name):
     """Return the shape of a configuration of `ray up` or KubeRay."""
     config = yaml.safe_load((CONFIGS / name).read_text())
     if "available_node_types" in config:
@@ -76,7 +72,7 @@ class AutoscalingCluster:
 
 
 @contextlib.contextmanager
-def autoscaling_cluster(shape: Shape, *, second_version: bool) -> Iterator[AutoscalingCluster]:
+def autoscaling_cluster(shape, *, second_version):
     """Start a head, and stop it and all nodes at the end.
 
     Args:
@@ -101,7 +97,7 @@ def autoscaling_cluster(shape: Shape, *, second_version: bool) -> Iterator[Autos
             wait_until(lambda: not _kill_marked(folder), "the end of the cluster's processes")
 
 
-def _autoscaler_config(shape: Shape, address: str) -> dict[str, Any]:
+def _autoscaler_config(shape, address):
     worker = {"CPU": shape.worker_cpus, "object_store_memory": STORE_BYTES}
     lists = ("cluster_synced_files", "initialization_commands", "setup_commands", "head_setup_commands")
     lists += ("worker_setup_commands", "head_start_ray_commands", "worker_start_ray_commands")
@@ -139,7 +135,7 @@ def _autoscaler_config(shape: Shape, address: str) -> dict[str, Any]:
     }
 
 
-def _autoscaler_variables(*, second_version: bool) -> dict[str, str]:
+def _autoscaler_variables(*, second_version):
     return {
         "RAY_FAKE_CLUSTER": "1",
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
@@ -149,7 +145,7 @@ def _autoscaler_variables(*, second_version: bool) -> dict[str, str]:
     }
 
 
-def _start_head(address: str, config: Path, environment: dict[str, str]) -> str | None:
+def _start_head(address, config, environment):
     """Start the head; return what was printed if that failed."""
     words = ["--head", f"--port={address.rpartition(':')[2]}", "--num-cpus=0", f"--autoscaling-config={config}"]
     words += [f"--temp-dir={config.parent}/r", f"--object-store-memory={STORE_BYTES}", "--include-dashboard=false"]
@@ -162,7 +158,7 @@ def _start_head(address: str, config: Path, environment: dict[str, str]) -> str 
         return out.read() if ended.returncode else None
 
 
-def _free_port() -> int:
+def _free_port():
     """Return a free port that is not ephemeral, since one of Ray's own connections could take such a port first."""
     for port in random.sample(range(20000, 32000), 1000):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -171,7 +167,7 @@ def _free_port() -> int:
     raise AssertionError("no port is free")
 
 
-def _kill_marked(folder: str) -> list[int]:
+def _kill_marked(folder):
     """Kill all processes that have the cluster's folder in their environment; return their ids."""
     marker = f"{MARKER}={folder}\0".encode()
     found = []

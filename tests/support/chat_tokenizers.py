@@ -1,7 +1,5 @@
 """Three kinds of tokenizer, trained on a few lines of several scripts: byte-level BPE, WordPiece, Unigram."""
 
-from __future__ import annotations
-
 import functools
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -23,7 +21,7 @@ KINDS = ("bytes", "wordpiece", "unigram")
 
 
 @functools.cache
-def train(kind: str) -> ChatTokenizer:
+def train(kind):
     """Return the tokenizer of a kind, with the special tokens above."""
     if kind == "bytes":
         tokenizer = Tokenizer(models.BPE())

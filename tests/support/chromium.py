@@ -3,8 +3,6 @@
 Source: https://chromedevtools.github.io/devtools-protocol/
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -12,36 +10,31 @@ import os
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 from tests.support.processes import PATIENCE_SECONDS, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-def find_chromium() -> str | None:
+def find_chromium():
     return next((path for path in map(shutil.which, NAMES) if path is not None), None)
 
 
 class Tab:
     """One page of a browser, and what went wrong on it."""
 
-    def __init__(self, socket_url: str) -> None:
+    def __init__(self, socket_url):
         self._url = socket_url
         self._runner = asyncio.Runner()
         self._number = 0
-        self.problems: list[str] = []
+        self.problems = []
         """Errors and warnings of the console, exceptions, and what the security policy refused."""
-        self.requests: list[str] = []
+        self.requests = []
 
-    def __enter__(self) -> Tab:
-        async def connect() -> None:
+    def __enter__(self):
+        async def connect():
             self._session = aiohttp.ClientSession()
             self._socket = await self._session.ws_connect(self._url, max_msg_size=0)
 
@@ -50,19 +43,19 @@ class Tab:
             self.call(f"{domain}.enable")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        async def close() -> None:
+    def __exit__(self, *_):
+        async def close():
             await self._socket.close()
             await self._session.close()
 
         self._runner.run(close())
         self._runner.close()
 
-    def call(self, method: str, **parameters: Any) -> Any:
+    def call(self, method, **parameters):
         self._number += 1
         number = self._number
 
-        async def ask() -> dict[str, Any]:
+        async def ask():
             await self._socket.send_json({"id": number, "method": method, "params": parameters})
             while True:
                 message = await self._socket.receive_json(timeout=PATIENCE_SECONDS)
@@ -75,7 +68,7 @@ class Tab:
             raise AssertionError(f"{method}: {answer['error']}")
         return answer["result"]
 
-    def _note(self, message: dict[str, Any]) -> None:
+    def _note(self, message):
         method, parameters = message.get("method"), message.get("params", {})
         if method == "Runtime.exceptionThrown":
             self.problems.append(str(parameters["exceptionDetails"]))
@@ -86,47 +79,47 @@ class Tab:
         elif method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
 
-    def run(self, expression: str) -> Any:
+    def run(self, expression):
         """Evaluate an expression that has a value in JSON."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, userGesture=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def open(self, path: Path) -> None:
+    def open(self, path):
         self.call("Page.navigate", url=path.as_uri())
         wait_until(
             lambda: self.run("document.readyState === 'complete' && location.protocol === 'file:'"), what="the page"
         )
 
-    def resize(self, width: int, height: int = 900, *, is_phone: bool = False) -> None:
+    def resize(self, width, height=900, *, is_phone=False):
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
         )
 
-    def prefer(self, scheme: str) -> None:
+    def prefer(self, scheme):
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def press(self, key: str, text: str = "") -> None:
+    def press(self, key, text=""):
         codes = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowRight": 39, " ": 32}
         named = {"key": key, "windowsVirtualKeyCode": codes.get(key, 0)}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
-    def write(self, text: str) -> None:
+    def write(self, text):
         self.call("Input.insertText", text=text)
 
-    def screenshot(self) -> bytes:
+    def screenshot(self):
         """Return the whole page as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
-    def print(self) -> bytes:
+    def print(self):
         """Return the page as PDF on A4."""
         options = {"paperWidth": 8.27, "paperHeight": 11.69, "printBackground": True}
         return base64.b64decode(self.call("Page.printToPDF", **options)["data"])
 
 
 @contextlib.contextmanager
-def open_tab(folder: Path) -> Iterator[Tab]:
+def open_tab(folder):
     """A page of a new Chromium without a network, whose profile is in a folder of the test."""
     program = find_chromium()
     assert program is not None
@@ -149,14 +142,14 @@ def open_tab(folder: Path) -> Iterator[Tab]:
         process.wait()
 
 
-def _find_page(port: str) -> str:
-    async def ask() -> list[dict[str, str]]:
+def _find_page(port):
+    async def ask():
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/json") as answer:
             return list(await answer.json())
 
-    found: list[str] = []
+    found = []
 
-    def look() -> bool:
+    def look():
         found[:] = [page["webSocketDebuggerUrl"] for page in asyncio.run(ask()) if page["type"] == "page"]
         return bool(found)
 

@@ -1,27 +1,21 @@
 """Compressed files of every kind, made as the tools of their users make them."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma
 import struct
 import zlib
-from typing import TYPE_CHECKING
 
 from backports import zstd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BGZF_END = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
 
 
-def _cut(data: bytes, size: int) -> list[bytes]:
+def _cut(data, size):
     return [data[begin : begin + size] for begin in range(0, len(data), size)] or [b""]
 
 
-def bgzf(data: bytes, size: int = 0xFF00) -> bytes:
+def bgzf(data, size=0xFF00):
     """As bgzip writes it: members that say their own sizes, and an empty one at the end."""
     members = []
     for piece in _cut(data, size):
@@ -32,20 +26,20 @@ def bgzf(data: bytes, size: int = 0xFF00) -> bytes:
     return b"".join(members) + _BGZF_END
 
 
-def zstd_frames(data: bytes, size: int) -> bytes:
+def zstd_frames(data, size):
     """As `pzstd` and `cat *.zst` make it: frames, here with a skippable one among them."""
     frames = [zstd.compress(piece, options={zstd.CompressionParameter.checksum_flag: 1}) for piece in _cut(data, size)]
     frames.insert(1, struct.pack("<II", 0x184D2A53, 5) + b"jump!")
     return b"".join(frames)
 
 
-def zstd_stream(data: bytes) -> bytes:
+def zstd_stream(data):
     """As `zstd` makes it of a pipe: one frame that does not know its size."""
     compressor = zstd.ZstdCompressor()
     return compressor.compress(data) + compressor.flush()
 
 
-COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESSORS = {
     "one.gz": lambda data: gzip.compress(data, 6, mtime=0),
     "members.gz": lambda data: b"".join(gzip.compress(piece, mtime=0) for piece in _cut(data, 1500)),
     "padded.gz": lambda data: gzip.compress(data, mtime=0) + bytes(700),

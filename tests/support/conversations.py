@@ -1,14 +1,7 @@
 """Conversations and configurations of instruction tuning that tests of several folders share."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 from dsindex.instruction.config import parse_config
 from tests.support.golden import GOLDEN
-
-if TYPE_CHECKING:
-    from dsindex.instruction.config import InstructionConfig
 
 CONVERSATIONS = GOLDEN / "conversations.jsonl"
 SPEC = {
@@ -38,7 +31,7 @@ loss_masking_jq_patterns:
 
 message_construction: [role, instruction, conversations]
 """
-SPEC_RECORD: dict[str, Any] = {
+SPEC_RECORD = {
     "id": 0,
     "conversations": [
         {"from": "human", "value": "What is up?"},
@@ -61,10 +54,10 @@ loss_masking_jq_patterns: ['.conversations | select(.from == "human")', .role]
 """
 
 
-def conversation(*turns: str, **fields: Any) -> dict[str, Any]:
+def conversation(*turns, **fields):
     roles = ("human", "gpt")
     return {"conversations": [{"from": roles[i % 2], "value": text} for i, text in enumerate(turns)], **fields}
 
 
-def config(text: str) -> InstructionConfig:
+def config(text):
     return parse_config("special_tokens: {bos_token: <s>, eos_token: </s>}\n" + text)

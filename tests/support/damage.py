@@ -1,20 +1,13 @@
 """Damage files as bytes and JSON documents as values, by chance."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import random
-
 NUMBERS = [0, 1, 2, 7, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1]
-VALUES: list[Any] = [
+VALUES = [
     None, True, 0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1e308, "", "x", "\0", "/etc/passwd", "../../../etc/passwd",
     "shards/../../x", [], {}, [[]], [None], {"a": {}}, ["a", 1, "b"], [["a", "b", 1]], "9" * 5000, [0] * 300,
 ]  # fmt: skip
 
 
-def damage_bytes(data: bytes, rng: random.Random) -> bytes:
+def damage_bytes(data, rng):
     """Flip, overwrite, cut off, lengthen, repeat or drop bytes, one to four times."""
     mutated = bytearray(data)
     for _ in range(rng.randint(1, 4)):
@@ -37,7 +30,7 @@ def damage_bytes(data: bytes, rng: random.Random) -> bytes:
     return bytes(mutated)
 
 
-def damage_json(value: Any, rng: random.Random) -> Any:
+def damage_json(value, rng):
     """Replace, drop or repeat a value somewhere in a JSON document."""
     if isinstance(value, dict | list) and value and rng.random() < 0.9:
         key = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))

@@ -1,28 +1,12 @@
 """Small datasets for tests, written with the project's own writer."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.store.storage import atomic_writer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
-    from numpy.typing import NDArray
-
-
-def write_dataset(
-    prefix: Path,
-    documents: Sequence[Sequence[Sequence[int]]],
-    *,
-    dtype: Any = np.uint16,
-    modes: Sequence[int] | None = None,
-) -> str:
+def write_dataset(prefix, documents, *, dtype=np.uint16, modes=None):
     """Write documents, each a list of sequences of tokens, and give the prefix."""
     sequences = [np.array(sequence, np.dtype(dtype)) for document in documents for sequence in document]
     write_arrays(
@@ -35,14 +19,7 @@ def write_dataset(
     return str(prefix)
 
 
-def write_arrays(
-    prefix: Path,
-    sequences: Sequence[NDArray[Any]],
-    sequences_per_document: NDArray[np.int64],
-    *,
-    dtype: np.dtype[Any],
-    modes: NDArray[np.int8] | None = None,
-) -> None:
+def write_arrays(prefix, sequences, sequences_per_document, *, dtype, modes=None):
     with atomic_writer(f"{prefix}.bin") as file:
         for sequence in sequences:
             file.write(sequence.tobytes())

@@ -1,13 +1,10 @@
 """Small SentencePiece models and ranks of tiktoken in the shapes of published tokenizers, trained where needed."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import io
 import itertools
 import json
-from typing import Any
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -17,7 +14,7 @@ from tests.support.text_tokenizers import SENTENCES
 _BYTES = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
 _IDENTITY = {**_BYTES, "normalization_rule_name": "identity", "allow_whitespace_only_pieces": True}
 
-SENTENCEPIECE_SHAPES: dict[str, dict[str, Any]] = {
+SENTENCEPIECE_SHAPES = {
     "llama2": {**_IDENTITY, "split_digits": True},
     "mistral": {**_IDENTITY, "split_digits": True, "control_symbols": ["[INST]", "[/INST]", "[TOOL_CALLS]"]},
     "gemma": {
@@ -43,7 +40,7 @@ FAST_SHAPES = ("llama2", "mistral", "gemma")
 
 
 @functools.cache
-def sentencepiece_model(shape: str) -> bytes:
+def sentencepiece_model(shape):
     """Train a model of about 600 pieces in a quarter of a second."""
     content = io.BytesIO()
     texts = [*SENTENCES * 3, *["a a a b b  c c   1 1 1 . . , , s's s's"] * 4]
@@ -55,7 +52,7 @@ def sentencepiece_model(shape: str) -> bytes:
 
 
 @functools.cache
-def with_runs(*lengths: int, score: float = -1e9) -> bytes:
+def with_runs(*lengths, score=-1e9):
     """A model in which runs of marks of these lengths share the lowest score; those of Llama 2 are 2 to 14 and 16."""
     model = sentencepiece_model_pb2.ModelProto.FromString(sentencepiece_model("llama2"))
     kept = [piece for piece in model.pieces if set(piece.piece) != {"▁"}]
@@ -63,20 +60,19 @@ def with_runs(*lengths: int, score: float = -1e9) -> bytes:
     model.pieces.extend(kept)
     for length in (1, *lengths):
         model.pieces.add(piece="▁" * length, score=score)
-    content: bytes = model.SerializeToString()
-    return content
+    return model.SerializeToString()
 
 
 @functools.cache
-def ranks(count: int = 560) -> dict[bytes, int]:
+def ranks(count=560):
     """Learn merges from sentences: every byte, then what is joined most often, a space at the begin of words only."""
-    words: list[list[bytes]] = []
+    words = []
     for sentence in SENTENCES * 2:
         for number, word in enumerate(sentence.split(" ")):
             words.append([bytes([byte]) for byte in (word if number == 0 else f" {word}").encode()])
     found = {bytes([byte]): byte for byte in range(256)}
     while len(found) < count:
-        counts: dict[bytes, int] = {}
+        counts = {}
         for word in words:
             for first, second in itertools.pairwise(word):
                 counts[first + second] = counts.get(first + second, 0) + 1
@@ -88,8 +84,8 @@ def ranks(count: int = 560) -> dict[bytes, int]:
     return found
 
 
-def _joined(word: list[bytes], token: bytes) -> list[bytes]:
-    made: list[bytes] = []
+def _joined(word, token):
+    made = []
     for part in word:
         if made and made[-1] + part == token:
             made[-1] = token
@@ -98,12 +94,12 @@ def _joined(word: list[bytes], token: bytes) -> list[bytes]:
     return made
 
 
-def tiktoken_file(count: int = 560) -> bytes:
+def tiktoken_file(count=560):
     """Ranks as tiktoken's files have them."""
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks(count).items())
 
 
-def rank_entries(count: int = 560) -> list[dict[str, Any]]:
+def rank_entries(count=560):
     """Ranks as tekken.json and Megatron's files have them."""
     return [
         {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
@@ -111,7 +107,7 @@ def rank_entries(count: int = 560) -> list[dict[str, Any]]:
     ]
 
 
-def tekken_file(*, pattern: str, count: int = 560) -> bytes:
+def tekken_file(*, pattern, count=560):
     """A small tekken.json with 20 special tokens."""
     config = {"pattern": pattern, "default_vocab_size": count + 20, "default_num_special_tokens": 20, "version": "v3"}
     special = [

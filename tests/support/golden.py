@@ -45,7 +45,7 @@ class GoldenRun:
     """Whether the tokenizer's post-processor ran: False for `--tokenizer-hf-no-include-special-tokens`."""
 
     @property
-    def prefixes(self) -> dict[str, Path]:
+    def prefixes(self):
         """Each key's expected pair, without suffix."""
         return {key: self.folder / f"{self.name}_{key}_document" for key in self.json_keys}
 
@@ -74,12 +74,12 @@ class GoldenIndexCase:
     files: tuple[str, ...]
 
     @property
-    def cache(self) -> Path:
+    def cache(self):
         """The folder with `files`."""
         return self.folder / "cache" / self.name
 
     @property
-    def is_blend(self) -> bool:
+    def is_blend(self):
         """Whether the cache holds BlendedDataset indices."""
         return any("-BlendedDataset-" in file for file in self.files)
 
@@ -100,16 +100,14 @@ class GoldenSet:
     """Prefixes in the order in which they were merged."""
     index_cases: tuple[GoldenIndexCase, ...]
 
-    def run(self, name: str) -> GoldenRun:
+    def run(self, name):
         return next(run for run in self.runs if run.name == name)
 
-    def index_case(self, name: str) -> GoldenIndexCase:
+    def index_case(self, name):
         return next(case for case in self.index_cases if case.name == name)
 
 
-def load_golden_set(
-    name: str, *, texts: Path, outputs: Path, plain: Path, bos: Path, has_bos_sentences: bool
-) -> GoldenSet:
+def load_golden_set(name, *, texts, outputs, plain, bos, has_bos_sentences):
     """Describe one set.
 
     Args:
@@ -146,7 +144,7 @@ def load_golden_set(
     )
 
 
-def _index_case(folder: Path, case: dict[str, Any]) -> GoldenIndexCase:
+def _index_case(folder, case):
     return GoldenIndexCase(
         name=case["name"],
         folder=folder,
@@ -165,7 +163,7 @@ def _index_case(folder: Path, case: dict[str, Any]) -> GoldenIndexCase:
     )
 
 
-def _find_golden_sets() -> tuple[GoldenSet, ...]:
+def _find_golden_sets():
     own, shared = GOLDEN, SHARED
     sets = [
         load_golden_set(
@@ -197,17 +195,17 @@ FAST = GoldenRun(name="fast", folder=GOLDEN, input=GOLDEN / "fast.jsonl", tokeni
 """The run of preprocess_data_fast.py, by which a text without tokens is a document of EOD alone."""
 
 
-def golden_runs() -> dict[str, GoldenRun]:
+def golden_runs():
     """All runs of all sets by a test id: `own-eod`, …, `shared-nobos`."""
     return {f"{golden.name}-{run.name}": run for golden in GOLDEN_SETS for run in golden.runs}
 
 
-def golden_index_cases() -> dict[str, GoldenIndexCase]:
+def golden_index_cases():
     """All index cases of all sets by a test id: `own-one_epoch`, …."""
     return {f"{golden.name}-{case.name}": case for golden in GOLDEN_SETS for case in golden.index_cases}
 
 
-def dataset_name(prefix: Path) -> str:
+def dataset_name(prefix):
     return f"{'own' if prefix.is_relative_to(GOLDEN) else 'shared'}-{prefix.name}"
 
 
@@ -222,25 +220,25 @@ class GoldenCache:
     """The entry of gpt_index_cases.json."""
 
     @property
-    def split(self) -> str:
+    def split(self):
         return self.description_path.name.split("-")[2]
 
     @property
-    def add_extra_token(self) -> bool:
+    def add_extra_token(self):
         return bool(self.case.get("add_extra_token", True))
 
     @property
-    def num_samples(self) -> int:
+    def num_samples(self):
         return int(self.case["lengths"][["train", "valid", "test"].index(self.split)])
 
-    def prefixes(self) -> list[str]:
+    def prefixes(self):
         return [str(self.folder / prefix) for prefix in self.case["prefixes"]]
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{'own' if self.folder == GOLDEN else 'shared'}-{self.case['name']}-{self.split}"
 
 
-def golden_caches(class_name: str) -> list[GoldenCache]:
+def golden_caches(class_name):
     """Return the caches of single datasets (GPTDataset) or of blends (BlendedDataset)."""
     caches = []
     for folder in (GOLDEN, SHARED_GOLDEN):

@@ -23,7 +23,6 @@ import contextlib
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
@@ -36,14 +35,6 @@ from tests.support.object_server_rules import Refusal
 from tests.support.object_server_state import ObjectServer
 from tests.support.object_server_writes import parse
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    import pytest
-
-    from tests.support.object_server_rules import Conditions, Stored
-
 TOKEN = "planted-token-b71c"
 CONDITION = "x-goog-if-generation-match"
 TOKENS = "/computeMetadata/v1/instance/service-accounts/"
@@ -53,7 +44,7 @@ ACCOUNT = "node@project.iam.gserviceaccount.com"
 _IN_PARTS = {"CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"}
 
 
-def generation_of(stored: Stored | None) -> int:
+def generation_of(stored):
     """Return an object's generation, in microseconds as Google's seem to be; 0 if there is none."""
     return 0 if stored is None else int(stored.modified * 1e6)
 
@@ -66,7 +57,7 @@ class GoogleServer(ObjectServer):
     """Whether the metadata server gives tokens."""
     token_requests: int = 0
 
-    def check(self, name: str, conditions: Conditions) -> None:
+    def check(self, name, conditions):
         current = self.find(name) if name in self.objects else None
         if conditions.if_match not in {None, str(generation_of(current))}:
             raise Refusal(412, "PreconditionFailed")
@@ -77,27 +68,27 @@ class GoogleHandler(Handler):
 
     store: GoogleServer
 
-    def carry_out(self) -> None:
+    def carry_out(self):
         if self.headers.get("Metadata-Flavor") == "Google":
             return self.answer_metadata()
         if self.path == "/token":
             return self.answer_assertion()
         return super().carry_out()
 
-    def answer_metadata(self) -> None:
+    def answer_metadata(self):
         """Answer as the metadata server of a virtual machine."""
         headers = {"Metadata-Flavor": "Google", "Content-Type": "application/json"}
         if self.path == "/":
             return self.answer(200, headers=headers)
         if not self.path.startswith(TOKENS) or not self.store.has_account:
             return self.answer(404, headers=headers)
-        answer: dict[str, object] = {"email": "node@project", "scopes": ["devstorage"], "aliases": ["default"]}
+        answer = {"email": "node@project", "scopes": ["devstorage"], "aliases": ["default"]}
         if "/token" in self.path:
             self.store.token_requests += 1
             answer = {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
         return self.answer(200, json.dumps(answer).encode(), headers)
 
-    def answer_assertion(self) -> None:
+    def answer_assertion(self):
         """Answer as the server at which service accounts, and what other clouds have signed, get tokens."""
         told = parse_qs(self.receive_text().decode())
         self.store.token_requests += 1
@@ -108,7 +99,7 @@ class GoogleHandler(Handler):
         answer["issued_token_type"] = "urn:ietf:params:oauth:token-type:access_token"
         return self.answer(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
-    def check_access(self) -> None:
+    def check_access(self):
         bucket = self.name.split("/")[0]
         told = self.headers.get("Authorization")
         if told is None and bucket not in self.store.public:
@@ -122,7 +113,7 @@ class GoogleHandler(Handler):
         if not self.store.has_bucket(bucket):
             raise Refusal(404, "NoSuchBucket")
 
-    def answer_operation(self) -> None:
+    def answer_operation(self):
         condition = self.headers.get(CONDITION)
         if condition is not None and self.operation in _IN_PARTS:
             raise Refusal(400, "NotImplemented")
@@ -139,7 +130,7 @@ class GoogleHandler(Handler):
             self.store.find(self.name)
         return super().answer_operation()
 
-    def delete_objects(self) -> None:
+    def delete_objects(self):
         """Answer the deletion of many objects."""
         bucket, shown = self.name.partition("/")[0], ""
         for entry in parse(self.receive_text(), "Object"):
@@ -151,17 +142,17 @@ class GoogleHandler(Handler):
         self.done()
         self.answer_xml("DeleteResult", shown)
 
-    def describe(self, stored: Stored) -> dict[str, str]:
+    def describe(self, stored):
         etag = stored.etag if len(stored.pieces) == 1 else f'"{generation_of(stored):x}"'
         return {"ETag": etag, "x-goog-generation": str(generation_of(stored)), "x-goog-metageneration": "1"}
 
-    def begin_answer(self, status: int, size: int, headers: Mapping[str, str] | None) -> bool:
+    def begin_answer(self, status, size, headers):
         told = {name.replace("x-amz-meta-", "x-goog-meta-"): value for name, value in (headers or {}).items()}
         return super().begin_answer(status, size, told)
 
 
 @functools.cache
-def account_key() -> tuple[str, bytes]:
+def account_key():
     """Return the private key of the service account, and the public one, as PEM."""
     key = rsa.generate_private_key(65537, 2048)
     private = key.private_bytes(
@@ -171,7 +162,7 @@ def account_key() -> tuple[str, bytes]:
     return private.decode(), public
 
 
-def is_signed(token: str) -> bool:
+def is_signed(token):
     """Return whether the service account has signed a token."""
     try:
         return jwt.decode(token, certs=account_key()[1])["iss"] == ACCOUNT
@@ -179,16 +170,14 @@ def is_signed(token: str) -> bool:
         return False
 
 
-def describe_account(store: ObjectServer) -> dict[str, str]:
+def describe_account(store):
     """Return the content of the file of the service account."""
     described = {"type": "service_account", "client_email": ACCOUNT, "private_key": account_key()[0]}
     return {**described, "private_key_id": "1", "token_uri": f"{store.url}/token"}
 
 
 @contextlib.contextmanager
-def serving_google(
-    patched: pytest.MonkeyPatch, folder: Path, *, account: bool = True, **content: object
-) -> Iterator[GoogleServer]:
+def serving_google(patched, folder, *, account=True, **content):
     """Serve while the block runs, and let this process use it.
 
     Args:

@@ -14,11 +14,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 TOKEN = "hf_PlantedTokenOfTheTests"
 SIGNATURE = "planted-signature-of-the-storage"
@@ -56,7 +53,7 @@ class HubServer:
     """Requests to the storage after which the signed addresses of before end; 0 for never."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def commit(self, files: Mapping[str, bytes], *, revision: str = "main") -> str:
+    def commit(self, files, *, revision="main"):
         """Add a commit, to which a branch then leads."""
         digest = hashlib.sha1(
             repr((self.url, sorted(files.items()), len(self.commits))).encode(), usedforsecurity=False
@@ -68,7 +65,7 @@ class HubServer:
         return digest.hexdigest()
 
     @property
-    def signature(self) -> str:
+    def signature(self):
         """The signature that holds now."""
         has_ended = self.ends_after and self.counts["storage"] > self.ends_after
         return f"{SIGNATURE}-{'new' if has_ended else 'old'}"
@@ -81,19 +78,19 @@ class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     is_storage = False
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.answer()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.answer()
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.answer()
 
-    def answer(self) -> None:
+    def answer(self):
         hub = self.hub
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         kind = "storage" if self.is_storage else "hub"
@@ -112,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.answer_hub()
 
-    def send(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+    def send(self, status, body=b"", headers=None):
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -121,13 +118,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def send_json(self, value: Any, headers: Mapping[str, str] | None = None) -> None:
+    def send_json(self, value, headers=None):
         self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
 
-    def refuse(self, status: int, code: str, message: str) -> None:
+    def refuse(self, status, code, message):
         self.send(status, b"", {"X-Error-Code": code, "X-Error-Message": message})
 
-    def answer_storage(self) -> None:
+    def answer_storage(self):
         parts = urlsplit(self.path)
         if "Authorization" in self.headers:
             self.hub.leaks.append(self.headers["Authorization"])
@@ -139,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         commit, _, path = unquote(parts.path).removeprefix("/blobs/").partition("/")
         self.send_ranges(self.hub.commits[commit][path])
 
-    def send_ranges(self, content: bytes) -> None:
+    def send_ranges(self, content):
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
         begin, end = int(first), min(int(last or len(content)), len(content) - 1)
         named = {"ETag": '"storage"', "Last-Modified": "Tue, 24 Nov 2026 12:00:00 GMT"}
@@ -150,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send(200, content, named)
 
-    def answer_hub(self) -> None:
+    def answer_hub(self):
         hub = self.hub
         words = [unquote(word) for word in urlsplit(self.path).path.strip("/").split("/")]
         is_api = words[0] == "api"
@@ -171,19 +168,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.answer_file(rest[1], "/".join(rest[2:]))
 
-    def find(self, revision: str) -> str | None:
+    def find(self, revision):
         commit = self.hub.revisions.get(revision, revision)
         if commit in self.hub.commits:
             return commit
         self.refuse(404, "RevisionNotFound", "Invalid rev id")
         return None
 
-    def answer_info(self, revision: str) -> None:
+    def answer_info(self, revision):
         commit = self.find(revision)
         if commit is not None:
             self.send_json({"id": self.hub.name, "sha": commit, "cardData": self.hub.card, "tags": [], "downloads": 0})
 
-    def answer_paths(self, rest: list[str]) -> None:
+    def answer_paths(self, rest):
         commit = self.find(rest[1])
         if commit is None:
             return
@@ -210,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         link = {"Link": f'<{following}>; rel="next"'} if at + PAGE < len(entries) else {}
         self.send_json(entries[at : at + PAGE], link)
 
-    def entry(self, commit: str, path: str) -> dict[str, Any] | None:
+    def entry(self, commit, path):
         files = self.hub.commits[commit]
         if path in files:
             content = files[path]
@@ -219,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
             return {"type": "directory", "path": path, "oid": "0" * 40}
         return None
 
-    def answer_file(self, revision: str, path: str) -> None:
+    def answer_file(self, revision, path):
         commit = self.find(revision)
         if commit is None:
             return
@@ -238,12 +235,12 @@ class _Quiet(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def handle_error(self, *_: object) -> None:
+    def handle_error(self, *_):
         """A client that went away is no fault of the server."""
 
 
 @contextlib.contextmanager
-def serving_hub() -> Iterator[HubServer]:
+def serving_hub():
     """Serve a dataset without commits."""
     hub = HubServer()
     servers = [

@@ -1,8 +1,6 @@
 """Configurations of jobs with the options that most tests give."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
@@ -21,15 +19,15 @@ if TYPE_CHECKING:
 Config = TypeVar("Config", bound="Options")
 
 
-def config_of(kind: type[Config], source: object, **options: Any) -> Config:
+def config_of(kind, source, **options):
     """A job over one input or a tuple of them, in two threads, with the plain golden tokenizer."""
     inputs = source if isinstance(source, tuple) else (str(source),)
     own = {"input": inputs, "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local", "workers": 2}
     return kind(**{**own, **options})
 
 
-def run_config(config: Options, *more: Any) -> Any:
+def run_config(config, *more):
     """Run the job that a configuration is of, without showing its progress."""
     jobs = {BuildConfig: run_build, InstructConfig: run_instruct, MergeConfig: run_merge, PackConfig: run_pack}
-    run: Any = jobs[type(config)]  # type: ignore[index]
+    run = jobs[type(config)]
     return run(config, *more, reporter=Reporter())

@@ -1,18 +1,11 @@
 """A command that is killed at a known point, however fast or busy the machine is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from tests.support.golden import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 PROGRAM = """\
 import os, signal, sys
@@ -35,12 +28,12 @@ sys.exit(main(sys.argv[4:]))
 """
 
 
-def run_until_killed(arguments: Sequence[str], *, num_shards: int) -> None:
+def run_until_killed(arguments, *, num_shards):
     """Run a dsindex command in a process that kills itself when it has committed so many shards."""
     kill_after("record_shard", num_shards, arguments)
 
 
-def kill_after(record: str, times: int, arguments: Sequence[str], *, folder: Path = ROOT, setup: str = "") -> None:
+def kill_after(record, times, arguments, *, folder=ROOT, setup=""):
     """Run a dsindex command in a process that kills itself when its ledger has recorded something so many times.
 
     Args:

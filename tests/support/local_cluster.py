@@ -9,13 +9,9 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.golden import ROOT
 from tests.support.processes import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass
@@ -31,7 +27,7 @@ class LocalCluster:
     wrapper: tuple[str, ...] = ()
     """Words before the command of local.sh, in whose surroundings the nodes then are."""
 
-    def script(self, *words: str) -> str:
+    def script(self, *words):
         """Run local.sh; return what it printed."""
         command = [*self.wrapper, "bash", str(ROOT / "cluster_configs" / "local.sh"), *words]
         # Into a file: the daemons that it leaves running would hold a pipe open.
@@ -44,7 +40,7 @@ class LocalCluster:
         assert ended.returncode == 0, shown
         return shown
 
-    def processes(self) -> list[int]:
+    def processes(self):
         """Return the ids of all processes that have the cluster's folder in their environment."""
         marker = f"DSINDEX_CLUSTER_DIR={self.folder}/c\0".encode()
         found = []
@@ -56,9 +52,7 @@ class LocalCluster:
 
 
 @contextlib.contextmanager
-def local_cluster(
-    num_workers: int, *, wrapper: Sequence[str] = (), variables: Mapping[str, str] | None = None
-) -> Iterator[LocalCluster]:
+def local_cluster(num_workers, *, wrapper=(), variables=None):
     """Start a cluster with so many workers of one CPU, and stop it at the end.
 
     Args:

@@ -1,24 +1,18 @@
 """moto's server of S3, an oracle that the project did not write, and a proxy before it that fails as it is told to."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import logging
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tests.support.object_server import Handler, ObjectServer, serving_objects
+from tests.support.object_server import Handler, serving_objects
 from tests.support.object_server_rules import Piece, Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOT_PASSED_ON = {"connection", "content-length", "date", "server", "transfer-encoding"}
 
 
 @contextlib.contextmanager
-def serving_moto() -> Iterator[str]:
+def serving_moto():
     """Run moto's server while the block runs; return its address."""
     from moto.server import ThreadedMotoServer
 
@@ -32,11 +26,11 @@ def serving_moto() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def serving_before(upstream: str, *buckets: str) -> Iterator[ObjectServer]:
+def serving_before(upstream, *buckets):
     """Pass requests on to another server: faults and what was asked are here, the objects are there."""
 
     class Proxy(Handler):
-        def answer_operation(self) -> None:
+        def answer_operation(self):
             host = urlsplit(upstream)
             connection = http.client.HTTPConnection(host.hostname or "", host.port, timeout=60)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "expect"}

@@ -19,7 +19,6 @@ import tempfile
 import threading
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support import object_server_reads as reads
 from tests.support import object_server_writes as writes
@@ -28,15 +27,12 @@ from tests.support.object_server_http import Exchange
 from tests.support.object_server_rules import Refusal
 from tests.support.object_server_state import ObjectServer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 __all__ = ["ACCESS_KEY", "SECRET_KEY", "Fault", "ObjectServer", "RandomFaults", "serving_objects"]
 
 ACCESS_KEY = "AKTESTACCESSKEY"
 SECRET_KEY = "planted-secret-3d4f5a"
 
-ANSWERS: dict[str, Callable[[Exchange], None]] = {
+ANSWERS = {
     "GetObject": reads.send_object,
     "HeadObject": reads.send_object,
     "ListObjectsV2": reads.list_objects,
@@ -59,13 +55,13 @@ ANSWERS: dict[str, Callable[[Exchange], None]] = {
 class Handler(Exchange):
     """Answers from what is kept."""
 
-    server: _Server  # type: ignore[assignment]
+    server: _Server
 
-    def setup(self) -> None:
+    def setup(self):
         super().setup()
         self.store = self.server.store
 
-    def respond(self) -> None:
+    def respond(self):
         """Answer a request."""
         store = self.store
         _, _, key = self.name.partition("/")
@@ -83,7 +79,7 @@ class Handler(Exchange):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = respond
 
-    def carry_out(self) -> None:
+    def carry_out(self):
         if self.fault is not None and self.fault.kind.isdigit():
             raise Refusal(int(self.fault.kind), self.fault.code)
         if self.fault_is("reset") and self.operation != "GetObject" and not self.unread_bytes:
@@ -91,13 +87,13 @@ class Handler(Exchange):
         self.check_access()
         return self.answer_operation()
 
-    def answer_operation(self) -> None:
+    def answer_operation(self):
         answer = ANSWERS.get(self.operation)
         if answer is None:
             raise Refusal(501, "NotImplemented")
         answer(self)
 
-    def check_access(self) -> None:
+    def check_access(self):
         """Compare signature, region and bucket with what is there.
 
         Raises:
@@ -120,25 +116,21 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(
-        self, store: ObjectServer, *, host: str = "127.0.0.1", port: int = 0, handler: type[Handler] = Handler
-    ) -> None:
+    def __init__(self, store, *, host="127.0.0.1", port=0, handler=Handler):
         super().__init__((host, port), handler)
         self.store = store
         store.url = f"http://{host}:{self.server_address[1]}"
 
-    def handle_error(self, *_: object) -> None:
+    def handle_error(self, *_):
         """A client that goes away is none."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(*_)
 
 
 @contextlib.contextmanager
-def serving_objects(
-    *, handler: type[Handler] = Handler, kind: type[ObjectServer] = ObjectServer, **content: object
-) -> Iterator[ObjectServer]:
+def serving_objects(*, handler=Handler, kind=ObjectServer, **content):
     """Serve objects from a thread while the block runs; the other arguments are those of ObjectServer."""
-    store = kind(**content)  # type: ignore[arg-type]
+    store = kind(**content)
     with _Server(store, handler=handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -149,7 +141,7 @@ def serving_objects(
             thread.join()
 
 
-def serve() -> None:
+def serve():
     """Serve until ended; the address is the first line that is printed, the process id is the second."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", default="127.0.0.1")

@@ -43,7 +43,7 @@ class Fault:
     """S3's name of the error."""
     seconds: float = 1.0
 
-    def hits(self, operation: str, method: str, target: str) -> bool:
+    def hits(self, operation, method, target):
         """Return whether the fault is about such requests."""
         wanted = self.operation == operation if self.operation else self.method in {"", method}
         return wanted and self.match in target
@@ -63,7 +63,7 @@ class RandomFaults:
     asked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
 
-    def draw(self, operation: str, target: str) -> Fault | None:
+    def draw(self, operation, target):
         """Return the fault of the next request of a target; upload ids, which differ from run to run, do not count."""
         parts = urlsplit(target)
         what = f"{operation} {parts.path} {parse_qs(parts.query).get('partNumber', '')}"
@@ -79,9 +79,7 @@ class RandomFaults:
         return Fault(kind=kind, code="InternalError" if kind == "500" else "SlowDown")
 
 
-def next_fault(
-    rules: Sequence[Fault], by_chance: RandomFaults | None, operation: str, method: str, target: str
-) -> Fault | None:
+def next_fault(rules, by_chance, operation, method, target):
     """Return what goes wrong with a request, and count it down."""
     for fault in rules:
         if fault.times > 0 and fault.hits(operation, method, target):
@@ -93,7 +91,7 @@ def next_fault(
     return by_chance.draw(operation, target) if by_chance else None
 
 
-def name_operation(method: str, target: str, *, has_key: bool) -> str:
+def name_operation(method, target, *, has_key):
     """Return S3's name of what a request wants: its words in the query, then its method."""
     query = parse_qs(urlsplit(target).query, keep_blank_values=True)
     for words, name in OPERATIONS.get((method, has_key), {}).items():

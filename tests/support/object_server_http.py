@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from tests.support.object_server_rules import Piece, Refusal, Stored
+from tests.support.object_server_rules import Piece, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from tests.support.object_server_faults import Fault
     from tests.support.object_server_state import ObjectServer
 
@@ -43,24 +41,24 @@ class Exchange(BaseHTTPRequestHandler):
     is_awaited = False
     """The client sends its content after `100 Continue` only."""
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Stay silent."""
 
-    def handle_expect_100(self) -> bool:
+    def handle_expect_100(self):
         self.is_awaited = True
         return True
 
     @property
-    def name(self) -> str:
+    def name(self):
         """`bucket/key` of the request."""
         return unquote(urlsplit(self.path).path).lstrip("/")
 
     @property
-    def query(self) -> dict[str, str]:
+    def query(self):
         found = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
         return {name: values[0] for name, values in found.items()}
 
-    def number(self, name: str, default: int) -> int:
+    def number(self, name, default):
         """Return a number of the query.
 
         Raises:
@@ -71,19 +69,19 @@ class Exchange(BaseHTTPRequestHandler):
         except ValueError:
             raise Refusal(400, "InvalidArgument", ArgumentName=name) from None
 
-    def done(self) -> None:
+    def done(self):
         """Tell that the request was carried out."""
         self.tell("done")
 
-    def tell(self, moment: str) -> None:
+    def tell(self, moment):
         """Tell who watches how far the request is."""
         if self.store.watch is not None:
             self.store.watch(moment, self.operation, self.path)
 
-    def fault_is(self, *kinds: str) -> bool:
+    def fault_is(self, *kinds):
         return self.fault is not None and self.fault.kind in kinds
 
-    def prepare(self, fault: Fault | None) -> None:
+    def prepare(self, fault):
         """Begin with a request."""
         self.fault = fault
         self.unread_bytes = int(self.headers.get("Content-Length") or 0)
@@ -92,7 +90,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     # --- the request's content
 
-    def receive(self) -> Piece:
+    def receive(self):
         """Store the request's content.
 
         Raises:
@@ -128,7 +126,7 @@ class Exchange(BaseHTTPRequestHandler):
         kept = {name: self.headers[name] for name in CHECKSUMS if name in self.headers}
         return Piece(content=path or target, size=size, digest=digest.hexdigest(), checksums=kept, modified=time.time())
 
-    def blocks(self, target: memoryview | None = None) -> Iterator[memoryview]:
+    def blocks(self, target=None):
         """Read the request's content into a target, or into one block again and again."""
         self.tell("reading")
         if self.is_awaited:
@@ -144,15 +142,15 @@ class Exchange(BaseHTTPRequestHandler):
             if self.fault_is("slow"):
                 room = min(room, -(-size // SLOW_STEPS))
                 time.sleep(self.fault.seconds / SLOW_STEPS if self.fault else 0)
-            block = target[begin : begin + room] if target is not None else again[:room]  # type: ignore[index]
-            got = self.rfile.readinto(block)  # type: ignore[attr-defined]
+            block = target[begin : begin + room] if target is not None else again[:room]
+            got = self.rfile.readinto(block)
             if not got or begin + got > breaks_at >= 0:
                 self.break_off()
                 raise ConnectionAbortedError
             self.unread_bytes -= got
             yield block[:got]
 
-    def receive_text(self) -> bytes:
+    def receive_text(self):
         """Return a small request's content, checked.
 
         Raises:
@@ -167,20 +165,20 @@ class Exchange(BaseHTTPRequestHandler):
 
     # --- the answer
 
-    def describe(self, stored: Stored) -> dict[str, str]:
+    def describe(self, stored):
         """Return the headers that tell an object from an earlier one of its name."""
         return {"ETag": stored.etag}
 
-    def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+    def answer(self, status, body=b"", headers=None):
         """Send a whole answer, or lose it."""
         if self.begin_answer(status, len(body), headers) and self.command != "HEAD":
             self.wfile.write(body)
 
-    def answer_xml(self, root: str, content: str, headers: Mapping[str, str] | None = None) -> None:
+    def answer_xml(self, root, content, headers=None):
         body = f'<?xml version="1.0" encoding="UTF-8"?>\n<{root} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
         self.answer(200, f"{body}{content}</{root}>".encode(), {"Content-Type": "application/xml", **(headers or {})})
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal):
         details = {"Code": refusal.code, "Message": f"no, {self.path}", **refusal.details}
         content = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in details.items())
         body = f"<Error>{content}</Error>".encode() if refusal.status != 304 else b""
@@ -189,7 +187,7 @@ class Exchange(BaseHTTPRequestHandler):
             headers["x-amz-bucket-region"] = details["Region"]
         self.answer(refusal.status, body, headers)
 
-    def begin_answer(self, status: int, size: int, headers: Mapping[str, str] | None) -> bool:
+    def begin_answer(self, status, size, headers):
         """Send all before the content; return whether it was sent."""
         if self.fault_is("lost"):
             self.break_off()
@@ -209,7 +207,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.end_headers()
         return True
 
-    def send_content(self, stored: Stored, begin: int, end: int) -> None:
+    def send_content(self, stored, begin, end):
         """Send a range of an object."""
         length = end - begin
         if self.fault_is("reset", "truncate"):
@@ -237,14 +235,14 @@ class Exchange(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _send_range(self, opened: object, begin: int, end: int) -> None:
+    def _send_range(self, opened, begin, end):
         if isinstance(opened, bytes | bytearray):
             self.wfile.write(memoryview(opened)[begin:end])
             return
         while begin < end:
-            begin += os.sendfile(self.wfile.fileno(), opened.fileno(), begin, min(4 << 20, end - begin))  # type: ignore[attr-defined]
+            begin += os.sendfile(self.wfile.fileno(), opened.fileno(), begin, min(4 << 20, end - begin))
 
-    def break_off(self) -> None:
+    def break_off(self):
         """Reset the connection."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -254,7 +252,7 @@ class Exchange(BaseHTTPRequestHandler):
 class _Checks:
     """The checksums that a request has told of its content."""
 
-    def __init__(self, headers: Mapping[str, str], *, fast: bool) -> None:
+    def __init__(self, headers, *, fast):
         self.headers = headers
         self.crc = 0 if CHECKSUMS[0] in headers else None
         wanted = {"Content-MD5": "md5", "x-amz-checksum-sha1": "sha1", "x-amz-checksum-sha256": "sha256"}
@@ -264,7 +262,7 @@ class _Checks:
         signed = headers.get("x-amz-content-sha256", "")
         self.signed = hashlib.sha256() if len(signed) == 64 and not fast else None
 
-    def update(self, block: memoryview) -> None:
+    def update(self, block):
         if self.crc is not None:
             self.crc = zlib.crc32(block, self.crc)
         for one in self.hashes.values():
@@ -272,7 +270,7 @@ class _Checks:
         if self.signed:
             self.signed.update(block)
 
-    def compare(self) -> None:
+    def compare(self):
         """Compare them with the content.
 
         Raises:

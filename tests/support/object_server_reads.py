@@ -1,22 +1,15 @@
 """What an object server answers to readers: objects and lists of them."""
 
-from __future__ import annotations
-
 import re
 import time
 from email.utils import formatdate
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 from tests.support.object_server_rules import Refusal
 
-if TYPE_CHECKING:
-    from tests.support.object_server_http import Exchange
-    from tests.support.object_server_rules import Stored
 
-
-def send_object(exchange: Exchange) -> None:
+def send_object(exchange):
     """Answer GET and HEAD of an object."""
     store = exchange.store
     stored = store.find(exchange.name)
@@ -35,7 +28,7 @@ def send_object(exchange: Exchange) -> None:
         exchange.send_content(stored, begin, end)
 
 
-def check_version(exchange: Exchange, stored: Stored) -> None:
+def check_version(exchange, stored):
     """Compare the version that a reader wants with the one that is there.
 
     Raises:
@@ -48,7 +41,7 @@ def check_version(exchange: Exchange, stored: Stored) -> None:
         raise Refusal(304, "NotModified")
 
 
-def find_range(header: str, size: int) -> tuple[int, int] | None:
+def find_range(header, size):
     """Return begin and end of a range that is asked for; None if none is, or not in a way that S3 understands."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
     if match is None or match[1] == match[2] == "" or (match[1] and match[2] and int(match[1]) > int(match[2])):
@@ -62,23 +55,23 @@ def find_range(header: str, size: int) -> tuple[int, int] | None:
     return begin, end
 
 
-def show_key(exchange: Exchange, key: str) -> str:
+def show_key(exchange, key):
     """Return a key or prefix as an answer has it."""
     return quote(key) if exchange.query.get("encoding-type") else escape(key)
 
 
-def show_time(seconds: float) -> str:
+def show_time(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
 
 
-def list_objects(exchange: Exchange) -> None:
+def list_objects(exchange):
     """Answer ListObjectsV2."""
     store, query, bucket = exchange.store, exchange.query, exchange.name.partition("/")[0]
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     after = query.get("continuation-token") or query.get("start-after", "")
     limit = min(exchange.number("max-keys", 1000), store.page_size)
     shown, last, rest = [], "", False
-    common: dict[str, None] = {}
+    common = {}
     for key in store.names(bucket, prefix):
         cut = key.find(delimiter, len(prefix)) if delimiter else -1
         entry = key if cut < 0 else key[: cut + len(delimiter)]
@@ -104,7 +97,7 @@ def list_objects(exchange: Exchange) -> None:
     exchange.answer_xml("ListBucketResult", content)
 
 
-def show_entry(exchange: Exchange, bucket: str, key: str) -> str:
+def show_entry(exchange, bucket, key):
     try:
         stored = exchange.store.find(f"{bucket}/{key}")
     except Refusal:
@@ -115,7 +108,7 @@ def show_entry(exchange: Exchange, bucket: str, key: str) -> str:
     )
 
 
-def list_blobs(exchange: Exchange) -> None:
+def list_blobs(exchange):
     """Answer as Azure does, whose listings have ETags without quotes."""
     store, blobs = exchange.store, []
     container = exchange.name
@@ -133,7 +126,7 @@ def list_blobs(exchange: Exchange) -> None:
     exchange.answer(200, body.encode())
 
 
-def answer_bucket(exchange: Exchange) -> None:
+def answer_bucket(exchange):
     """Answer HeadBucket and GetBucketLocation."""
     region = exchange.store.region or "us-east-1"
     if exchange.command == "HEAD":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
 LONG_AGO = 1.7e9
@@ -16,7 +16,7 @@ LONG_AGO = 1.7e9
 class Refusal(Exception):
     """An error as S3 answers it."""
 
-    def __init__(self, status: int, code: str, **details: str) -> None:
+    def __init__(self, status, code, **details):
         super().__init__(status, code)
         self.status, self.code, self.details = status, code, details
 
@@ -46,7 +46,7 @@ class Stored:
     modified: float = LONG_AGO
 
     @property
-    def size(self) -> int:
+    def size(self):
         return sum(piece.size for piece in self.pieces)
 
 
@@ -73,11 +73,11 @@ class Conditions:
     """How often the object had been removed when the request arrived."""
 
     @property
-    def any(self) -> bool:
+    def any(self):
         return self.if_match is not None or self.if_none_match is not None
 
 
-def check_conditions(current: Stored | None, removals: int, wanted: Conditions) -> None:
+def check_conditions(current, removals, wanted):
     """Compare what a write demands with the object that is there.
 
     Raises:
@@ -94,7 +94,7 @@ def check_conditions(current: Stored | None, removals: int, wanted: Conditions) 
             raise Refusal(412, "PreconditionFailed", Condition="If-Match")
 
 
-def require_sums(upload: Upload, wanted: Sequence[tuple[int, Mapping[str, str]]]) -> None:
+def require_sums(upload, wanted):
     """Demand the checksum of each part when an upload is completed.
 
     Raises:
@@ -105,9 +105,7 @@ def require_sums(upload: Upload, wanted: Sequence[tuple[int, Mapping[str, str]]]
             raise Refusal(400, "InvalidRequest", PartNumber=str(number))
 
 
-def choose_parts(
-    upload: Upload, wanted: Sequence[tuple[int, Mapping[str, str]]], *, min_bytes: int, equal: bool
-) -> list[Piece]:
+def choose_parts(upload, wanted, *, min_bytes, equal):
     """Return the parts that become the object.
 
     Args:

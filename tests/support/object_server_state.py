@@ -27,7 +27,7 @@ from tests.support.object_server_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,14 +81,14 @@ class ObjectServer:
     names_of_files: itertools.count[int] = field(default_factory=itertools.count)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def put(self, bucket: str, folder: Path) -> None:
+    def put(self, bucket, folder):
         """Add all files below a folder."""
         self.buckets.add(bucket)
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.objects[f"{bucket}/{path.relative_to(folder)}"] = path
 
-    def find(self, name: str) -> Stored:
+    def find(self, name):
         """Return an object.
 
         Raises:
@@ -106,27 +106,27 @@ class ObjectServer:
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
         return Stored(pieces=(Piece(content=content, size=len(content), digest=digest),), etag=f'"{digest}"')
 
-    def content(self, name: str) -> bytes:
+    def content(self, name):
         """Return the bytes of an object."""
         return b"".join(
             piece.content.read_bytes() if isinstance(piece.content, Path) else piece.content
             for piece in self.find(name).pieces
         )
 
-    def names(self, bucket: str, prefix: str = "") -> list[str]:
+    def names(self, bucket, prefix=""):
         """Return the keys of a bucket in S3's order."""
         begin = f"{bucket}/{prefix}"
         found = [name.partition("/")[2] for name in self.objects.copy() if name.startswith(begin)]
         return sorted(found, key=str.encode)
 
-    def all_names(self) -> list[str]:
+    def all_names(self):
         """Return `bucket/key` of all objects; safe while others write."""
         return sorted(self.objects.copy())
 
-    def has_bucket(self, bucket: str) -> bool:
+    def has_bucket(self, bucket):
         return bucket in self.buckets or any(name.startswith(f"{bucket}/") for name in self.objects.copy())
 
-    def take_fault(self, operation: str, method: str, target: str) -> Fault | None:
+    def take_fault(self, operation, method, target):
         """Return what goes wrong with a request."""
         with self.lock:
             fault = next_fault(self.faults, self.random_faults, operation, method, target)
@@ -134,17 +134,17 @@ class ObjectServer:
                 self.faults_taken[f"{operation} {fault.kind}"] += 1
             return fault
 
-    def count(self, word: str) -> int:
+    def count(self, word):
         return sum(word in request for request in self.requests)
 
-    def new_digest(self) -> hashlib._Hash | xxhash.xxh3_128:
+    def new_digest(self):
         return xxhash.xxh3_128() if self.fast else hashlib.md5(usedforsecurity=False)
 
-    def new_file(self) -> Path | None:
+    def new_file(self):
         """Return where the content of a request goes, or None for memory."""
         return self.folder / f"{next(self.names_of_files):08d}.piece" if self.folder else None
 
-    def write(self, name: str, stored: Stored, conditions: Conditions) -> None:
+    def write(self, name, stored, conditions):
         """Put an object, if the conditions hold.
 
         Raises:
@@ -156,7 +156,7 @@ class ObjectServer:
             self.objects[name] = stored
         drop(replaced)
 
-    def remove(self, name: str, *, if_match: str | None = None) -> None:
+    def remove(self, name, *, if_match=None):
         """Remove an object; that there is none is no error.
 
         Raises:
@@ -169,7 +169,7 @@ class ObjectServer:
             self.removals[name] += removed is not None
         drop(removed)
 
-    def create_upload(self, name: str, headers: Mapping[str, str], *, checksum: str = "") -> Upload:
+    def create_upload(self, name, headers, *, checksum=""):
         """Begin an upload in parts."""
         upload = Upload(
             name=name, upload_id=uuid.uuid4().hex, headers=headers, initiated=time.time(), checksum=checksum
@@ -177,7 +177,7 @@ class ObjectServer:
         self.uploads[upload.upload_id] = upload
         return upload
 
-    def find_upload(self, name: str, upload_id: str) -> Upload:
+    def find_upload(self, name, upload_id):
         """Return an upload in parts.
 
         Raises:
@@ -188,7 +188,7 @@ class ObjectServer:
             raise Refusal(404, "NoSuchUpload", UploadId=upload_id)
         return upload
 
-    def add_part(self, name: str, upload_id: str, number: int, piece: Piece) -> None:
+    def add_part(self, name, upload_id, number, piece):
         """Add or replace a part."""
         with self.lock:
             parts = self.find_upload(name, upload_id).parts
@@ -197,9 +197,7 @@ class ObjectServer:
         if replaced is not None:
             drop_pieces([replaced])
 
-    def complete(
-        self, name: str, upload_id: str, wanted: Sequence[tuple[int, Mapping[str, str]]], conditions: Conditions
-    ) -> str:
+    def complete(self, name, upload_id, wanted, conditions):
         """Make parts an object (see choose_parts); return its ETag.
 
         Raises:
@@ -226,7 +224,7 @@ class ObjectServer:
         drop(replaced)
         return etag
 
-    def abort(self, name: str, upload_id: str) -> None:
+    def abort(self, name, upload_id):
         """Forget an upload and its parts.
 
         Raises:
@@ -237,7 +235,7 @@ class ObjectServer:
             del self.uploads[upload_id]
         drop_pieces(upload.parts.values())
 
-    def check(self, name: str, conditions: Conditions) -> None:
+    def check(self, name, conditions):
         """Compare an object with what a write demands; others must not write meanwhile.
 
         Raises:
@@ -248,13 +246,13 @@ class ObjectServer:
             check_conditions(current, self.removals[name], conditions)
 
 
-def drop(content: bytes | Path | Stored | None) -> None:
+def drop(content):
     """Remove the files of an object that a client has put."""
     if isinstance(content, Stored):
         drop_pieces(content.pieces)
 
 
-def drop_pieces(pieces: Iterable[Piece]) -> None:
+def drop_pieces(pieces):
     """Remove the files of pieces that a client has put."""
     for piece in pieces:
         if isinstance(piece.content, Path):

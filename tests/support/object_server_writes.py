@@ -1,8 +1,5 @@
 """What an object server answers to writers: objects put and removed, and uploads in parts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
@@ -10,14 +7,11 @@ from tests.support.object_server_http import CHECKSUMS
 from tests.support.object_server_reads import show_key, show_time
 from tests.support.object_server_rules import Conditions, Refusal, Stored
 
-if TYPE_CHECKING:
-    from tests.support.object_server_http import Exchange
-
 MAX_PARTS = 10_000
 MAX_METADATA_BYTES = 2048
 
 
-def put_object(exchange: Exchange) -> None:
+def put_object(exchange):
     """Answer PutObject."""
     conditions, headers = find_conditions(exchange), find_headers(exchange)
     piece = exchange.receive()
@@ -27,7 +21,7 @@ def put_object(exchange: Exchange) -> None:
     exchange.answer(200, headers={**exchange.describe(stored), **piece.checksums})
 
 
-def find_conditions(exchange: Exchange) -> Conditions:
+def find_conditions(exchange):
     """Return what must hold when the request writes.
 
     Raises:
@@ -44,7 +38,7 @@ def find_conditions(exchange: Exchange) -> Conditions:
     return Conditions(if_none_match=wanted, if_match=exchange.headers.get("If-Match"), removals=removals)
 
 
-def find_headers(exchange: Exchange) -> dict[str, str]:
+def find_headers(exchange):
     """Return what is kept of the request's headers with the object.
 
     Raises:
@@ -58,7 +52,7 @@ def find_headers(exchange: Exchange) -> dict[str, str]:
     return kept
 
 
-def create_upload(exchange: Exchange) -> None:
+def create_upload(exchange):
     """Answer CreateMultipartUpload."""
     store = exchange.store
     checksum = exchange.headers.get("x-amz-checksum-algorithm", "")
@@ -74,7 +68,7 @@ def create_upload(exchange: Exchange) -> None:
     exchange.answer_xml("InitiateMultipartUploadResult", shown, headers)
 
 
-def upload_part(exchange: Exchange) -> None:
+def upload_part(exchange):
     """Answer UploadPart."""
     find_conditions(exchange)
     number, upload_id = exchange.number("partNumber", 0), exchange.query.get("uploadId", "")
@@ -90,7 +84,7 @@ def upload_part(exchange: Exchange) -> None:
     exchange.answer(200, headers={"ETag": f'"{piece.digest}"', **piece.checksums})
 
 
-def complete_upload(exchange: Exchange) -> None:
+def complete_upload(exchange):
     """Answer CompleteMultipartUpload."""
     conditions = find_conditions(exchange)
     wanted = []
@@ -106,21 +100,21 @@ def complete_upload(exchange: Exchange) -> None:
     exchange.answer_xml("CompleteMultipartUploadResult", f"{shown}<Key>{escape(key)}</Key><ETag>{escape(etag)}</ETag>")
 
 
-def abort_upload(exchange: Exchange) -> None:
+def abort_upload(exchange):
     """Answer AbortMultipartUpload."""
     exchange.store.abort(exchange.name, exchange.query["uploadId"])
     exchange.done()
     exchange.answer(204)
 
 
-def delete_object(exchange: Exchange) -> None:
+def delete_object(exchange):
     """Answer DeleteObject."""
     exchange.store.remove(exchange.name, if_match=exchange.headers.get("If-Match"))
     exchange.done()
     exchange.answer(204)
 
 
-def delete_objects(exchange: Exchange) -> None:
+def delete_objects(exchange):
     """Answer DeleteObjects; each fails or succeeds by itself."""
     if not any(name in exchange.headers for name in ("Content-MD5", *CHECKSUMS)):
         raise Refusal(400, "InvalidRequest")
@@ -142,7 +136,7 @@ def delete_objects(exchange: Exchange) -> None:
     exchange.answer_xml("DeleteResult", shown)
 
 
-def parse(text: bytes, tag: str) -> list[dict[str, str]]:
+def parse(text, tag):
     """Return the elements of that name, each as the texts of its children.
 
     Raises:
@@ -159,7 +153,7 @@ def parse(text: bytes, tag: str) -> list[dict[str, str]]:
     ]
 
 
-def list_uploads(exchange: Exchange) -> None:
+def list_uploads(exchange):
     """Answer ListMultipartUploads."""
     store, query, bucket = exchange.store, exchange.query, exchange.name.partition("/")[0]
     after = (query.get("key-marker", ""), query.get("upload-id-marker", ""))
@@ -184,7 +178,7 @@ def list_uploads(exchange: Exchange) -> None:
     exchange.answer_xml("ListMultipartUploadsResult", content)
 
 
-def list_parts(exchange: Exchange) -> None:
+def list_parts(exchange):
     """Answer ListParts."""
     upload = exchange.store.find_upload(exchange.name, exchange.query["uploadId"])
     after = exchange.number("part-number-marker", 0)
@@ -207,12 +201,12 @@ def list_parts(exchange: Exchange) -> None:
     exchange.answer_xml("ListPartsResult", content)
 
 
-def show_sum(header: str) -> str:
+def show_sum(header):
     """Return the name by which answers tell a checksum."""
     return f"Checksum{header.rpartition('-')[2].upper()}"
 
 
-def create_bucket(exchange: Exchange) -> None:
+def create_bucket(exchange):
     """Answer CreateBucket."""
     bucket = exchange.name.strip("/")
     exchange.receive_text()

@@ -1,7 +1,5 @@
 """Read an HTML page as a browser would, far enough to see what is on it."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 VOID = frozenset({"meta", "link", "input", "br", "img", "hr"})
@@ -10,30 +8,30 @@ VOID = frozenset({"meta", "link", "input", "br", "img", "hr"})
 class ReadPage(HTMLParser):
     """The elements of a page, and its text by the elements around it."""
 
-    def __init__(self, page: bytes) -> None:
+    def __init__(self, page):
         super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {}
+        self.elements = []
+        self.texts = {}
         """Name of an element -> the text of each element of that name."""
-        self.rows: list[list[str]] = []
+        self.rows = []
         """The cells of every row of a table."""
-        self.unbalanced: list[str] = []
-        self._open: list[tuple[str, list[str]]] = []
+        self.unbalanced = []
+        self._open = []
         self.feed(page.decode())
         self.close()
         self.unbalanced += [tag for tag, _ in self._open]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self._open.append((tag, []))
         if tag == "tr":
             self.rows.append([])
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if not self._open or self._open[-1][0] != tag:
             self.unbalanced.append(tag)
             return
@@ -42,14 +40,14 @@ class ReadPage(HTMLParser):
         if tag in {"td", "th"}:
             self.rows[-1].append(text)
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         for _, text in self._open:
             text.append(data)
 
-    def with_tag(self, tag: str) -> list[dict[str, str | None]]:
+    def with_tag(self, tag):
         """Return the attributes of each element of a name."""
         return [attributes for name, attributes in self.elements if name == tag]
 
-    def row(self, first: str) -> list[str]:
+    def row(self, first):
         """Return the first row that begins with a cell of this text."""
         return next(row for row in self.rows if row and row[0] == first)

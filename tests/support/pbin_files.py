@@ -1,32 +1,25 @@
 """`.pbin` files for tests, written byte by byte as docs/formats.md §3 says."""
 
-from __future__ import annotations
-
 import pickle
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 VERSION_NAMES = ["spec", "2024-01-30", "2024-04", "current"]
 DOCUMENTS = [[1, 2, 3], [], [200, 9], [4], [], []]
 
 
-def pbin_bytes(documents: Sequence[Sequence[int]], *, version: str, token_bytes: int = 4) -> bytes:
+def pbin_bytes(documents, *, version, token_bytes=4):
     order = "big" if version in {"spec", "2024-01-30"} else "little"
     header_bytes = 8 if version == "spec" else 12
-    data = b"".join(token.to_bytes(token_bytes, order) for document in documents for token in document)  # type: ignore[arg-type]
+    data = b"".join(token.to_bytes(token_bytes, order) for document in documents for token in document)
     offset = 0 if version == "current" else header_bytes
     index = []
     for document in documents:
         index.append((offset, len(document) * token_bytes))
         offset += len(document) * token_bytes
-    head = len(data).to_bytes(8, order) + (b"" if version == "spec" else token_bytes.to_bytes(4, order))  # type: ignore[arg-type]
+    head = len(data).to_bytes(8, order) + (b"" if version == "spec" else token_bytes.to_bytes(4, order))
     return head + data + pickle.dumps(index, protocol=4)
 
 
-def joined_by_modalities(files: Sequence[bytes]) -> bytes:
+def joined_by_modalities(files):
     """Join current files as Modalities does, with offsets that are 12 bytes low per file before."""
     sizes = [int.from_bytes(file[:8], "little") for file in files]
     index, base = [], 0
@@ -37,8 +30,6 @@ def joined_by_modalities(files: Sequence[bytes]) -> bytes:
     return sum(sizes).to_bytes(8, "little") + files[0][8:12] + data + pickle.dumps(index, protocol=4)
 
 
-def write_pbin(
-    path: Path, documents: Sequence[Sequence[int]], *, version: str = "current", token_bytes: int = 4
-) -> str:
+def write_pbin(path, documents, *, version="current", token_bytes=4):
     path.write_bytes(pbin_bytes(documents, version=version, token_bytes=token_bytes))
     return str(path)

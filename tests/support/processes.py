@@ -1,19 +1,13 @@
 """Waiting for what other processes do: with much patience, since a machine may be busy."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PATIENCE_SECONDS = 240.0
 """How long a test waits for what takes a moment on an idle machine."""
 
 
-def wait_until(condition: Callable[[], bool], what: str = "what was awaited") -> None:
+def wait_until(condition, what="what was awaited"):
     """Return when the condition holds; fail the test if it does not for minutes."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
@@ -22,7 +16,7 @@ def wait_until(condition: Callable[[], bool], what: str = "what was awaited") ->
         time.sleep(0.02)
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     """Return whether a process is there that has not ended, whoever has to wait for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -1,12 +1,10 @@
 """What a job has published."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 
-def published(folder: Path) -> dict[str, bytes]:
+def published(folder):
     """Return every file of a folder that does not tell of the run; of manifests, the part under the one law."""
     files = {}
     for path in sorted(folder.iterdir()):
@@ -17,7 +15,7 @@ def published(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def move_tokenizer_away(prefix: str) -> None:
+def move_tokenizer_away(prefix):
     """Change a dataset's manifest as if its tokenizer were no longer where it was, nor near the first input."""
     path = Path(f"{prefix}.manifest.json")
     manifest = json.loads(path.read_bytes())

@@ -20,19 +20,19 @@ from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.processes import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 OWN_AREA = 'mount -t tmpfs -o mode=700 tmpfs "$0" && mkdir "$0/home" "$0/tmp" && exec "$@"'
 """A shell's command: hide the folder $0 behind an empty file system, then become the command $@."""
 
 
-def wrapper_of(area: Path) -> tuple[str, ...]:
+def wrapper_of(area):
     """Return the words before a command that give it an area of its own."""
     return ("unshare", "--mount", "--propagation", "private", "sh", "-c", OWN_AREA, str(area))
 
 
 @functools.cache
-def why_impossible() -> str | None:
+def why_impossible():
     """Return why no command can have an area of its own here, or None if it can."""
     import tempfile
 
@@ -54,11 +54,11 @@ class SeparateNodes:
     """Where every node, and every command of `run`, has its own files."""
     environment: Mapping[str, str]
 
-    def run(self, *words: str) -> tuple[int, str]:
+    def run(self, *words):
         """Run a dsindex command as on a machine beside the cluster; return its exit code and output."""
         return self.run_command(sys.executable, "-m", "dsindex", *words)
 
-    def run_command(self, *command: str) -> tuple[int, str]:
+    def run_command(self, *command):
         """Run any command as on a machine beside the cluster; return its exit code and output."""
         ended = subprocess.run(
             [*wrapper_of(self.area), *command],
@@ -74,7 +74,7 @@ class SeparateNodes:
 
 
 @contextlib.contextmanager
-def separate_nodes(area: Path, variables: Mapping[str, str]) -> Iterator[SeparateNodes]:
+def separate_nodes(area, variables):
     """Start a head with a worker on one node, and a worker on another, each with an area of its own.
 
     Args:

@@ -1,20 +1,14 @@
 """Small tokenizers of every kind, trained in the test that needs them: a second for all."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
 import random
-from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from dsindex.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SENTENCES = [
     "The mill stood by the river, and the river didn't care; it'd turned the wheel for 300 years.",
@@ -32,14 +26,14 @@ PIECES = ["<|eot|>", "<|bos|>", " ", "  ", "\n", "\r\n", "\t", "\0", "a", "Wheel
           "12", "中", "\u00a0", "\u3000", ".", "<|", "|>", "🌊", "\u200d", "ش", "नदी", "▁", "Ġ"]  # fmt: skip
 
 
-def mixed_texts(count: int, *, seed: int) -> list[str]:
+def mixed_texts(count, *, seed):
     """Texts put together from pieces that tokenizers tell apart."""
     rng = random.Random(seed)
     return ["".join(rng.choices(PIECES, k=rng.randint(1, 12))) for _ in range(count)]
 
 
 @functools.cache
-def _byte_level_json() -> str:
+def _byte_level_json():
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
@@ -54,7 +48,7 @@ def _byte_level_json() -> str:
     return tokenizer.to_str()
 
 
-def byte_level(change: Callable[[tokenizers.Tokenizer], object] | None = None) -> bytes:
+def byte_level(change=None):
     """A byte-level BPE of 500 tokens, <|eot|> = 0 and <|bos|> = 1 among them."""
     tokenizer = tokenizers.Tokenizer.from_str(_byte_level_json())
     if change is not None:
@@ -62,13 +56,13 @@ def byte_level(change: Callable[[tokenizers.Tokenizer], object] | None = None) -
     return tokenizer.to_str().encode()
 
 
-def byte_level_document(**changes: Any) -> bytes:
+def byte_level_document(**changes):
     """The same with top-level keys of its JSON replaced."""
     return json.dumps({**json.loads(_byte_level_json()), **changes}).encode()
 
 
-def with_template(single: str) -> bytes:
-    def change(tokenizer: tokenizers.Tokenizer) -> None:
+def with_template(single):
+    def change(tokenizer):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=single, pair="$A $B", special_tokens=[("<|eot|>", 0), ("<|bos|>", 1)]
         )
@@ -76,8 +70,8 @@ def with_template(single: str) -> bytes:
     return byte_level(change)
 
 
-def with_added(*added: AddedToken, normalizer: Any = None) -> bytes:
-    def change(tokenizer: tokenizers.Tokenizer) -> None:
+def with_added(*added, normalizer=None):
+    def change(tokenizer):
         if normalizer is not None:
             tokenizer.normalizer = normalizer
         for token in added:
@@ -86,7 +80,7 @@ def with_added(*added: AddedToken, normalizer: Any = None) -> bytes:
     return byte_level(change)
 
 
-def word_piece() -> bytes:
+def word_piece():
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -97,7 +91,7 @@ def word_piece() -> bytes:
     return tokenizer.to_str().encode()
 
 
-def unigram() -> bytes:
+def unigram():
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     specials = ["<unk>", "</s>"]
@@ -106,7 +100,7 @@ def unigram() -> bytes:
     return tokenizer.to_str().encode()
 
 
-def sentencepiece_bpe() -> bytes:
+def sentencepiece_bpe():
     """A BPE with byte fallback over ▁ for spaces, as Llama 2 has it."""
     tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -118,14 +112,14 @@ def sentencepiece_bpe() -> bytes:
     return json.dumps(document).encode()
 
 
-def lowercase() -> bytes:
-    def change(tokenizer: tokenizers.Tokenizer) -> None:
+def lowercase():
+    def change(tokenizer):
         tokenizer.normalizer = normalizers.Lowercase()
 
     return byte_level(change)
 
 
-def as_tokenizer(content: bytes) -> Tokenizer:
+def as_tokenizer(content):
     """Describe a tokenizer.json without a file."""
     loaded = tokenizers.Tokenizer.from_buffer(content)
     added = loaded.get_added_tokens_decoder().values()

@@ -242,7 +242,7 @@ def test_blend_is_read_ahead_in_all_its_datasets(store, monkeypatch, size):
 def test_object_that_is_replaced_is_named(store):
     store.objects["b/big.idx"], store.objects["b/big.bin"] = store.objects["b/d.idx"], store.objects["b/d.bin"]
     dataset = IndexedDataset("s3://b/big")
-    store.objects["b/big.bin"] = bytes(len(store.objects["b/d.bin"].read_bytes()))  # type: ignore[union-attr]
+    store.objects["b/big.bin"] = bytes(len(store.objects["b/d.bin"].read_bytes()))
     with pytest.raises(InputError, match=r"s3://b/big.bin: expected the object that was opened, got another"):
         dataset[5]
 

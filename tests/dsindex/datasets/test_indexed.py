@@ -109,7 +109,6 @@ def test_take_refuses_what_is_no_list_of_integers(dataset, indices):
 
 def test_modes_stand_beside_the_sequences(tmp_path):
     dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 2]))
-    assert dataset.sequence_modes is not None
     assert dataset.sequence_modes.tolist() == [0, 1, 0, 2]
     assert dataset[1].tolist() == [4, 5, 6, 7]
     assert IndexedDataset(write_dataset(tmp_path / "e", DOCUMENTS)).sequence_modes is None

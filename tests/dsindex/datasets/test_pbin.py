@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.datasets.pbin import (
-    PackedMemMapDatasetContinuous,
-    PackedMemMapDatasetMegatron,
-    plan_document_blocks,
-)
+from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron, plan_document_blocks
 from dsindex.errors import FormatError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from tests.support.golden import MODALITIES

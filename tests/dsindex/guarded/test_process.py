@@ -186,7 +186,6 @@ def test_no_process_outlives_its_parent(record, number):
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0, cwd=ROOT
     ) as parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         if record != "hang":
             assert parent.stdout.readline() == b"answered\n"

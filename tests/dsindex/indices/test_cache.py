@@ -3,12 +3,7 @@ import json
 import pytest
 
 from dsindex.errors import FormatError
-from dsindex.index.cache import (
-    cache_files,
-    description_hash,
-    description_text,
-    read_description,
-)
+from dsindex.index.cache import cache_files, description_hash, description_text, read_description
 from tests.support.golden import golden_caches
 
 GOLDEN_CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")

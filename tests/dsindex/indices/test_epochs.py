@@ -3,12 +3,7 @@ from fractions import Fraction
 import pytest
 
 from dsindex.errors import LimitError
-from dsindex.index.epochs import (
-    SampleRule,
-    count_epochs,
-    count_samples,
-    samples_for_epochs,
-)
+from dsindex.index.epochs import SampleRule, count_epochs, count_samples, samples_for_epochs
 
 RULE = SampleRule(sequence_length=10)
 

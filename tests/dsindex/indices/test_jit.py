@@ -62,7 +62,7 @@ def test_standard_streams_are_left_alone(monkeypatch):
     monkeypatch.setattr(errors, "ColorShell", Watched)
 
     def wrong(number):
-        return number + "a"  # type: ignore[operator]
+        return number + "a"
 
     with pytest.raises(errors.TypingError):
         numba.njit(wrong)(1)

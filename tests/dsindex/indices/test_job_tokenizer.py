@@ -51,12 +51,7 @@ def block(release, **flags):
 @pytest.mark.parametrize(
     ("there", "wanted", "release", "expected"),
     [
-        (
-            block("0.17"),
-            block("0.19"),
-            "0.19",
-            ["tokenizer: written by 0.16 or 0.17; the job is 0.19: chat_template"],
-        ),
+        (block("0.17"), block("0.19"), "0.19", ["tokenizer: written by 0.16 or 0.17; the job is 0.19: chat_template"]),
         (
             block("0.18", tokenizer_model="n"),
             block("main"),

@@ -21,11 +21,7 @@ def slow_search(documents, patterns):
                 if tokens[place : place + len(ids)] == ids:
                     found.append(
                         Match(
-                            document=number,
-                            position=place,
-                            num_tokens=len(tokens),
-                            token=first + place,
-                            pattern=owner,
+                            document=number, position=place, num_tokens=len(tokens), token=first + place, pattern=owner
                         )
                     )
         first += len(tokens)

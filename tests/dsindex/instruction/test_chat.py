@@ -81,9 +81,7 @@ def test_template_renders_and_marks_what_is_generated():
         ),
         pytest.param("{{ 'x' if add_generation_prompt else 'y' }}{{ {}.get('a', 'z') }}", "yz", id="condition"),
         pytest.param(
-            "{% macro g() %}{{ caller(1) }}{% endmacro %}{% call(x) g() %}{{ x }}{% endcall %}",
-            "1",
-            id="caller",
+            "{% macro g() %}{{ caller(1) }}{% endmacro %}{% call(x) g() %}{{ x }}{% endcall %}", "1", id="caller"
         ),
     ],
 )

@@ -82,22 +82,10 @@ EXPECTED = {
             "<|im_start|>assistant\n«<think>\nthink\n</think>\n\nR<|im_end|>\n»"
         ),
     ),
-    "mistral": (
-        [USER, REPLY, *AGAIN],
-        ("<s>[INST] U[/INST]« R</s>»[INST] V[/INST]« T</s>»"),
-    ),
-    "mistral-tekken": (
-        [USER, REPLY, *AGAIN],
-        ("<s>[INST]U[/INST]«R</s>»[INST]V[/INST]«T</s>»"),
-    ),
-    "mistral-v7": (
-        [SYSTEM, USER, REPLY],
-        ("<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U[/INST]«R</s>»"),
-    ),
-    "gemma": (
-        [USER, REPLY],
-        ("<s><start_of_turn>user\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
-    ),
+    "mistral": ([USER, REPLY, *AGAIN], ("<s>[INST] U[/INST]« R</s>»[INST] V[/INST]« T</s>»")),
+    "mistral-tekken": ([USER, REPLY, *AGAIN], ("<s>[INST]U[/INST]«R</s>»[INST]V[/INST]«T</s>»")),
+    "mistral-v7": ([SYSTEM, USER, REPLY], ("<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U[/INST]«R</s>»")),
+    "gemma": ([USER, REPLY], ("<s><start_of_turn>user\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»")),
     "gemma3": (
         [SYSTEM, {"role": "user", "content": [{"type": "text", "text": " U "}]}, REPLY],
         ("<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
@@ -106,14 +94,8 @@ EXPECTED = {
         [SYSTEM, USER, REPLY, *AGAIN],
         ("<s>S<｜User｜>U<｜Assistant｜>«R<｜end▁of▁sentence｜>»<｜User｜>V<｜Assistant｜>«T<｜end▁of▁sentence｜>»"),
     ),
-    "phi3": (
-        [SYSTEM, USER, REPLY],
-        ("<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\n«R<|end|>\n</s>»"),
-    ),
-    "phi4": (
-        [USER, REPLY],
-        ("<|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>«R<|im_end|>»"),
-    ),
+    "phi3": ([SYSTEM, USER, REPLY], ("<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\n«R<|end|>\n</s>»")),
+    "phi4": ([USER, REPLY], ("<|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>«R<|im_end|>»")),
     "gpt-oss": (
         [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
         (
@@ -249,18 +231,7 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block():
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
-    "name",
-    [
-        "mistral-v7",
-        "gemma",
-        "gemma3",
-        "deepseek",
-        "phi3",
-        "phi4",
-        "chatml",
-        "llama2",
-        "llama3",
-    ],
+    "name", ["mistral-v7", "gemma", "gemma3", "deepseek", "phi3", "phi4", "chatml", "llama2", "llama3"]
 )
 def test_template_without_a_form_for_tools_refuses_them(name):
     alternating = [USER, {**CALL, "content": "x"}]

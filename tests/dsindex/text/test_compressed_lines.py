@@ -42,7 +42,6 @@ def read_part(path, container, begin, end, **options):
             lines.append((block.offset, block.head))
             size, number = size + block.num_bytes + 1, number + 1
         else:
-            assert isinstance(block, LineBlock)
             assert block.first_line == number
             lines += [(int(offset), block.line(line)) for line, offset in enumerate(block.offsets())]
             size, number = size + block.num_bytes, number + len(block.starts)
@@ -71,7 +70,7 @@ def test_members_may_end_anywhere_in_a_line(tmp_path, make, size):
     text = b"a\n\nbb\n" + b"long line " * 5 + b"\n\n\nlast"
     container = "gzip" if make is bgzf else "zstd"
     path = tmp_path / "x"
-    path.write_bytes(make(text, size))  # type: ignore[operator]
+    path.write_bytes(make(text, size))
     found, base = [], 0
     for begin, end in pairwise(find_cuts(str(path), container, unit_bytes=1)):
         lines, part = read_part(str(path), container, begin, end, block_bytes=4)

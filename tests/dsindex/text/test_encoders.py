@@ -70,4 +70,4 @@ def test_engines_agree_on_golden_documents(name):
     texts = [json.loads(line)["text"] for line in lines] + TEXTS
     wanted = expected(content, texts)
     for engine in ("gigatoken", "tokenizers"):
-        assert encoded(encoder_of(content, engine), texts) == wanted  # type: ignore[arg-type]
+        assert encoded(encoder_of(content, engine), texts) == wanted

@@ -13,7 +13,6 @@ from dsindex.text.forms import InputForm, SmallFile
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.parts import read_part
-from dsindex.text.record_blocks import TextColumn
 from dsindex.text.selection import open_pattern
 from dsindex.text.small_files import SmallFiles
 
@@ -57,7 +56,6 @@ def write(folder, texts):
 
 def rows(block, number=None):
     [column] = block.columns.values()
-    assert isinstance(column, TextColumn)
     texts = column.texts.to_pylist()
     kept = list(zip(block.offsets.tolist(), block.lines.tolist(), texts, strict=True))
     bad = [

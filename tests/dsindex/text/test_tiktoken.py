@@ -9,13 +9,7 @@ import tiktoken
 
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
-from dsindex.text.conversion import (
-    CL100K_PATTERN,
-    MEGATRON_PATTERNS,
-    R50K_PATTERN,
-    eod_of_family,
-    read_definition,
-)
+from dsindex.text.conversion import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, eod_of_family, read_definition
 from dsindex.text.encoders import choose_engine, make_encoder
 from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer
 from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
@@ -178,11 +172,7 @@ def test_ranks_of_megatron_are_read_as_its_class_does(tmp_path, name, engine):
         ([{**rank_entries()[0], "rank": 1}], MEGATRON, "token 0: expected an object with rank 0"),
         ([{**rank_entries()[0], "token_bytes": "?"}], MEGATRON, "token 0: expected a token in base64"),
         ([rank_entries()[0]] * 2, MEGATRON, "token 1: expected an object with rank 1"),
-        (
-            {"vocab": [], "config": {}},
-            TokenizerOptions(),
-            "a number default_vocab_size in its config, got None",
-        ),
+        ({"vocab": [], "config": {}}, TokenizerOptions(), "a number default_vocab_size in its config, got None"),
         ({"vocab": [], "config": {"default_vocab_size": -1}}, TokenizerOptions(), "default_vocab_size in its config"),
     ],
 )
