@@ -34,12 +34,17 @@ class Cuts:
     continued_tokens: int = 0
     """Tokens in a sample in which their document does not begin."""
 
+    @property
+    def short_share(self) -> float:
+        """Share of the documents of at most L tokens that are cut."""
+        return self.short_cut / max(1, self.num_short)
+
     def lines(self) -> list[str]:
         """Return the counts in words."""
-        share, length = self.short_cut / max(1, self.num_short), self.sequence_length
+        length = self.sequence_length
         continued = self.continued_tokens / max(1, self.tokens)
         return [
-            f"{self.short_cut:,} of {self.num_short:,} documents of at most {length:,} tokens ({share:.2%})",
+            f"{self.short_cut:,} of {self.num_short:,} documents of at most {length:,} tokens ({self.short_share:.2%})",
             f"{self.extra_cuts:,} more cuts than needed of {self.num_long:,} longer ones",
             f"{continued:.1%} of the tokens are read without the beginning of their document",
         ]

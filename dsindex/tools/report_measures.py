@@ -18,6 +18,7 @@ from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_CLASS, read_description
+from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.store.storage import output_error
 
@@ -437,6 +438,8 @@ class DrawnSplit:
     part_tokens: int
     """Tokens of the split's part."""
     dataset_tokens: int
+    cuts: Cuts
+    """The documents that the borders of samples cut."""
 
     @property
     def epochs(self) -> float:
@@ -520,7 +523,17 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnS
         intended=None if part is None else part[1] - part[0],
         part_tokens=int(lengths[begin:end].sum(dtype=np.int64)),
         dataset_tokens=int(lengths.sum(dtype=np.int64)),
+        cuts=_count_cuts(path, lengths, sequence_length, len(samples)),
     )
+
+
+def _count_cuts(path: str, lengths: Any, sequence_length: int, num_samples: int) -> Cuts:  # noqa: ANN401 - mapped
+    name = _array(path, "document_index")
+    documents = open_index_array(name, what="a document index", shape=(None,))
+    try:
+        return count_cuts(lengths, documents, sequence_length=sequence_length, num_samples=num_samples)
+    except IndexError as error:
+        raise FormatError(f"{name}: expected sequences of the dataset ({error}); build the cache again") from error
 
 
 def _part(path: str, split: str, matrix: object) -> tuple[float, float] | None:

@@ -300,14 +300,14 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path):
     assert main(index) == 0
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
     assert page.texts["h2"] == ["Side by side", built, GOLDEN_EOD, "Splits and blends"]
-    splits = {(row[0], row[1]): row for row in page.rows if len(row) == 7 and row[1] in {"train", "valid"}}
+    splits = {(row[0], row[1]): row for row in page.rows if len(row) == 8 and row[1] in {"train", "valid"}}
     assert len(splits) == 4
     lengths = IndexedDataset(built).sequence_lengths
     part = int(lengths[: round(0.9 * len(lengths))].sum())
-    [intended, _, tokens, samples, epochs] = splits[built, "train"][2:]
+    [intended, _, tokens, samples, epochs, cut] = splits[built, "train"][2:]
     num_samples = int(samples.split()[0].replace(",", ""))
     assert (intended, tokens, samples) == ("90.00%", f"{part:,}", f"{num_samples:,} of 64")
-    assert (num_samples >= 100, epochs) == (True, f"{num_samples * 64 / part:.3f}")
+    assert (num_samples >= 100, epochs, cut[-1]) == (True, f"{num_samples * 64 / part:.3f}", "%")
     blends = [row for row in page.rows if len(row) == 6 and row[0] == built and row[5] == "25.000%"]
     assert [[*row[1:3], row[4]] for row in blends] == [["100", "6,400", "25.000%"], ["10", "640", "25.000%"]]
     assert blends[0][3] == f"{6400 / part:.3f}"

@@ -83,7 +83,7 @@ def build_with_megatron(case, cache):
     return list(BlendedMegatronDatasetBuilder(GPTDataset, list(case["sizes"]), lambda: True, config).build())
 
 
-def build_with_dsindex(case, cache, folder):
+def build_with_dsindex(case, cache, folder, **changes):
     (folder / "identifiers.json").write_text(json.dumps(IDENTIFIERS))
     names = [f"{split}_data_path" for split in SPLITS] if case["per_split"] else ["data_path"]
     executor = ThreadExecutor(2)
@@ -100,6 +100,7 @@ def build_with_dsindex(case, cache, folder):
                 no_extra_token=not case["extra_token"],
                 keep_partial_validation=case["keep_partial"],
                 mid_level_dataset_surplus=case["surplus"],
+                **changes,
             ),
             executor=executor,
         )
@@ -255,3 +256,54 @@ def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=True)
     expected = build_sample_idx(lengths, documents, length, 1, total, False, extra)
     assert np.array_equal(build_sample_index(lengths, documents, count_samples(total, rule=rule), rule=rule), expected)
+
+
+@pytest.mark.usefixtures("_distributed")
+@pytest.mark.parametrize("blended", [False, True], ids=["dataset", "blend"])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_packed_caches_are_read_as_they_are(blended, epochs, tmp_path, monkeypatch):
+    """Each token is its own position, so every label can be told: none is lost, none comes twice in an epoch."""
+    from megatron.core.datasets import helpers
+
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(5)
+    lengths, begin = {}, 0
+    for name in ("d0", "d1") if blended else ("d0",):
+        lengths[name] = np.maximum(1, random.lognormal(4, 1, 600)).astype(int)
+        ends = begin + np.cumsum(lengths[name])
+        documents = [[list(range(end - n, end))] for end, n in zip(ends, lengths[name], strict=True)]
+        write_dataset(tmp_path / name, documents, dtype=np.int32)
+        begin = int(ends[-1])
+    tokens = int(lengths["d0"].sum())
+    length = 64
+    size = (epochs * tokens - 1) // length
+    case = {
+        "per_split": False,
+        "paths": [["3", "d0", "1", "d1"] if blended else ["d0"]],
+        "sizes": [size, 0, 0] if blended else [size, None, None],
+        "split": "1",
+        "seed": 1234,
+        "sequence_length": length,
+        "extra_token": True,
+        "keep_partial": False,
+        "surplus": 0.005,
+    }
+    build_with_dsindex(case, tmp_path / "cache", tmp_path, document_order="packed")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
+    train, *_ = build_with_megatron(case, tmp_path / "cache")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()} == before, "a miss"
+    for dataset in train.datasets if blended else [train]:
+        own = np.asarray(dataset.dataset.sequence_lengths)
+        rows = helpers.build_sample_idx(
+            own, dataset.document_index, length, len(dataset.document_index) // 600, int(own.sum()), True, True
+        )
+        assert np.array_equal(rows, dataset.sample_index)
+        short = own[dataset.document_index] <= length
+        ends = np.cumsum(own[dataset.document_index])
+        starts = ends - own[dataset.document_index]
+        assert ((ends - 1) // length != starts // length)[short].sum() <= 3
+    labels = np.concatenate([train[number]["labels"].numpy() for number in range(len(train))])
+    times = np.bincount(labels)
+    if not blended:
+        assert times.max() == epochs
+        assert (times < epochs).sum() <= epochs * (length + 1)

@@ -234,6 +234,7 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
                 number(each.part_tokens),
                 f"{number(each.num_samples)} of {number(each.sequence_length)}",
                 f"{each.epochs:,.3f}",
+                f"{each.cuts.short_share:.2%}",
             )
             for each in caches.splits
         )
@@ -241,12 +242,15 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
             caption="What each split draws",
             head=(
                 *("dataset", "split", "share of sequences intended", "share of tokens", "tokens of the split"),
-                *("samples of tokens", "epochs"),
+                *("samples of tokens", "epochs", "documents cut"),
             ),
             rows=rows,
             texts=frozenset({0, 1}),
         )
-        sentence = f"By the index caches in {folder}. An epoch is all tokens of the split once."
+        sentence = (
+            f"By the index caches in {folder}. An epoch is all tokens of the split once. Documents cut are those that "
+            "would fit a sample and are divided among two."
+        )
         if caches.blends:
             sentence += " These are what each index has; blends below may draw less of it."
         blocks.append(Block(title="Splits and epochs", sentences=(sentence,), tables=(table,)))

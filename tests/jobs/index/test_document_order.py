@@ -96,6 +96,9 @@ def test_inspect_counts_cut_documents(capsys):
     for folder, said in (("stock", "171 of 348"), ("cache", "1 of 348")):
         assert main(["inspect", folder]) == 0
         assert f"documents cut: {said} documents of at most 30 tokens" in capsys.readouterr().out
+        assert main(["report", "web", "--cache", folder, "--output", f"{folder}.html"]) == 0
+        share = "49.14%" if folder == "stock" else "0.29%"
+        assert f">{share}<" in Path(f"{folder}.html").read_text(encoding="utf-8")
 
 
 def test_orders_of_files_are_read_in_their_order():
