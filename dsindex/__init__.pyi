@@ -40,10 +40,27 @@ class IndexOptions(_IndexOptions):
     def __init__(
         self,
         *,
+        data_cache_path: str | os.PathLike[str] | None = None,
+        dataset_class: Literal['GPTDataset', 'GPTFIMDataset'] = 'GPTDataset',
+        fim_data: bool = False,
+        megatron_release: Literal['0.16', '0.17', '0.18', '0.19', 'main', 'nemo-automodel'] | None = None,
+        job_tokenizer: Mapping[str, Any] | None = None,
+        tokenizer_identifiers: str | os.PathLike[str] | None = None,
+        like: str | os.PathLike[str] | None = None,
+        dataset_path_as: Sequence[str] | None = None,
+        layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
+        final_epoch_threshold: float = 0.8,
+        split: str | None = None,
+        seed: int | None = None,
+        document_order: str = 'shuffled',
+        document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
+        shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
+        no_extra_token: bool = False,
+        keep_partial_validation: bool = False,
+        mid_level_dataset_surplus: float = 0.005,
         train_samples: int | None = None,
         train_iters: int | None = None,
         global_batch_size: int | None = None,
-        data_cache_path: str | os.PathLike[str] | None = None,
         seq_length: int | None = None,
         epochs: float | Fraction | str | None = None,
         num_samples: int | str | Sequence[int | None] | None = None,
@@ -56,22 +73,6 @@ class IndexOptions(_IndexOptions):
         phase_transition_iterations: Sequence[int] | str = (),
         rampup_batch_size: Sequence[int] | None = None,
         step_batch_size_schedule: str | None = None,
-        dataset_class: Literal['GPTDataset', 'GPTFIMDataset'] = 'GPTDataset',
-        split: str | None = None,
-        seed: int | None = None,
-        megatron_release: Literal['0.16', '0.17', '0.18', '0.19', 'main', 'nemo-automodel'] | None = None,
-        job_tokenizer: Mapping[str, Any] | None = None,
-        tokenizer_identifiers: str | os.PathLike[str] | None = None,
-        like: str | os.PathLike[str] | None = None,
-        dataset_path_as: Sequence[str] | None = None,
-        document_order: str = 'shuffled',
-        document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
-        shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
-        no_extra_token: bool = False,
-        keep_partial_validation: bool = False,
-        mid_level_dataset_surplus: float = 0.005,
-        layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
-        final_epoch_threshold: float = 0.8,
     ) -> None: ...
 
 def build(
@@ -81,6 +82,14 @@ def build(
     index: IndexOptions | None = None,
     progress: Progress = False,
     output_prefix: str | os.PathLike[str],
+    tokenizer_type: Literal['HuggingFaceTokenizer', 'SentencePieceTokenizer', 'GPTSentencePieceTokenizer', 'Llama2Tokenizer', 'TikTokenizer', 'GPT2BPETokenizer'] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal['v1', 'v2'] = 'v2',
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = ('<unk>', '<s>', '</s>', '<mask>', '<pad>', '<cls>', '<sep>'),
     endpoint_url: str | None = None,
     region: str | None = None,
     executor: Literal['auto', 'local', 'processes', 'ray'] = 'auto',
@@ -104,14 +113,6 @@ def build(
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
     engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] = 'auto',
-    tokenizer_type: Literal['HuggingFaceTokenizer', 'SentencePieceTokenizer', 'GPTSentencePieceTokenizer', 'Llama2Tokenizer', 'TikTokenizer', 'GPT2BPETokenizer'] | None = None,
-    vocab_file: str | os.PathLike[str] | None = None,
-    merge_file: str | os.PathLike[str] | None = None,
-    tiktoken_encoding: str | None = None,
-    tiktoken_pattern: Literal['v1', 'v2'] = 'v2',
-    tiktoken_num_special_tokens: int = 1000,
-    vocab_size: int | None = None,
-    tokenizer_special_tokens: Sequence[str] = ('<unk>', '<s>', '</s>', '<mask>', '<pad>', '<cls>', '<sep>'),
     json_keys: Sequence[str] = ('text',),
     join: str | None = None,
     where: str | None = None,
@@ -132,6 +133,15 @@ def build(
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         index: Also build the index caches of every dataset.
         progress: True to show progress as the command line does, or a function to call with each Snapshot.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: Vocab.json of a GPT2BPETokenizer.
+        merge_file: Merges.txt of a GPT2BPETokenizer.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them: gpt2, r50k_base,
+            p50k_base, p50k_edit, cl100k_base, o200k_base, o200k_harmony, llama3, llama3.1, llama4, qwen.
+        tiktoken_pattern: Pattern of a TikTokenizer (default: v2).
+        tiktoken_num_special_tokens: Special tokens of a TikTokenizer (default: 1000).
+        vocab_size: Vocabulary of a TikTokenizer with its special tokens (default: 131072).
+        tokenizer_special_tokens: The first special tokens of a TikTokenizer.
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
@@ -163,15 +173,6 @@ def build(
             text.
         engine: The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the
             library of the tokenizer's own format (default: auto).
-        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
-        vocab_file: Vocab.json of a GPT2BPETokenizer.
-        merge_file: Merges.txt of a GPT2BPETokenizer.
-        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them: gpt2, r50k_base,
-            p50k_base, p50k_edit, cl100k_base, o200k_base, o200k_harmony, llama3, llama3.1, llama4, qwen.
-        tiktoken_pattern: Pattern of a TikTokenizer (default: v2).
-        tiktoken_num_special_tokens: Special tokens of a TikTokenizer (default: 1000).
-        vocab_size: Vocabulary of a TikTokenizer with its special tokens (default: 131072).
-        tokenizer_special_tokens: The first special tokens of a TikTokenizer.
         json_keys: Keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default:
             text).
         join: Join the texts of all keys to one; \\n, \\t and \\\\ are escapes.
@@ -196,10 +197,27 @@ def build_index(
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
     progress: Progress = False,
+    data_cache_path: str | os.PathLike[str] | None = None,
+    dataset_class: Literal['GPTDataset', 'GPTFIMDataset'] = 'GPTDataset',
+    fim_data: bool = False,
+    megatron_release: Literal['0.16', '0.17', '0.18', '0.19', 'main', 'nemo-automodel'] | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
+    tokenizer_identifiers: str | os.PathLike[str] | None = None,
+    like: str | os.PathLike[str] | None = None,
+    dataset_path_as: Sequence[str] | None = None,
+    layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
+    final_epoch_threshold: float = 0.8,
+    split: str | None = None,
+    seed: int | None = None,
+    document_order: str = 'shuffled',
+    document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
+    shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
+    no_extra_token: bool = False,
+    keep_partial_validation: bool = False,
+    mid_level_dataset_surplus: float = 0.005,
     train_samples: int | None = None,
     train_iters: int | None = None,
     global_batch_size: int | None = None,
-    data_cache_path: str | os.PathLike[str] | None = None,
     seq_length: int | None = None,
     epochs: float | Fraction | str | None = None,
     num_samples: int | str | Sequence[int | None] | None = None,
@@ -212,22 +230,6 @@ def build_index(
     phase_transition_iterations: Sequence[int] | str = (),
     rampup_batch_size: Sequence[int] | None = None,
     step_batch_size_schedule: str | None = None,
-    dataset_class: Literal['GPTDataset', 'GPTFIMDataset'] = 'GPTDataset',
-    split: str | None = None,
-    seed: int | None = None,
-    megatron_release: Literal['0.16', '0.17', '0.18', '0.19', 'main', 'nemo-automodel'] | None = None,
-    job_tokenizer: Mapping[str, Any] | None = None,
-    tokenizer_identifiers: str | os.PathLike[str] | None = None,
-    like: str | os.PathLike[str] | None = None,
-    dataset_path_as: Sequence[str] | None = None,
-    document_order: str = 'shuffled',
-    document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
-    shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
-    no_extra_token: bool = False,
-    keep_partial_validation: bool = False,
-    mid_level_dataset_surplus: float = 0.005,
-    layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
-    final_epoch_threshold: float = 0.8,
     executor: Literal['auto', 'local', 'processes', 'ray'] = 'auto',
     address: str | None = None,
     installed: bool = False,
@@ -249,10 +251,35 @@ def build_index(
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
         progress: As for `build`.
+        data_cache_path: The job's cache folder (default: P/cache/GPTDataset_indices).
+        dataset_class: The job's class of datasets: GPTFIMDataset with fim_data=True (default: GPTDataset).
+        fim_data: The same as dataset_class GPTFIMDataset.
+        megatron_release: The job's release of megatron-core, by which the flags of its tokenizer become part of the
+            names.
+        job_tokenizer: The flags of the job's tokenizer, such as {"tokenizer_type": "HuggingFaceTokenizer",
+            "tokenizer_model": "gpt2"}.
+        tokenizer_identifiers: The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object.
+        like: Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it.
+        dataset_path_as: Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of
+            all.
+        layout: Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for beside
+            the data, or those of MaxText's mmap_npy (default: megatron).
+        final_epoch_threshold: Shuffle the final epoch separately if less than this share of it is used: 0.80 in
+            Megatron and BigScience, 0.95 in OpenGPT-X (default: 0.80).
+        split: Shares of train, valid and test, spelled as in the job (default: '969, 30, 1').
+        seed: The job's seed (default: 1234).
+        document_order: `shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a
+            document that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of
+            the documents (default: shuffled).
+        document_order_splits: The splits with this order (default: train).
+        shuffle_epochs: Shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves,
+            or none (default: together; never for the orders `length` and FILE).
+        no_extra_token: Samples of L tokens, not L + 1 (rare in Megatron).
+        keep_partial_validation: Keep valid's last, partial sample.
+        mid_level_dataset_surplus: The job's value, for weighted blends (default: 0.005).
         train_samples: The job's training samples.
         train_iters: The job's training iterations.
         global_batch_size: Samples per iteration.
-        data_cache_path: The job's cache folder (default: P/cache/GPTDataset_indices).
         seq_length: The job's seq_length: tokens per sample.
         epochs: Train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the
             description.
@@ -268,30 +295,6 @@ def build_index(
         rampup_batch_size: Up to 0.17; later releases ignore it.
         step_batch_size_schedule: From 0.18 on; with what the job prints as `setting global batch size to` as
             global_batch_size.
-        dataset_class: The job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset).
-        split: Shares of train, valid and test, spelled as in the job (default: '969, 30, 1').
-        seed: The job's seed (default: 1234).
-        megatron_release: The job's release of megatron-core, by which the flags of its tokenizer become part of the
-            names.
-        job_tokenizer: The flags of the job's tokenizer, such as {"tokenizer_type": "HuggingFaceTokenizer",
-            "tokenizer_model": "gpt2"}.
-        tokenizer_identifiers: The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object.
-        like: Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it.
-        dataset_path_as: Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of
-            all.
-        document_order: `shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a
-            document that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of
-            the documents (default: shuffled).
-        document_order_splits: The splits with this order (default: train).
-        shuffle_epochs: Shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves,
-            or none (default: together; never for the orders `length` and FILE).
-        no_extra_token: Samples of L tokens, not L + 1 (rare in Megatron).
-        keep_partial_validation: Keep valid's last, partial sample.
-        mid_level_dataset_surplus: The job's value, for weighted blends (default: 0.005).
-        layout: Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for beside
-            the data, or those of MaxText's mmap_npy (default: megatron).
-        final_epoch_threshold: Shuffle the final epoch separately if less than this share of it is used: 0.80 in
-            Megatron and BigScience, 0.95 in OpenGPT-X (default: 0.80).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
             this process (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
@@ -355,6 +358,14 @@ def estimate(
     tokenizer: TokenizerLike,
     index: IndexOptions | None = None,
     output_prefix: str | os.PathLike[str],
+    tokenizer_type: Literal['HuggingFaceTokenizer', 'SentencePieceTokenizer', 'GPTSentencePieceTokenizer', 'Llama2Tokenizer', 'TikTokenizer', 'GPT2BPETokenizer'] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal['v1', 'v2'] = 'v2',
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = ('<unk>', '<s>', '</s>', '<mask>', '<pad>', '<cls>', '<sep>'),
     endpoint_url: str | None = None,
     region: str | None = None,
     executor: Literal['auto', 'local', 'processes', 'ray'] = 'auto',
@@ -378,14 +389,6 @@ def estimate(
     eod_token: str | None = None,
     tokenizer_hf_no_include_special_tokens: bool = False,
     engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] = 'auto',
-    tokenizer_type: Literal['HuggingFaceTokenizer', 'SentencePieceTokenizer', 'GPTSentencePieceTokenizer', 'Llama2Tokenizer', 'TikTokenizer', 'GPT2BPETokenizer'] | None = None,
-    vocab_file: str | os.PathLike[str] | None = None,
-    merge_file: str | os.PathLike[str] | None = None,
-    tiktoken_encoding: str | None = None,
-    tiktoken_pattern: Literal['v1', 'v2'] = 'v2',
-    tiktoken_num_special_tokens: int = 1000,
-    vocab_size: int | None = None,
-    tokenizer_special_tokens: Sequence[str] = ('<unk>', '<s>', '</s>', '<mask>', '<pad>', '<cls>', '<sep>'),
     json_keys: Sequence[str] = ('text',),
     join: str | None = None,
     where: str | None = None,
@@ -405,6 +408,15 @@ def estimate(
         input: As for `build`, as are all others.
         tokenizer: As for `build`.
         index: As for `build`.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: Vocab.json of a GPT2BPETokenizer.
+        merge_file: Merges.txt of a GPT2BPETokenizer.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them: gpt2, r50k_base,
+            p50k_base, p50k_edit, cl100k_base, o200k_base, o200k_harmony, llama3, llama3.1, llama4, qwen.
+        tiktoken_pattern: Pattern of a TikTokenizer (default: v2).
+        tiktoken_num_special_tokens: Special tokens of a TikTokenizer (default: 1000).
+        vocab_size: Vocabulary of a TikTokenizer with its special tokens (default: 131072).
+        tokenizer_special_tokens: The first special tokens of a TikTokenizer.
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
@@ -436,15 +448,6 @@ def estimate(
             text.
         engine: The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the
             library of the tokenizer's own format (default: auto).
-        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
-        vocab_file: Vocab.json of a GPT2BPETokenizer.
-        merge_file: Merges.txt of a GPT2BPETokenizer.
-        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them: gpt2, r50k_base,
-            p50k_base, p50k_edit, cl100k_base, o200k_base, o200k_harmony, llama3, llama3.1, llama4, qwen.
-        tiktoken_pattern: Pattern of a TikTokenizer (default: v2).
-        tiktoken_num_special_tokens: Special tokens of a TikTokenizer (default: 1000).
-        vocab_size: Vocabulary of a TikTokenizer with its special tokens (default: 131072).
-        tokenizer_special_tokens: The first special tokens of a TikTokenizer.
         json_keys: Keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default:
             text).
         join: Join the texts of all keys to one; \\n, \\t and \\\\ are escapes.
@@ -778,8 +781,8 @@ def repair(
     shard_deadline: float | None = None,
     engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] = 'auto',
     way: Literal['auto', 'shards', 'index', 'bin', 'source'] = 'auto',
-    work_dir: str | os.PathLike[str] | None = None,
     index_only: bool = False,
+    work_dir: str | os.PathLike[str] | None = None,
     dtype: Literal['uint8', 'uint16', 'int32', 'int64'] | None = None,
 ) -> RepairResult | PackedRepairResult:
     """Restore a damaged dataset in new files, as `dsindex repair` does.
@@ -798,8 +801,8 @@ def repair(
         engine: The library that tokenizes again; tokenizers, the reference, is slow (default: auto).
         output: The new prefix, or the new .pbin.
         way: What to restore it from (default: auto, the first that is certain).
-        work_dir: The build's work folder (default: beside PREFIX).
         index_only: Write only NEW.idx, for an intact .bin.
+        work_dir: The build's work folder (default: beside PREFIX).
         dtype: The token type, if it is unknown.
 
     Raises:
@@ -811,21 +814,22 @@ def repair(
 def report(
     prefix: Subjects,
     *,
-    output: str | os.PathLike[str],
     tokenizer: TokenizerLike | None = None,
     cache: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | IndexResult | None = None,
     progress: Progress = False,
+    output: str | os.PathLike[str],
 ) -> ReportResult:
     """Write one HTML page about datasets, as `dsindex report` does.
 
-    Damage raises no exception: it is on the page, and `ok` is false.
+    Damage raises no exception: it is on the page, and `ok` is false. A file is replaced only if it is an unchanged
+    report.
 
     Args:
         prefix: Datasets: prefixes, `.pbin` files or results. A result means all its datasets.
-        output: The page to write. A file of that name is replaced only if it is an unchanged report.
         tokenizer: The tokenizer of all datasets; that in each manifest if None.
         cache: Index caches of the datasets: their folders, or the result of `build_index`.
         progress: As for `build`.
+        output: The page to write, such as report.html.
 
     Raises:
         OptionsError: If the options are invalid.

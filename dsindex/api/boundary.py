@@ -119,9 +119,9 @@ def _document(text: str, fields: Mapping[str, FieldInfo], signature: inspect.Sig
     """Return a docstring whose section of arguments ends with the options."""
     if not fields:
         return text
-    from dsindex.options.declare import presentation
+    from dsindex.options.declare import declared
 
-    lines = [f"{name}: {_sentence(presentation(field)[0], signature)}" for name, field in fields.items()]
+    lines = [f"{name}: {_sentence(declared(field).help, signature)}" for name, field in fields.items()]
     shown = "".join(
         textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False) + "\n"
         for line in lines

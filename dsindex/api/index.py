@@ -15,6 +15,7 @@ from dsindex.api.boundary import (
     api_function,
     join_connected_cluster,
     name_type,
+    option_parameters,
     plain_value,
     respell,
 )
@@ -47,7 +48,7 @@ class IndexOptions(_IndexOptions):
         try:
             super().__init__(**plain)
         except ValidationError as error:
-            signature = inspect.signature(_IndexOptions)
+            signature = inspect.Signature(option_parameters(_IndexOptions.model_fields))
             raise OptionsError(f"IndexOptions: {respell(validation_message(error), signature)}") from None
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from dsindex.api.boundary import api_function, join_connected_cluster, plain_value, seen_from_anywhere
 from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import find_prefix, list_text_prefixes
-from dsindex.jobs.conversion import ConvertConfig, ConvertResult, convert_dataset
+from dsindex.jobs.conversion import ConvertResult, convert_dataset
 from dsindex.jobs.merge import MergeResult, run_merge
-from dsindex.jobs.trainers import ExportConfig, ExportResult, export_dataset
+from dsindex.jobs.trainers import ExportResult, export_dataset
 from dsindex.options.config import validated
+from dsindex.options.datasets import ConvertCommand, ConvertConfig, ExportConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.store.urls import as_prefix
 
@@ -62,15 +63,12 @@ def convert(
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    found = find_prefix("source", source)
-    config = validated(join_connected_cluster(options), ConvertConfig)
+    names = {"source": find_prefix("source", source), "destination": plain_value(destination)}
+    config = validated(join_connected_cluster(options) | names, ConvertCommand)
+    placed = {name: seen_from_anywhere(config, getattr(config, name)) for name in names}
     with open_reporter(progress) as reporter:
         reporter.stage("convert", total=1, unit="datasets")
-        conversion = convert_dataset(
-            config,
-            source=seen_from_anywhere(config, found),
-            destination=seen_from_anywhere(config, str(plain_value(destination))),
-        )
+        conversion = convert_dataset(config.model_copy(update=placed))
         reporter.advance(1)
     return conversion
 

@@ -11,12 +11,11 @@ from dsindex.api.results import PackedRepairResult, RepairResult, VerifyResult
 from dsindex.api.subjects import find_prefix, list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.jobs.index import IndexResult
-from dsindex.jobs.repair import RepairConfig, run_pbin_repair, run_repair, with_fitting_output
+from dsindex.jobs.repair import run_pbin_repair, run_repair
 from dsindex.options.config import validated
-from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.options.datasets import PBIN_SUFFIX, RepairCommand, RepairConfig, VerifyCommand, VerifyConfig
 from dsindex.store.urls import as_prefix
-from dsindex.tools.verify import VerifyConfig
-from dsindex.tools.verify_pbin import check_options, verify_dataset
+from dsindex.tools.verify_pbin import verify_dataset
 
 if TYPE_CHECKING:
     import os
@@ -54,8 +53,7 @@ def verify(
         options["cache"] = _find_folder(cache) if isinstance(cache, IndexResult) else plain_value(cache)
     prefixes = list_prefixes("prefix", prefix)
     with tokenizer_in_place(join_connected_cluster(options), tokenizer) as placed:
-        config = validated(placed, VerifyConfig)
-        check_options(prefixes, config)
+        config = validated({**placed, "prefix": prefixes}, VerifyCommand)
         if config.cache is not None:
             config = config.model_copy(update={"cache": seen_from_anywhere(config, config.cache)})
         reports = []
@@ -87,7 +85,7 @@ def repair(
     """
     found = find_prefix("prefix", prefix)
     with tokenizer_in_place(join_connected_cluster(options), tokenizer) as placed:
-        config = with_fitting_output(found, validated(placed, RepairConfig))
+        config = validated({**placed, "prefix": found}, RepairCommand)
         found = seen_from_anywhere(config, found)
         config = config.model_copy(update={"output": seen_from_anywhere(config, config.output)})
         with open_reporter(progress) as reporter:

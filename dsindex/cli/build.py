@@ -5,21 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli.index_options import add_index_arguments
-from dsindex.cli.options import (
-    add_config_argument,
-    add_input_arguments,
-    add_options,
-    add_text_arguments,
-    read_options,
-    without_megatron_flags,
-)
+from dsindex.cli.options import ConfigFile, read_options, without_megatron_flags
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.options.build import BuildConfig
-from dsindex.options.index import copy_job_tokenizer, split_options
-from dsindex.options.megatron_flags import add_megatron_arguments
-from dsindex.text.tokenizer_file import TokenizerOptions
+from dsindex.options.index import IndexOptions, copy_job_tokenizer, split_options
+from dsindex.options.megatron_flags import PreprocessCommand
 
 if TYPE_CHECKING:
     import argparse
@@ -42,23 +33,9 @@ EXAMPLES = (
     r"""dsindex build --config build.yaml --seq-length 4096 --epochs 2 \
   --data-cache-path out/cache""",
 )
-REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merge-file", "output_prefix": ""}
+OPTIONS = (ConfigFile, BuildConfig, IndexOptions, PreprocessCommand)
+REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merge-file"}
 TAKES_PRETRAIN_FLAGS = True
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex build`."""
-    add_config_argument(parser)
-    data = parser.add_argument_group("input and output")
-    add_input_arguments(data)
-    add_options(data, BuildConfig, "json_keys", "join", "where", "token_ids", "output_prefix", "shuffle_documents")
-    add_options(data, BuildConfig, "sample", "repeat", "append_eod", "empty_documents")
-    add_text_arguments(parser)
-    formats = parser.add_argument_group("tokenizer formats")
-    add_options(formats, BuildConfig, *TokenizerOptions.__slots__)
-    add_options(parser, BuildConfig, "check")
-    add_index_arguments(parser, paths=False)
-    add_megatron_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

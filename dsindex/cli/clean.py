@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_size
-from dsindex.cli.stores import add_store_arguments
+from dsindex.cli.options import read_config
 from dsindex.execution.progress.standard_streams import write_lines
 from dsindex.jobs.clean import find_leftovers, remove_leftovers
 from dsindex.json_text import show_name
-from dsindex.options.config import UsageError, validated_access
+from dsindex.options.config import StoreConfig
+from dsindex.options.declare import option
 
 if TYPE_CHECKING:
     import argparse
@@ -24,24 +25,24 @@ write. A build whose driver runs is refused. A copied or moved work folder owns 
 EXAMPLES = ("dsindex clean s3://bucket/data/docs", "dsindex clean out/docs --yes")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex clean`."""
-    parser.add_argument("place", metavar="PREFIX", help="the job's --output-prefix or --output, or its --work-dir")
-    parser.add_argument("--yes", action="store_true", help="remove what is shown")
-    add_store_arguments(parser)
+class CleanConfig(StoreConfig):
+    """`dsindex clean`: what a build left behind."""
+
+    place: str = option(..., "the job's --output-prefix or --output, or its --work-dir", "PREFIX", positional=True)
+    yes: bool = option(default=False, help="remove what is shown")
+
+
+OPTIONS = (CleanConfig,)
 
 
 def run(options: argparse.Namespace) -> int:
     """Show what is left of a build, and remove it if asked."""
-    try:
-        access = validated_access(options.endpoint_url, options.region)
-    except ValueError as error:
-        raise UsageError(f"--endpoint-url: {error}") from error
-    leftovers = find_leftovers(options.place, access)
+    config = read_config(options, CleanConfig)
+    leftovers = find_leftovers(config.place, config.access)
     write_lines(describe_leftovers(leftovers))
-    if options.yes:
-        remove_leftovers(leftovers, access)
-    write_lines(["removed" if options.yes else "nothing was removed: --yes removes it"])
+    if config.yes:
+        remove_leftovers(leftovers, config.access)
+    write_lines(["removed" if config.yes else "nothing was removed: --yes removes it"])
     return 0
 
 

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, requests_since
+from dsindex.cli.options import enter_stores, read_config, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.config import UsageError
+from dsindex.options.datasets import CompareConfig
 from dsindex.tools.compare import are_caches, compare_caches, run_compare
 
 if TYPE_CHECKING:
@@ -32,42 +33,25 @@ EXAMPLES = (
     "dsindex compare out/docs_text_document /old/docs_text_document",
     "dsindex compare out/cache /old/cache",
 )
-REQUIRED = {"first": "", "second": ""}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex compare`."""
-    parser.add_argument(
-        "first",
-        metavar="A",
-        type=dataset_path,
-        help="PREFIX or FILE.pbin, here or in an object store; or an index cache",
-    )
-    parser.add_argument("second", metavar="B", type=dataset_path, help="the other one, of the same kind")
-    parser.add_argument(
-        "--tokenizer-model",
-        metavar="PATH",
-        help="the tokenizer that shows the text of what differs (default: the one in each manifest)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_store_arguments(parser)
+OPTIONS = (CompareConfig,)
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare two datasets or index caches and print what was found."""
-    before = enter_stores(options)
-    if are_caches(options.first, options.second):
-        if options.tokenizer_model is not None:
+    config = read_config(options, CompareConfig)
+    before = enter_stores(config)
+    if are_caches(config.first, config.second):
+        if config.tokenizer_model is not None:
             raise UsageError("--tokenizer-model does not apply to index caches, which have no texts")
-        caches = compare_caches(options.first, options.second)
-        if options.json:
+        caches = compare_caches(config.first, config.second)
+        if config.as_json:
             write_json(sys.stdout, {"is_same": caches.is_same, **asdict(caches)})
         else:
             write_lines(describe_caches(caches))
         return 0 if caches.is_same else 1
     with make_reporter() as reporter:
-        report = run_compare(options.first, options.second, tokenizer=options.tokenizer_model, reporter=reporter)
-    if options.json:
+        report = run_compare(config.first, config.second, tokenizer=config.tokenizer_model, reporter=reporter)
+    if config.as_json:
         write_json(sys.stdout, {"is_same": report.is_same, **_plain(report)})
     else:
         write_lines(describe_comparison(report) + requests_since(before))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import add_executor_arguments, add_options, read_config
-from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, output_here, requests_since
+from dsindex.cli.options import enter_stores, read_config, requests_since
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.jobs.conversion import ConvertConfig, convert_dataset
+from dsindex.options.datasets import ConvertCommand
 
 if TYPE_CHECKING:
     import argparse
 
-
-OWN_OPTIONS = ("pbin_era", "flatten", "token_type")
 
 DESCRIPTION = """\
 Convert a tokenized dataset without loss: MMIDIDX (Megatron-LM; a prefix, or its .bin or .idx) to
@@ -24,23 +21,14 @@ document: --flatten joins them. It stores the size of a token but not its type: 
 are read as uint8, uint16 and int32, unless --token-type names another type. The version of a .pbin
 is detected; `spec`, the oldest, has 4-byte tokens only."""
 EXAMPLES = ("dsindex convert out/docs_text_document out/docs.pbin",)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex convert`."""
-    parser.add_argument(
-        "source", metavar="SRC", type=dataset_path, help="PREFIX or FILE.pbin, here or in an object store"
-    )
-    parser.add_argument("destination", metavar="DST", type=output_here, help="FILE.pbin or PREFIX; it must not exist")
-    add_options(parser, ConvertConfig, *OWN_OPTIONS)
-    add_store_arguments(parser)
-    add_executor_arguments(parser)
+OPTIONS = (ConvertCommand,)
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert one dataset and print what was written."""
-    before = enter_stores(options)
-    config = read_config(options, ConvertConfig, beside=("source", "destination"))
-    conversion = convert_dataset(config, source=options.source, destination=options.destination)
-    write_lines(conversion.lines() + requests_since(before))
+    from dsindex.jobs.conversion import convert_dataset  # loads what a help text does not need
+
+    config = read_config(options, ConvertCommand)
+    before = enter_stores(config)
+    write_lines(convert_dataset(config).lines() + requests_since(before))
     return 0

@@ -6,9 +6,11 @@ import os
 import runpy
 from typing import TYPE_CHECKING
 
+from dsindex.cli.options import read_config
 from dsindex.demo.run import run_demo
 from dsindex.execution.ray_address import JOB_VARIABLE
-from dsindex.options.numbers import integer
+from dsindex.options.config import Options
+from dsindex.options.declare import option
 
 if TYPE_CHECKING:
     import argparse
@@ -20,19 +22,22 @@ options are left in the folder, to be changed and run again."""
 EXAMPLES = ("dsindex demo --documents 2000",)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex demo`."""
-    parser.add_argument("--output", default="demo-output", metavar="D", help="a folder (default: demo-output)")
-    parser.add_argument(
-        "--documents", type=integer(3, 10**7), default=6000, metavar="N", help="documents to write (default: 6000)"
-    )
+class DemoConfig(Options):
+    """`dsindex demo`: generated text."""
+
+    output: str = option("demo-output", "a folder (default: demo-output)", "D")
+    documents: int = option(6000, "documents to write (default: 6000)", "N", ge=3, le=10**7)
+
+
+OPTIONS = (DemoConfig,)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo, on this machine: as a job of a cluster it runs there."""
     if JOB_VARIABLE not in os.environ:
         os.environ.pop("RAY_ADDRESS", None)
-    return run_demo(options.output, num_documents=options.documents, run_workflow=_run_workflow)
+    config = read_config(options, DemoConfig)
+    return run_demo(config.output, num_documents=config.documents, run_workflow=_run_workflow)
 
 
 def _run_workflow(script: str, options: str) -> int:

@@ -24,12 +24,15 @@ from packaging.specifiers import SpecifierSet
 
 import dsindex
 from dsindex.amounts import count, format_size
+from dsindex.cli.options import read_config
 from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import DsindexError, TaskError
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.execution.ray_address import parse_address
 from dsindex.execution.ray_token import Token, TokenError, find_token, hide_secrets
+from dsindex.options.config import JsonOutput
+from dsindex.options.declare import option
 from dsindex.text.agreement import GIGATOKEN_VERSIONS, REFERENCE_VERSIONS, was_compared
 
 if TYPE_CHECKING:
@@ -106,31 +109,30 @@ class Group:
         self.findings.append(Finding(message=hide_all_secrets(message), breaks_builds=breaks_builds))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex doctor`."""
-    parser.add_argument(
-        "--tokenizer-model", metavar="PATH", help="tell the engine for this tokenizer, and why it is not the fast one"
+class DoctorConfig(JsonOutput):
+    """`dsindex doctor`: this machine."""
+
+    tokenizer_model: str | None = option(
+        None, "tell the engine for this tokenizer, and why it is not the fast one", "PATH"
     )
-    parser.add_argument(
-        "--path",
-        nargs="+",
-        metavar="FOLDER",
-        help="folders of output or work (default: the current one and that of temporary files)",
+    path: tuple[str, ...] = option(
+        (), "folders of output or work (default: the current one and that of temporary files)", "FOLDER"
     )
-    parser.add_argument(
-        "--address", metavar="A", help="ask the head of this Ray cluster: HOST:6379, or auto for this machine's"
-    )
-    parser.add_argument("--json", action="store_true", help="write one JSON object")
+    address: str | None = option(None, "ask the head of this Ray cluster: HOST:6379, or auto for this machine's", "A")
+
+
+OPTIONS = (DoctorConfig,)
 
 
 def run(options: argparse.Namespace) -> int:
     """Examine the machine, and print what was found."""
+    config = read_config(options, DoctorConfig)
     parts: dict[str, Callable[[Group], None]] = {
         "software": examine_software,
         "machine": examine_machine,
-        "storage": lambda group: examine_folders(group, options.path or ()),
-        "tokenizer": lambda group: examine_tokenizer(group, options.tokenizer_model),
-        "ray": lambda group: examine_ray(group, options.address),
+        "storage": lambda group: examine_folders(group, config.path),
+        "tokenizer": lambda group: examine_tokenizer(group, config.tokenizer_model),
+        "ray": lambda group: examine_ray(group, config.address),
         "kernels": examine_kernels,
     }
     groups = [Group(name) for name in parts]
@@ -142,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{group.name}: cannot be examined ({type(error).__name__}: {error}); report it with the lines above"
             )
     is_fine = not any(finding.breaks_builds for group in groups for finding in group.findings)
-    if options.json:
+    if config.as_json:
         write_json(sys.stdout, _as_json(groups, is_fine=is_fine))
     else:
         write_lines(describe_groups(groups))

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli.index_options import add_index_arguments
 from dsindex.cli.options import (
-    add_config_argument,
-    add_executor_arguments,
+    ConfigFile,
+    enter_stores,
+    read_config,
     read_options,
+    requests_since,
     without_megatron_flags,
 )
-from dsindex.cli.stores import add_store_arguments, enter_stores, requests_since
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import show_lines, write_lines
-from dsindex.options.config import UsageError, validated
-from dsindex.options.index import IndexConfig, local_path, parse_replacements, take_job_tokenizer
+from dsindex.options.config import StoreConfig, UsageError, validated
+from dsindex.options.index import (
+    IndexConfig,
+    TokenizerCommand,
+    TrainingCommand,
+    local_path,
+    parse_replacements,
+    take_job_tokenizer,
+)
 from dsindex.options.pretrain_command import (
     FILES,
     LENGTHS,
@@ -31,24 +37,12 @@ from dsindex.options.pretrain_command import (
 from dsindex.options.shell_script import Command, Word
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 DEFAULT_TYPE = "GPT2BPETokenizer"
 """What pretrain_gpt.py makes without --tokenizer-type."""
 MOST_SHOWN = 12
-
-
-def add_command_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--from-command`, and the words after `--`."""
-    parser.add_argument(
-        "--from-command",
-        nargs="+",
-        metavar="SCRIPT",
-        help="take what matters from the script that starts the job, which is read and not run; NAME=VALUE before it "
-        "and words after it are its variables and arguments. The command itself can be given after --, as in "
-        "`dsindex index --megatron-release 0.19 -- torchrun … pretrain_gpt.py …`. Flags override it",
-    )
-    parser.add_argument("command", nargs="*", default=None, help=argparse.SUPPRESS)  # its usage is in the text above
 
 
 def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
@@ -125,17 +119,9 @@ EXAMPLES = (
     r"""dsindex index --data-path 0.9 web_text_document 0.1 code_text_document \
   --seq-length 4096 --num-samples 90000,1000,1000 --data-cache-path out/cache""",
 )
+OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand, StoreConfig)
 REQUIRED = {"data_path": "one for each split", "seq_length": "--like"}
 TAKES_PRETRAIN_FLAGS = True
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex index`."""
-    add_config_argument(parser)
-    add_index_arguments(parser)
-    add_command_arguments(parser)
-    add_store_arguments(parser)
-    add_executor_arguments(parser)
 
 
 def read_index_config(options: argparse.Namespace) -> IndexConfig:
@@ -156,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     from dsindex.jobs.index import run_index  # loads what a help text does not need
 
-    before = enter_stores(options)
+    before = enter_stores(read_config(options, StoreConfig))
     config = read_index_config(options)
     executor = start_with_nodes(config)
     try:

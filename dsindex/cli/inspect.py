@@ -8,12 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size
-from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, requests_since
+from dsindex.cli.options import enter_stores, read_config, requests_since
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.json_text import encode_json
-from dsindex.options.config import UsageError
-from dsindex.options.numbers import integer
-from dsindex.tools.inspect import InspectOptions, run_inspect, show_text
+from dsindex.options.datasets import InspectConfig
+from dsindex.tools.inspect import run_inspect, show_text
 
 if TYPE_CHECKING:
     import argparse
@@ -37,64 +36,21 @@ EXAMPLES = (
     "dsindex inspect out/docs_text_document --find 'some words'",
     "dsindex inspect out/cache --sample 3",
 )
+OPTIONS = (InspectConfig,)
 WIDTH = 100
 BORDER = "│"
 STYLES = {"border": "2", "name": "1", "escape": "33", "found": "7", "learnt": "32", "damage": "31"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex inspect`."""
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        type=dataset_path,
-        help="a prefix or a dataset's file, here or in an object store; or a folder",
-    )
-    choice = parser.add_argument_group("what to show").add_mutually_exclusive_group()
-    choice.add_argument("--document", type=int, metavar="I", help="one document, counted from 0")
-    choice.add_argument("--sequence", type=int, metavar="I", help="one sequence of .bin and .idx, counted from 0")
-    choice.add_argument("--sample", type=int, metavar="K", help="one training sample of an index cache")
-    choice.add_argument("--find", metavar="TEXT", help="where a text occurs, with and without a space before it")
-    parser.add_argument("--limit", type=integer(1), metavar="N", help="stop after this many occurrences (default: 10)")
-    parser.add_argument("--tokens", type=integer(0), metavar="N", help="show at most this many tokens of each document")
-    parser.add_argument("--ids", action="store_true", help="show the id before the text of each token")
-    parser.add_argument("--tokenizer-model", metavar="T", help="decode with this tokenizer")
-    parser.add_argument("--split", choices=["train", "valid", "test"], help="the split of an index cache")
-    parser.add_argument(
-        "--data-path",
-        nargs="+",
-        metavar="PREFIX",
-        type=dataset_path,
-        help="the datasets of an index cache, if they were moved",
-    )
-    parser.add_argument("--json", action="store_true", help="write one JSON object")
-    add_store_arguments(parser)
-
-
 def run(options: argparse.Namespace) -> int:
     """Look at one path and print what was seen."""
-    before = enter_stores(options)
-    if options.limit is not None and options.find is None:
-        raise UsageError("--limit needs --find: it is the largest number of occurrences")
-    seen = run_inspect(
-        options.path,
-        InspectOptions(
-            document=options.document,
-            sequence=options.sequence,
-            sample=options.sample,
-            find=options.find,
-            limit=10 if options.limit is None else options.limit,
-            max_tokens=options.tokens,
-            tokenizer_model=options.tokenizer_model,
-            split=options.split,
-            data_path=None if options.data_path is None else tuple(options.data_path),
-        ),
-    )
-    if not options.json:
+    config = read_config(options, InspectConfig)
+    before = enter_stores(config)
+    seen = run_inspect(config)
+    if not config.as_json:
         is_colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        choice = (options.document, options.sequence, options.sample, options.find)
-        brief = any(each is not None for each in choice)
-        sys.stdout.write(describe_inspection(seen, ids=options.ids, colored=is_colored, brief=brief))
+        shown = describe_inspection(seen, ids=config.ids, colored=is_colored, brief=not config.is_overview)
+        sys.stdout.write(shown)
         write_lines(requests_since(before))
     elif sys.stdout.isatty():  # C1 control characters, which JSON allows, may control a terminal
         sys.stdout.write(encode_json(asdict(seen), newline=True, ascii_only=True).decode())

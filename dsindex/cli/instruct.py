@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import add_input_arguments, add_options, add_record_arguments
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
-from dsindex.options.instruct import InstructConfig
+from dsindex.options.instruct import InstructCommand, InstructConfig
 from dsindex.store.config_files import read_yaml
 
 if TYPE_CHECKING:
@@ -31,19 +30,10 @@ EXAMPLES = (
     r"""dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
   --output-prefix out/chat --seq-length 4096""",
 )
-REQUIRED = {"input": "--input-list", "tokenizer_model": "", "output_prefix": ""}
+OPTIONS = (InstructCommand, InstructConfig)
+REQUIRED = {"input": "--input-list", "tokenizer_model": ""}
 
 OWN = frozenset({"instruction", "debug"})
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `dsindex instruct`."""
-    parser.add_argument("instruction", metavar="CONFIG", help="a YAML file")
-    data = parser.add_argument_group("input and output")
-    add_input_arguments(data)
-    add_options(data, InstructConfig, "output_prefix", "tokenizer_model", "engine", "seq_length", "split", "split_seed")
-    add_options(data, InstructConfig, "export", action="extend")
-    add_record_arguments(parser, InstructConfig)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -12,20 +12,18 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli import build, index, instruct, pack
+from dsindex.cli.demo import DemoConfig
 from dsindex.cli.options import read_config
 from dsindex.errors import InputError
 from dsindex.execution.ray_address import parse_address
 from dsindex.formats.raw_index import raw_index_path
-from dsindex.jobs.conversion import ConvertConfig, check_names
-from dsindex.jobs.repair import RepairConfig, with_fitting_output
-from dsindex.options.config import ExecutorConfig, UsageError, validated
+from dsindex.options.config import Options, UsageError, validated
+from dsindex.options.datasets import ConvertCommand, RawIndexConfig, RepairCommand, VerifyCommand
 from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig, is_modalities_config
 from dsindex.store.config_files import read_yaml
 from dsindex.store.urls import has_query, is_absolute
 from dsindex.text.tokenizer_file import can_be_name
-from dsindex.tools.verify import VerifyConfig
-from dsindex.tools.verify_pbin import check_options
 
 if TYPE_CHECKING:
     import argparse
@@ -142,34 +140,17 @@ def _read_build(options: argparse.Namespace) -> dict[str, Any]:
     return {**(of_index or {}), **config.model_dump()}
 
 
-def _read_merge(options: argparse.Namespace) -> dict[str, Any]:
-    return read_config(options, MergeConfig).model_dump()
+def _read(kind: type[Options]) -> Callable[[argparse.Namespace], dict[str, Any]]:
+    return lambda options: read_config(options, kind).model_dump()
 
 
 def _read_index(options: argparse.Namespace) -> dict[str, Any]:
     return index.read_index_config(options).model_dump()
 
 
-def _read_verify(options: argparse.Namespace) -> dict[str, Any]:
-    config = read_config(options, VerifyConfig, beside=("prefix", "json"))
-    check_options(options.prefix, config)
-    return {**config.model_dump(), "prefix": options.prefix}
-
-
-def _read_repair(options: argparse.Namespace) -> dict[str, Any]:
-    config = read_config(options, RepairConfig, beside=("prefix", "json"))
-    return {**with_fitting_output(options.prefix, config).model_dump(), "prefix": options.prefix}
-
-
-def _read_convert(options: argparse.Namespace) -> dict[str, Any]:
-    read_config(options, ConvertConfig, beside=("source", "destination"))
-    check_names(options.source, options.destination)
-    return vars(options)
-
-
 def _read_raw_index(options: argparse.Namespace) -> dict[str, Any]:
-    read_config(options, ExecutorConfig, beside=("file", "output", "drop_faulty_entries"))
-    return {"file": options.file, "output": options.output or raw_index_path(options.file)}
+    given = read_config(options, RawIndexConfig)
+    return {**given.model_dump(), "output": given.output or raw_index_path(given.file)}
 
 
 def _read_pack(options: argparse.Namespace) -> dict[str, Any]:
@@ -204,14 +185,14 @@ def _flags(options: argparse.Namespace) -> dict[str, Any]:
 _READERS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "build": _read_build,
     "plan": _read_build,
-    "merge": _read_merge,
+    "merge": _read(MergeConfig),
     "index": _read_index,
-    "verify": _read_verify,
-    "repair": _read_repair,
-    "convert": _read_convert,
+    "verify": _read(VerifyCommand),
+    "repair": _read(RepairCommand),
+    "convert": _read(ConvertCommand),
     "raw-index": _read_raw_index,
     "pack": _read_pack,
     "instruct": _read_instruct,
-    "demo": vars,
+    "demo": _read(DemoConfig),
 }
 """For each command that can run as a job: check its options as the command does, and return them."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import add_config_argument, add_options, add_work_arguments, read_config
-from dsindex.cli.stores import add_store_arguments, dataset_path, requests_since
+from dsindex.cli.options import ConfigFile, read_config, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
 from dsindex.options.merge import MergeConfig
@@ -26,16 +25,7 @@ EXAMPLES = (
     r"""dsindex merge --input out/a_text_document out/b_text_document \
   --output-prefix out/all_text_document""",
 )
-REQUIRED = {"input": "", "output_prefix": ""}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex merge`."""
-    add_config_argument(parser)
-    add_options(parser, MergeConfig, "input", type=dataset_path)
-    add_store_arguments(parser)
-    add_options(parser, MergeConfig, "output_prefix")
-    add_work_arguments(parser)
+OPTIONS = (ConfigFile, MergeConfig)
 
 
 def run(options: argparse.Namespace) -> int:

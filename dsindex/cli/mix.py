@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli.options import add_config_argument, add_options, read_config
+from dsindex.cli.options import ConfigFile, read_config
 from dsindex.execution.progress.standard_streams import write_json, write_lines
-from dsindex.options.mix import MixConfig
+from dsindex.options.mix import MixCommand
 from dsindex.tools.mix import MixResult, run_mix
 
 if TYPE_CHECKING:
@@ -28,31 +28,14 @@ EXAMPLES = (
     r"""dsindex mix web_text_document=60% books_text_document=40% \
   --check --data-cache-path out/cache""",
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex mix`."""
-    add_options(parser, MixConfig, "source", positional=True, nargs="*")
-    add_options(parser, MixConfig, "data_path")
-    parser.add_argument("--json", action="store_true", help="write the plan as one JSON object")
-    length = parser.add_argument_group(
-        "length of the run",
-        "default: what the amounts in tokens and epochs add up to; with shares only, until the first dataset has been "
-        "read once",
-    )
-    add_options(length, MixConfig, "tokens", "train_samples", "train_iters", "global_batch_size")
-    job = parser.add_argument_group("the job")
-    add_options(job, MixConfig, "seq_length", "split", "per_split_data_args_path", "valid_data_path", "test_data_path")
-    add_options(parser.add_argument_group("check"), MixConfig, "check", "data_cache_path")
-    add_config_argument(parser)
+OPTIONS = (MixCommand, ConfigFile)
 
 
 def run(options: argparse.Namespace) -> int:
     """Plan a mixture and print it; the exit code is 1 if caches draw something else."""
-    if not options.source:
-        options.source = None
-    report = run_mix(read_config(options, MixConfig, beside=("json",)))
-    if options.json:
+    config = read_config(options, MixCommand)
+    report = run_mix(config)
+    if config.as_json:
         write_json(sys.stdout, as_json(report))
     else:
         write_lines(report.lines())

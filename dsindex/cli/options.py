@@ -1,127 +1,104 @@
-"""Flags that several commands share, and options read from flags and a YAML file."""
+"""The flags of commands, from the declarations of their options; and options read from flags and a YAML file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from dsindex.execution.progress.standard_streams import show_lines
-from dsindex.options.config import (
-    ExecutorConfig,
-    Options,
-    RecordsConfig,
-    TextConfig,
-    UsageError,
-    WorkConfig,
-    name_lists,
-    validated,
-)
-from dsindex.options.declare import presentation
+from dsindex.execution.store_variables import STORE_VARIABLES, give_store_variables
+from dsindex.options.config import Options, StoreConfig, UsageError, name_lists, validated
+from dsindex.options.declare import GROUPS, Declared, declared_options, members, option
 from dsindex.options.megatron_flags import take_megatron_flags
 from dsindex.store.config_files import option_names, read_yaml
+from dsindex.store.requests import all_requests, describe_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection
+
+    from pydantic import BaseModel
+
+    from dsindex.store.requests import RequestCounts
 
 Config = TypeVar("Config", bound=Options)
 
 
-def add_options(group: argparse._ActionsContainer, kind: type[Options], *names: str, **settings: Any) -> None:  # noqa: ANN401 - as of argparse
-    """Add the flags of declared options, in this order; `settings` override what argparse is told of them."""
-    for name in names:
-        field = kind.model_fields[name]
-        text, metavar, as_text = presentation(field)
-        own = {"metavar": metavar} if as_text else settings_of(field.annotation, metavar)
-        add_flag(group, name, text, **(own | settings))
+class EveryCommand(Options):
+    """Options of every command."""
+
+    debug: bool = option(default=False, help="show the traceback of an error")
 
 
-def add_flag(group: argparse._ActionsContainer, name: str, text: str, **settings: Any) -> None:  # noqa: ANN401 - as of argparse
-    """Add one flag, without a default, so that a file of options can say it."""
-    is_positional = settings.pop("positional", False)
-    flag = name if is_positional else settings.pop("flag", f"--{name.replace('_', '-')}")
-    shown = text if text == argparse.SUPPRESS else text.replace("%", "%%")
-    group.add_argument(flag, default=None, help=shown, **settings)
+class ConfigFile(Options):
+    """Options of a command that reads a file of options."""
+
+    config: str | None = option(None, "read options from this file; flags override it", "FILE.yaml")
 
 
-def settings_of(annotation: object, metavar: str | tuple[str, ...] | None) -> dict[str, Any]:
-    """Return how argparse reads the values of a type."""
-    [kind] = set(_plain_types(annotation)) - {type(None)}
+def add_options(parser: argparse.ArgumentParser, *models: type[BaseModel], required: Collection[str] = ()) -> None:
+    """Add the flags of the models' options by groups, in each those first that must be given.
+
+    No flag has a default, so that a file of options can say it.
+    """
+    order = ["", *GROUPS]
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    options = declared_options(*models)
+    for name in sorted(options, key=lambda name: (order.index(options[name][1].group or ""), name not in required)):
+        field, shown = options[name]
+        flags = (f"--{name.replace('_', '-')}",) if shown.flags is None else shown.flags
+        if not flags:
+            continue
+        title = shown.group or ""
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title, GROUPS[title])
+        settings = _settings(field.annotation, shown)
+        if shown.positional:
+            optional = {"+": "*"}.get(settings.get("nargs", ""), "?")
+            settings |= {} if field.is_required() else {"nargs": optional}
+        else:
+            settings["dest"] = name
+        groups[title].add_argument(
+            *((name,) if shown.positional else flags),
+            default=None,
+            help=shown.help.replace("%", "%%") or argparse.SUPPRESS,
+            **settings,
+        )
+
+
+def _settings(annotation: object, shown: Declared) -> dict[str, Any]:
+    """Return how argparse reads the values of an option."""
+    named: dict[str, Any] = {"metavar": shown.metavar}
+    [kind] = set(members(annotation)) - {type(None)} if not shown.as_text else [str]
     if kind is bool:
         return {"action": "store_true"}
     if get_origin(kind) is Literal:
         return {"choices": list(get_args(kind))}
-    if isinstance(metavar, tuple):
-        return {"metavar": metavar, "nargs": len(metavar), "type": int}
+    if isinstance(shown.metavar, tuple):
+        return named | {"nargs": len(shown.metavar), "type": int}
     if get_origin(kind) is tuple:
-        item = get_args(kind)[0]
-        return {"metavar": metavar, "nargs": "+"} | ({} if item is str else {"choices": get_args(item)})
-    return {"metavar": metavar} | ({"type": kind} if kind in {int, float} else {})
-
-
-def _plain_types(annotation: object) -> Iterator[Any]:
-    """Yield the members of a union, without what validates them."""
-    if get_origin(annotation) is Annotated:
-        yield from _plain_types(get_args(annotation)[0])
-    elif get_origin(annotation) in {Union, UnionType}:
-        for member in get_args(annotation):
-            yield from _plain_types(member)
-    else:
-        yield annotation
-
-
-def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job that runs tasks."""
-    add_options(parser.add_argument_group("execution"), ExecutorConfig, *ExecutorConfig.model_fields)
-
-
-def add_work_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job that works in a work folder."""
-    add_executor_arguments(parser)
-    work = parser.add_argument_group("work folder")
-    add_options(work, WorkConfig, "work_dir", "keep_shards", "fresh", "log_json")
-
-
-def add_input_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add the options that name the inputs of a job that reads records."""
-    inputs = ("input", "endpoint_url", "region", "input_list", "input_split", "input_config", "input_format")
-    add_options(group, RecordsConfig, *inputs)
-
-
-def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every job that tokenizes text, except input and output."""
-    names = ("tokenizer_model", "eod_token", "tokenizer_hf_no_include_special_tokens", "engine")
-    add_options(parser.add_argument_group("tokenizer"), TextConfig, *names)
-    add_record_arguments(parser, TextConfig)
-
-
-def add_record_arguments(parser: argparse.ArgumentParser, kind: type[RecordsConfig]) -> None:
-    """Add the options of every job that reads records: bad records, the work folder, shards."""
-    names = ("on_bad_record", "on_bad_input", "max_bad_records", "max_record_size")
-    add_options(parser.add_argument_group("records"), kind, *names)
-    add_work_arguments(parser)
-    add_options(parser, kind, "shard_size", "no_provenance")
-
-
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`."""
-    parser.add_argument("--config", metavar="FILE.yaml", help="read options from this file; flags override it")
+        named |= {"action": "append"} if shown.each else {"nargs": "+"}
+        [kind] = members(get_args(kind)[0])
+        if get_origin(kind) is Literal:
+            return named | {"choices": get_args(kind)}
+    return named | ({"type": kind} if kind in {int, float} else {})
 
 
 NOT_OPTIONS = frozenset({"config", "debug"})
 
 
-def read_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Read a configuration file, if one is named, and override it with flags.
+def read_options(options: argparse.Namespace, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Read a configuration file, if one is named, and override it with flags, or with those of these names.
 
     Raises:
         InputError: If the file cannot be read, or is not a configuration.
     """
     path = getattr(options, "config", None)
     merged = option_names(read_yaml(path), source=path) if path else {}
-    given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS and value is not None}
-    merged.update(given)
+    given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS}
+    merged.update(
+        {name: value for name, value in given.items() if value not in (None, []) and (names is None or name in names)}
+    )
     if "log_json" in merged:
         options.log_json = merged["log_json"]  # decides how the command line reports an error
     return name_lists(merged)
@@ -143,6 +120,29 @@ def without_megatron_flags(merged: dict[str, Any]) -> dict[str, Any]:
     return remaining
 
 
-def read_config(options: argparse.Namespace, kind: type[Config], *, beside: tuple[str, ...] = ()) -> Config:
-    """Read a job's options from a file and flags; `beside` names flags that are not options of the job."""
-    return validated({name: value for name, value in read_options(options).items() if name not in beside}, kind)
+def read_config(options: argparse.Namespace, kind: type[Config]) -> Config:
+    """Read the options of a model from a file and flags.
+
+    Raises:
+        InputError: If the file cannot be read, or is not a configuration.
+        UsageError: If they are invalid.
+    """
+    return validated(read_options(options, kind.model_fields), kind)
+
+
+def enter_stores(config: StoreConfig) -> RequestCounts:
+    """Let this process, and those that do its work, reach the stores as the options say.
+
+    Returns:
+        What was asked of object stores so far.
+    """
+    for name in STORE_VARIABLES:
+        value = getattr(config, name)
+        if value is not None:
+            give_store_variables(name, value)
+    return all_requests()
+
+
+def requests_since(before: RequestCounts) -> list[str]:
+    """Return a line about what was asked of object stores since then; none if that is nothing."""
+    return describe_requests(all_requests().since(before))

@@ -6,16 +6,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.cli.options import add_config_argument, add_input_arguments, add_options, add_text_arguments, read_options
+from dsindex.cli.options import ConfigFile, read_options
 from dsindex.execution.choice import make_executor
 from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
 from dsindex.options.config import ExecutorConfig, UsageError, validated
+from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.options.pack import (
     MODALITIES_PARTS,
-    PBIN_SUFFIX,
+    PackCommand,
     PackConfig,
     is_modalities_config,
     read_modalities_config,
@@ -40,18 +41,8 @@ EXAMPLES = (
   --eod-token '<|endoftext|>' --output out/docs.pbin""",
     "dsindex pack --merge out/a.pbin out/b.pbin --output out/all.pbin",
 )
+OPTIONS = (PackCommand, ConfigFile, PackConfig)
 REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONFIG or --merge", "output": "CONFIG"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex pack`."""
-    parser.add_argument("config_file", nargs="?", metavar="CONFIG", help="the same as --config CONFIG")
-    add_config_argument(parser)
-    data = parser.add_argument_group("input and output")
-    add_input_arguments(data)
-    add_options(data, PackConfig, "jq_pattern", "output", "pbin_era")
-    data.add_argument("--merge", nargs="+", metavar="FILE.pbin", help="join these files instead of packing text")
-    add_text_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,10 +16,12 @@ from rich.text import Text
 from rich_argparse import RichHelpFormatter
 
 import dsindex
+from dsindex.cli.options import EveryCommand, add_options
 from dsindex.json_text import show_name
 from dsindex.locations import without_secrets
 from dsindex.option_problems import show_value
 from dsindex.options.config import MAY_BE_EMPTY
+from dsindex.options.declare import declared_options
 from dsindex.options.megatron_flags import split_pretrain_flags
 from dsindex.options.numbers import parse_integer
 
@@ -70,7 +72,7 @@ def mark_required(parser: argparse.ArgumentParser, required: Mapping[str, str]) 
     """
     order = {name: place for place, name in enumerate(required)}
     essential = [action for action in parser._actions if action.required or action.dest in required]
-    essential.sort(key=lambda action: order.get(action.dest, -1))
+    essential.sort(key=lambda action: (bool(action.option_strings), order.get(action.dest, -1)))
     for action in essential:
         if action.option_strings:
             instead = required.get(action.dest)
@@ -131,11 +133,11 @@ COMMANDS = {
     "doctor": ("examine this machine, for a job or a bug report", "dsindex.cli.doctor"),
     "demo": ("run the main job on generated text", "dsindex.cli.demo"),
 }
-"""Name → (summary, module); a module has DESCRIPTION, add_arguments(parser) and run(options) -> exit code.
+"""Name → (summary, module); a module has DESCRIPTION, OPTIONS, which are models, and run(options) -> exit code.
 
-It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, the options that the job needs from
-flags or a file, with what can stand in the place of each; and TAKES_PRETRAIN_FLAGS, if flags of Megatron's
-pretrain_gpt.py are no mistake.
+It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, options with what can stand in the place
+of each; add_arguments(parser), for what is no option; and TAKES_PRETRAIN_FLAGS, if flags of Megatron's pretrain_gpt.py
+are no mistake.
 """
 
 EPILOG = """\
@@ -226,10 +228,15 @@ def make_parser(command: str | None) -> Parser:
         if name == command:
             module = importlib.import_module(module_name)
             subparser.description = module.DESCRIPTION
-            module.add_arguments(subparser)
-            subparser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+            required = dict(getattr(module, "REQUIRED", {}))
+            for option, (field, _) in declared_options(*module.OPTIONS).items():
+                if field.is_required():
+                    required.setdefault(option, "")
+            add_options(subparser, *module.OPTIONS, EveryCommand, required=required)
+            if hasattr(module, "add_arguments"):
+                module.add_arguments(subparser)
             subparser.takes_pretrain_flags = getattr(module, "TAKES_PRETRAIN_FLAGS", False)
-            mark_required(subparser, getattr(module, "REQUIRED", {}))
+            mark_required(subparser, required)
             if subparser.epilog is None and hasattr(module, "EXAMPLES"):
                 subparser.epilog = examples_epilog(module.EXAMPLES)
     return parser

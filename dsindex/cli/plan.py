@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.build import (
-    REQUIRED,
-    TAKES_PRETRAIN_FLAGS,
-    add_arguments,
-    read_build_options,
-)
+from dsindex.cli.build import OPTIONS, REQUIRED, TAKES_PRETRAIN_FLAGS, read_build_options
 from dsindex.execution.progress.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse
 
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "REQUIRED", "TAKES_PRETRAIN_FLAGS", "add_arguments", "run"]
+__all__ = ["DESCRIPTION", "EXAMPLES", "OPTIONS", "REQUIRED", "TAKES_PRETRAIN_FLAGS", "run"]
 
 DESCRIPTION = """\
 Estimate what `dsindex build` with the same options would need: shards, sizes, time and memory, and

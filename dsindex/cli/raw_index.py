@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
-from dsindex.cli.options import add_executor_arguments, read_config
+from dsindex.cli.options import read_config
 from dsindex.engine.nodes import require_shared
 from dsindex.engine.start import start_with_nodes
 from dsindex.execution.dispatch import RetryPolicy, ordered_runner
 from dsindex.execution.progress.standard_streams import write_lines
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.options.config import ExecutorConfig
+from dsindex.options.datasets import RawIndexConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -25,28 +25,19 @@ faulty line is an error, unless --drop-faulty-entries leaves such lines out of t
 
 An existing file is never replaced; if it is the same index already, the command succeeds."""
 EXAMPLES = ("dsindex raw-index docs.jsonl --output docs.idx",)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex raw-index`."""
-    parser.add_argument("file", metavar="FILE.jsonl", help="the file to index")
-    parser.add_argument("--output", metavar="FILE.idx", help="the index to write (default: beside the file, as .idx)")
-    parser.add_argument(
-        "--drop-faulty-entries", action="store_true", help="leave out lines that are not JSON, and count them"
-    )
-    add_executor_arguments(parser)
+OPTIONS = (RawIndexConfig,)
 
 
 def run(options: argparse.Namespace) -> int:
     """Index one file and print its line counts."""
-    config = read_config(options, ExecutorConfig, beside=("file", "output", "drop_faulty_entries"))
+    config = read_config(options, RawIndexConfig)
     executor = start_with_nodes(config)
     try:
-        require_shared(executor, files=[options.file])
+        require_shared(executor, files=[config.file])
         account = create_raw_index(
-            options.file,
-            options.output,
-            drop_faulty_entries=options.drop_faulty_entries,
+            config.file,
+            config.output,
+            drop_faulty_entries=config.drop_faulty_entries,
             run_tasks=ordered_runner(
                 executor, name="raw-index", policy=RetryPolicy(deadline_seconds=config.shard_deadline)
             ),
@@ -56,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     lines = [
         f"{account.index_path}: {count(account.num_entries, 'line')}, {account.num_dropped:,} faulty ones left out"
     ]
-    lines += [f"  left out: {options.file}, line {line} (byte {offset})" for line, offset in account.dropped]
+    lines += [f"  left out: {config.file}, line {line} (byte {offset})" for line, offset in account.dropped]
     if account.num_dropped > len(account.dropped):
         lines.append(f"  and {account.num_dropped - len(account.dropped):,} more")
     write_lines(lines)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.stores import (
-    add_store_arguments,
-    dataset_path,
-    enter_stores,
-    output_here,
-    path_here,
-    requests_since,
-)
+from dsindex.cli.options import enter_stores, read_config, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.tools.report import ReportOptions, run_report
+from dsindex.options.config import StoreConfig
+from dsindex.options.datasets import ReportConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -34,46 +28,15 @@ EXAMPLES = (
     r"""dsindex report out/web_text_document out/books_text_document \
   --cache out/cache -o report.html""",
 )
-REQUIRED = {"output": ""}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex report`."""
-    parser.add_argument(
-        "prefix",
-        nargs="+",
-        metavar="PREFIX",
-        type=dataset_path,
-        help="a dataset: a prefix, one of its files, or a .pbin, here or in an object store",
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, type=output_here, help="the page to write, such as report.html"
-    )
-    parser.add_argument(
-        "--tokenizer-model", metavar="T", help="decode with this tokenizer (default: the one in each manifest)"
-    )
-    parser.add_argument(
-        "--cache",
-        nargs="+",
-        metavar="D",
-        type=path_here,
-        help="folders of index caches: show splits, epochs and blends, too",
-    )
-    add_store_arguments(parser)
+OPTIONS = (ReportConfig, StoreConfig)
 
 
 def run(options: argparse.Namespace) -> int:
     """Write a report and say what is in it."""
-    before = enter_stores(options)
+    from dsindex.tools.report import run_report  # loads what a help text does not need
+
+    before = enter_stores(read_config(options, StoreConfig))
     with make_reporter() as reporter:
-        report = run_report(
-            options.prefix,
-            ReportOptions(
-                output=options.output,
-                tokenizer_model=options.tokenizer_model,
-                cache=tuple(options.cache or ()),
-            ),
-            reporter=reporter,
-        )
+        report = run_report(read_config(options, ReportConfig), reporter=reporter)
     write_lines(report.lines() + requests_since(before))
     return 0 if report.ok else 1

@@ -38,6 +38,7 @@ from pydantic import ValidationError
 
 import dsindex
 from dsindex.cli.job_command import check_command, positional_config
+from dsindex.cli.options import read_config
 from dsindex.cli.parser import COMMANDS, make_parser
 from dsindex.errors import DsindexError, InputError, LimitError
 from dsindex.execution.progress.standard_streams import flush_output, show_lines, write_lines
@@ -45,7 +46,8 @@ from dsindex.execution.ray_address import JOB_SERVER_PORT, Address
 from dsindex.execution.ray_token import find_token, hide_secrets, refusal
 from dsindex.json_text import show_name
 from dsindex.locations import Location
-from dsindex.options.config import UsageError
+from dsindex.options.config import Options, UsageError
+from dsindex.options.declare import option
 from dsindex.store.urls import ONLY_INPUTS, is_url, refuse_address
 
 if TYPE_CHECKING:
@@ -99,27 +101,9 @@ class Submission:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex submit`."""
+    """Add the command, and a usage that has it."""
     parser.usage = "%(prog)s [options] -- COMMAND …"
     parser.epilog = "example:\n  dsindex submit --address http://head:8265 -- build --config build.yaml"
-    parser.add_argument(
-        "--address",
-        metavar="URL",
-        help="the cluster's job server, at its dashboard's address (default: $RAY_API_SERVER_ADDRESS, or "
-        f"{DEFAULT_ADDRESS}); if the cluster needs a token, set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to its file",
-    )
-    parser.add_argument("--no-wait", action="store_true", help="print the job's id and exit; `ray job` finds it")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be run and shipped, and exit")
-    parser.add_argument(
-        "--installed", action="store_true", help="dsindex is installed on the cluster: do not ship its code"
-    )
-    parser.add_argument(
-        "--ship",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="also ship this file or folder, such as a tokenizer; the job finds it under its base name (repeatable)",
-    )
     parser.add_argument(
         "command_line",
         nargs=argparse.REMAINDER,
@@ -127,6 +111,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="-- COMMAND",
         help="the dsindex command to run; a local --config file is shipped, other paths are the cluster's",
     )
+
+
+class SubmitConfig(Options):
+    """`dsindex submit`: a job on a cluster."""
+
+    address: str | None = option(
+        None,
+        "the cluster's job server, at its dashboard's address (default: $RAY_API_SERVER_ADDRESS, or "
+        f"{DEFAULT_ADDRESS}); if the cluster needs a token, set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to its file",
+        "URL",
+    )
+    no_wait: bool = option(default=False, help="print the job's id and exit; `ray job` finds it")
+    dry_run: bool = option(default=False, help="print what would be run and shipped, and exit")
+    installed: bool = option(default=False, help="dsindex is installed on the cluster: do not ship its code")
+    ship: tuple[str, ...] = option(
+        (),
+        "also ship this file or folder, such as a tokenizer; the job finds it under its base name (repeatable)",
+        "PATH",
+        each=True,
+    )
+
+
+OPTIONS = (SubmitConfig,)
 
 
 class _CommandLine(argparse.Action):
@@ -159,23 +166,24 @@ class _CommandLine(argparse.Action):
 def run(options: argparse.Namespace) -> int:
     """Check the job's command, submit it and, without --no-wait, follow it; faults are told as the command would."""
     check_standard_input(options.command_line)
+    given = read_config(options, SubmitConfig)
     config = None
     if options.command_line != ["--version"]:
         command, job = options.command_line[0], options.job_options
         try:
-            check_command(command, job, shipped=[os.path.basename(os.path.abspath(path)) for path in options.ship])
+            check_command(command, job, shipped=[os.path.basename(os.path.abspath(path)) for path in given.ship])
         except (UsageError, DsindexError) as error:
             sys.stderr.write(show_lines([f"dsindex {command}: {error}"]))
             return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         config = positional_config(job)
-    submission = plan_submission(options.command_line, installed=options.installed, ship=options.ship, config=config)
-    if options.dry_run:
-        write_lines(describe_submission(submission, find_address(options.address)))
+    submission = plan_submission(options.command_line, installed=given.installed, ship=given.ship, config=config)
+    if given.dry_run:
+        write_lines(describe_submission(submission, find_address(given.address)))
         return 0
-    server = JobServer(options.address)
+    server = JobServer(given.address)
     job_id = server.submit(submission)
     sys.stderr.write(show_lines([f"{job_id}: submitted to {server.address}"]))
-    if options.no_wait:
+    if given.no_wait:
         write_lines([job_id])  # for scripts, standard output has only the id
         sys.stderr.write(show_lines(f"  {come_back(verb, job_id, server.address)}" for verb in _VERBS))
         return 0

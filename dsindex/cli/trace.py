@@ -9,19 +9,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
 from dsindex.amounts import count
-from dsindex.cli.stores import add_store_arguments, dataset_path, enter_stores, path_here, requests_since
+from dsindex.cli.options import enter_stores, read_config, requests_since
 from dsindex.datasets.samples import Batches
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.option_problems import show_value
 from dsindex.options.config import UsageError
-from dsindex.options.numbers import integer
+from dsindex.options.datasets import TraceConfig
 from dsindex.tools.trace import open_samples, trace_document, trace_forward, trace_line
 from dsindex.tools.verify_source import TracedTexts
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dsindex.store.requests import RequestCounts
     from dsindex.tools.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
@@ -38,94 +38,52 @@ EXAMPLES = (
     "dsindex trace out/cache --step 1200 --global-batch-size 1024",
     "dsindex trace out/cache --line docs.jsonl:180",
 )
-DEFAULT_SHOWN_TOKENS = 32
+OPTIONS = (TraceConfig,)
 
 Report = TypeVar("Report", "ForwardReport", "BackwardReport")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `dsindex trace`."""
-    parser.add_argument(
-        "cache", metavar="CACHE", type=path_here, help="the folder of index caches, or the description of one"
-    )
-    parser.add_argument("--split", metavar="NAME", help="train, valid or test (default: train)")
-    parser.add_argument(
-        "--prefix",
-        nargs="+",
-        metavar="P",
-        type=dataset_path,
-        help="the datasets, in the order of the blend, if they moved; here or in an object store",
-    )
-    what = parser.add_argument_group("what to trace, one of")
-    what.add_argument("--sample", type=int, nargs="+", metavar="K", help="samples, by number")
-    what.add_argument("--step", type=int, metavar="S", help="all samples of a step; needs --global-batch-size")
-    what.add_argument("--document", metavar="[PREFIX:]N", help="a document; in a blend with its dataset's prefix")
-    what.add_argument("--line", metavar="FILE:LINE", help="a line of an input")
-    steps = parser.add_argument_group("steps")
-    steps.add_argument("--global-batch-size", type=int, metavar="N", help="samples in a step")
-    steps.add_argument("--micro-batch-size", type=int, metavar="N", help="samples that a rank reads at once")
-    steps.add_argument("--data-parallel-size", type=int, metavar="N", help="number of data-parallel ranks")
-    steps.add_argument("--data-parallel-rank", type=int, metavar="R", help="only the samples of this rank")
-    shown = parser.add_argument_group("output")
-    shown.add_argument("--tokenizer-model", metavar="PATH", help="the tokenizer, if it moved or is not recorded")
-    shown.add_argument(
-        "--text-tokens",
-        type=integer(0),
-        metavar="N",
-        help=f"show the text of the first N tokens of each part (default: {DEFAULT_SHOWN_TOKENS})",
-    )
-    shown.add_argument("--json", action="store_true", help="write one JSON object")
-    add_store_arguments(parser)
-
-
 def run(options: argparse.Namespace) -> int:
     """Trace, and print what was found."""
-    before = enter_stores(options)
-    batches = check_options(options)
-    texts = TracedTexts(options.tokenizer_model)
-    numbers = options.sample
-    document = None if options.document is None else _parse_place(options.document, "--document", "[PREFIX:]N")
-    line = None if options.line is None else _parse_place(options.line, "--line", "FILE:LINE")
-    samples = open_samples(options.cache, split=options.split, prefixes=options.prefix)
-    if options.step is not None and batches is not None:
+    config = read_config(options, TraceConfig)
+    before = enter_stores(config)
+    batches = _batches(config)
+    texts = TracedTexts(config.tokenizer_model)
+    numbers: Sequence[int] | None = config.sample
+    document = None if config.document is None else _parse_place(config.document, "--document", "[PREFIX:]N")
+    line = None if config.line is None else _parse_place(config.line, "--line", "FILE:LINE")
+    samples = open_samples(config.cache, split=config.split, prefixes=config.prefix)
+    if config.step is not None and batches is not None:
         try:
-            numbers = batches.samples(options.step, len(samples), rank=options.data_parallel_rank)
+            numbers = batches.samples(config.step, len(samples), rank=config.data_parallel_rank)
         except ValueError as error:
-            raise InputError(f"{options.cache}: {error}") from error
+            raise InputError(f"{config.cache}: {error}") from error
     if numbers is not None:
-        shown = DEFAULT_SHOWN_TOKENS if options.text_tokens is None else options.text_tokens
-        forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=shown)
-        _print(options, forward, describe_forward, before)
+        forward = trace_forward(samples, numbers, texts=texts, batches=batches, shown_tokens=config.text_tokens)
+        _print(config, forward, describe_forward, before)
         return 0
     if document is not None:
         prefix, number = document
         backward = trace_document(samples, number, prefix=prefix or None, batches=batches, texts=texts)
     elif line is not None:
         backward = trace_line(samples, line[0], line[1], batches=batches, texts=texts)
-    _print(options, backward, describe_backward, before)
+    _print(config, backward, describe_backward, before)
     return 0
 
 
-def check_options(options: argparse.Namespace) -> Batches | None:
+def _batches(config: TraceConfig) -> Batches | None:
     """Return how samples are dealt out to steps, if that is given.
 
     Raises:
-        UsageError: If options contradict each other, or one is missing.
+        UsageError: If the sizes contradict each other.
     """
-    asked = [name for name in ("sample", "step", "document", "line") if getattr(options, name) is not None]
-    if len(asked) != 1:
-        got = " and ".join(f"--{name}" for name in asked) or "none"
-        raise UsageError(f"expected one of --sample, --step, --document and --line, got {got}")
-    sizes = (options.micro_batch_size, options.data_parallel_size)
-    if options.global_batch_size is None:
-        if options.step is not None or sizes != (None, None) or options.data_parallel_rank is not None:
-            raise UsageError("expected --global-batch-size, on which steps depend, got none")
+    if config.global_batch_size is None:
         return None
-    if options.data_parallel_rank is not None and (options.step is None or None in sizes):
-        raise UsageError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
     try:
         return Batches(
-            global_batch_size=options.global_batch_size, micro_batch_size=sizes[0], data_parallel_size=sizes[1]
+            global_batch_size=config.global_batch_size,
+            micro_batch_size=config.micro_batch_size,
+            data_parallel_size=config.data_parallel_size,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -197,10 +155,8 @@ def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
     return name, int(number)
 
 
-def _print(
-    options: argparse.Namespace, report: Report, describe: Callable[[Report], list[str]], before: RequestCounts
-) -> None:
-    if options.json:
+def _print(config: TraceConfig, report: Report, describe: Callable[[Report], list[str]], before: RequestCounts) -> None:
+    if config.as_json:
         write_json(sys.stdout, asdict(report))
     else:
         write_lines(describe(report) + requests_since(before))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
-    PbinEra,
     PbinHeader,
     PbinIndexWriter,
     join_pbin_files,
@@ -35,8 +34,6 @@ from dsindex.formats.pbin import (
 )
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
-from dsindex.options.config import ExecutorConfig, UsageError
-from dsindex.options.declare import option
 from dsindex.store.reading import stored_size
 from dsindex.store.storage import DigestingWriter
 from dsindex.store.urls import as_prefix
@@ -49,21 +46,10 @@ if TYPE_CHECKING:
 
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
+    from dsindex.options.datasets import ConvertCommand
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
 """MMIDIDX token type by token size in bytes."""
-
-
-class ConvertConfig(ExecutorConfig):
-    """The options of `dsindex convert`."""
-
-    pbin_era: PbinEra | None = option(
-        None, f"version of the .pbin to write (default: {CURRENT_VERSION.name}), or to read if DST is MMIDIDX"
-    )
-    flatten: bool = option(default=False, help="join the sequences of each document")
-    token_type: Literal["uint8", "uint16", "int32"] | None = option(
-        None, "token type of the MMIDIDX dataset to write (default: by the tokens' size)"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,14 +230,13 @@ def _check_one_sequence(idx_path: str, index: SequenceIndex) -> None:
             )
 
 
-def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> ConvertResult:
+def convert_dataset(config: ConvertCommand) -> ConvertResult:
     """Convert one dataset; the names determine the formats.
 
     Raises:
-        UsageError: If neither name ends in `.pbin`.
         DsindexError: If it cannot be converted as asked; final names then never refer to incomplete files.
     """
-    check_names(source, destination)
+    source, destination = config.source, config.destination
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
     executor = start_with_nodes(config)
     try:
@@ -277,16 +262,6 @@ def convert_dataset(config: ConvertConfig, *, source: str, destination: str) -> 
         return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
     finally:
         executor.close()
-
-
-def check_names(source: str, destination: str) -> None:
-    """Refuse two names of which neither is packed data's.
-
-    Raises:
-        UsageError: If neither ends in `.pbin`.
-    """
-    if not (_is_packed(source) or _is_packed(destination)):
-        raise UsageError(f"expected SRC or DST to end in .pbin, got {source} and {destination}")
 
 
 def _is_packed(path: str) -> bool:

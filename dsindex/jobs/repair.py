@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,13 +47,10 @@ from dsindex.jobs.rescue_files import (
     require_digest,
 )
 from dsindex.json_text import encode_json
-from dsindex.options.config import LocalPath, UsageError
-from dsindex.options.declare import option
 from dsindex.store.journal import ledger_path
 from dsindex.store.reading import digest_file
-from dsindex.store.urls import as_prefix
 from dsindex.tools.verify_files import verify_index
-from dsindex.tools.verify_source import SourceConfig, lay_out_source, open_recorded_source
+from dsindex.tools.verify_source import lay_out_source, open_recorded_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +58,7 @@ if TYPE_CHECKING:
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.datasets import RepairConfig
 
 
 # Find the shards in a build's work folder without a driver: which are intact, and which are lost.
@@ -178,18 +176,7 @@ def _describe_lost(lost: Sequence[tuple[ShardTask, bool]], num_shards: int) -> l
     return sentences
 
 
-Way = Literal["auto", "shards", "index", "bin", "source"]
 REPORT_SUFFIX = "repair.json"
-
-
-class RepairConfig(SourceConfig):
-    """Options of `dsindex repair`."""
-
-    output: LocalPath = option(..., "the new prefix, or the new .pbin", "NEW")
-    way: Way = option("auto", "what to restore it from (default: auto, the first that is certain)")
-    work_dir: str | None = option(None, "the build's work folder (default: beside PREFIX)", "D")
-    index_only: bool = option(default=False, help="write only NEW.idx, for an intact .bin")
-    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = option(None, "the token type, if it is unknown")
 
 
 def run_repair(prefix: str, config: RepairConfig, *, reporter: Reporter) -> RepairReport:
@@ -421,21 +408,6 @@ class _Repair:
             dtype=np.dtype(source.settings.dtype).newbyteorder("<"),
             batches=lay_out_source(source.settings, executor=self._executor),
         )
-
-
-def with_fitting_output(prefix: str, config: RepairConfig) -> RepairConfig:
-    """Return the options with the output as a prefix, or a `.pbin` for packed data.
-
-    Raises:
-        UsageError: If it is of the other kind.
-    """
-    if prefix.endswith(".pbin"):
-        if not config.output.endswith(".pbin"):
-            raise UsageError(f"expected a .pbin as --output for {prefix}, got {config.output}")
-        return config
-    if config.output.endswith(".pbin"):
-        raise UsageError(f"expected a prefix as --output for the prefix {prefix}, got {config.output}")
-    return config.model_copy(update={"output": as_prefix(config.output)})
 
 
 def describe_packed_repair(path: str, output: str, num_joints: int) -> list[str]:

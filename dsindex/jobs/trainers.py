@@ -17,7 +17,7 @@ import contextlib
 import gzip
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from dsindex.formats.new_files import NewFiles, is_same_file, new_file_error
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens
 from dsindex.jobs.conversion import document_bounds
-from dsindex.options.config import Options
-from dsindex.options.declare import option
 from dsindex.store.reading import stored_size
 from dsindex.store.storage import make_folder
 
@@ -41,12 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import SequenceIndex
-
-
-class ExportConfig(Options):
-    """The options of `dsindex export`."""
-
-    trainer: Literal["maxtext", "nanotron", "olmo"] = option(..., "the trainer that shall read the dataset")
+    from dsindex.options.datasets import ExportConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from dsindex.option_problems import show_value
-from dsindex.options.config import TextConfig, check_text
+from dsindex.options.config import Options, TextConfig, check_text
 from dsindex.options.declare import option
+from dsindex.options.numbers import parse_share
 from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
 from dsindex.text.selection import is_program, output_name
@@ -33,10 +33,10 @@ _OTHER_TYPES = {
 """Why the other types of Megatron are refused, and what to do."""
 
 
-class BuildConfig(TextConfig):
-    """`dsindex build`: from text to a merged dataset per key."""
+class TokenizerFormats(Options):
+    """What the file of a tokenizer does not say."""
 
-    output_prefix: str = option(..., "outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)", "P")
+    group: ClassVar = "tokenizer formats"
     tokenizer_type: TokenizerType | None = option(
         None, "Megatron's name of the kind of tokenizer, checked against the file", "TYPE", as_text=True
     )
@@ -57,6 +57,30 @@ class BuildConfig(TextConfig):
     tokenizer_special_tokens: tuple[str, ...] = option(
         MEGATRON_SPECIAL_TOKENS, "the first special tokens of a TikTokenizer", "T"
     )
+
+    @field_validator("tokenizer_type", mode="before")
+    @classmethod
+    def _type_can_be_read(cls, value: object) -> object:
+        if value is None or value in TOKENIZER_TYPES:
+            return value
+        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{_OTHER_TYPES.get(str(value), '')}"
+        raise ValueError(msg)
+
+    @model_validator(mode="after")
+    def _files_belong_together(self) -> Self:
+        if (self.vocab_file is None) != (self.merge_file is None):
+            msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
+            raise ValueError(msg)
+        if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
+            raise ValueError(f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}")
+        return self
+
+
+class BuildConfig(TextConfig, TokenizerFormats):
+    """`dsindex build`: from text to a merged dataset per key."""
+
+    group: ClassVar = "input and output"
+    output_prefix: str = option(..., "outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)", "P")
     json_keys: tuple[str, ...] = option(
         ("text",),
         "keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
@@ -95,6 +119,7 @@ class BuildConfig(TextConfig):
         default=False,
         help="build nothing: check on every node that inputs and folders are visible, there is enough disk space, "
         "versions agree and the tokenizer works",
+        group="",
     )
 
     @property
@@ -121,14 +146,6 @@ class BuildConfig(TextConfig):
             raise ValueError("expected a jq condition such as '.score > 0.5', got an empty one")
         return where
 
-    @field_validator("tokenizer_type", mode="before")
-    @classmethod
-    def _type_can_be_read(cls, value: object) -> object:
-        if value is None or value in TOKENIZER_TYPES:
-            return value
-        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{_OTHER_TYPES.get(str(value), '')}"
-        raise ValueError(msg)
-
     @model_validator(mode="before")
     @classmethod
     def _model_of_type(cls, values: object) -> object:
@@ -137,15 +154,6 @@ class BuildConfig(TextConfig):
             return values
         own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
         return values if own is None else {**values, "tokenizer_model": own}
-
-    @model_validator(mode="after")
-    def _files_belong_together(self) -> Self:
-        if (self.vocab_file is None) != (self.merge_file is None):
-            msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
-            raise ValueError(msg)
-        if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
-            raise ValueError(f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}")
-        return self
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
@@ -214,20 +222,6 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
             msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
             raise ValueError(msg)
         names[name] = key
-
-
-def parse_share(value: object) -> float:
-    """Read a share of records.
-
-    >>> parse_share("10%"), parse_share("0.1"), parse_share(1)
-    (0.1, 0.1, 1.0)
-    """
-    text = str(value) if isinstance(value, str | int | float) else ""
-    match = re.fullmatch(r"([0-9]{1,25}(?:\.[0-9]{1,400})?(?:e-[0-9]{1,3})?)(%?)", text)
-    share = Fraction(0) if match is None else Fraction(match[1]) / (100 if match[2] else 1)
-    if share > 1 or float(share) == 0 or isinstance(value, bool):
-        raise ValueError(f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}")
-    return float(share)
 
 
 def parse_repeats(value: object) -> object:

@@ -27,8 +27,10 @@ from dsindex.store.urls import (
     Access,
     absolute,
     check_endpoint,
+    dataset_address,
     locate,
     locate_output,
+    refuse_input_url,
     refuse_url,
     with_suffix,
 )
@@ -40,6 +42,10 @@ SequenceLength = Annotated[int, Field(ge=2, lt=MEGATRON_COUNT)]
 EngineName = Literal["auto", "gigatoken", "reference", "tokenizers"]
 LocalPath = Annotated[str, AfterValidator(refuse_url)]
 """The path of an output that only this machine writes."""
+MappedPath = Annotated[str, AfterValidator(refuse_input_url)]
+"""A path that only this machine reads."""
+DatasetPath = Annotated[str, AfterValidator(dataset_address)]
+"""The prefix or a file of one dataset, here or in an object store."""
 
 
 MAY_BE_EMPTY = frozenset({"join", "find", "region", "endpoint_url"})
@@ -49,7 +55,7 @@ MAY_BE_EMPTY = frozenset({"join", "find", "region", "endpoint_url"})
 class Options(BaseModel):
     """Base of all options: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -76,6 +82,7 @@ Config = TypeVar("Config", bound=Options)
 class ExecutorConfig(Options):
     """Options of the executor."""
 
+    group: ClassVar = "execution"
     executor: Literal["auto", "local", "processes", "ray"] = option(
         "auto",
         "auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of "
@@ -106,20 +113,11 @@ class TrainingLength(Options):
 class StoreConfig(Options):
     """Options that tell how the stores of addresses are reached."""
 
+    group: ClassVar = "object stores"
     endpoint_url: str | None = option(
         None, "server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)", "URL"
     )
     region: str | None = option(None, "region of s3:// addresses (default: AWS_REGION, or us-east-1)", "NAME")
-
-
-class WorkConfig(ExecutorConfig, StoreConfig):
-    """Options of a job that has a work folder."""
-
-    output_prefix: str
-    work_dir: str | None = option(None, "the folder of shards and ledger (default: PREFIX.build)", "D")
-    keep_shards: bool = option(default=False, help="keep the work folder after success")
-    fresh: bool = option(default=False, help="start over; an old output is replaced once the new one is complete")
-    log_json: bool = option(default=False, help="write progress and errors as one JSON object per line")
 
     @field_validator("endpoint_url")
     @classmethod
@@ -130,6 +128,23 @@ class WorkConfig(ExecutorConfig, StoreConfig):
     def access(self) -> Access:
         """How the object stores of inputs and outputs are reached."""
         return Access(endpoint_url=self.endpoint_url, region=self.region)
+
+
+class JsonOutput(Options):
+    """Of commands that print a result."""
+
+    as_json: bool = option(default=False, help="write one JSON object", flags=("--json",))
+
+
+class WorkConfig(ExecutorConfig, StoreConfig):
+    """Options of a job that has a work folder."""
+
+    group: ClassVar = "work folder"
+    output_prefix: str
+    work_dir: str | None = option(None, "the folder of shards and ledger (default: PREFIX.build)", "D")
+    keep_shards: bool = option(default=False, help="keep the work folder after success")
+    fresh: bool = option(default=False, help="start over; an old output is replaced once the new one is complete")
+    log_json: bool = option(default=False, help="write progress and errors as one JSON object per line")
 
     @field_validator("output_prefix", "work_dir")
     @classmethod
@@ -148,15 +163,6 @@ class WorkConfig(ExecutorConfig, StoreConfig):
 def work_folder_path(config: WorkConfig) -> str:
     """Return the absolute path of a job's work folder."""
     return absolute(config.work_dir or with_suffix(config.output_prefix, ".build"))
-
-
-def validated_access(endpoint_url: str | None, region: str | None) -> Access:
-    """Return how stores are reached, from flags.
-
-    Raises:
-        ValueError: If the address of the server is none.
-    """
-    return Access(endpoint_url=None if endpoint_url is None else check_endpoint(endpoint_url), region=region)
 
 
 def output_place(path: str | None, info: ValidationInfo) -> str | None:
@@ -179,6 +185,7 @@ def access_of(info: ValidationInfo) -> Access:
 class RecordsConfig(WorkConfig):
     """Options of a job that reads records."""
 
+    group: ClassVar = "input and output"
     model_config = ConfigDict(validate_default=True)  # so that missing inputs are reported with what else is missing
 
     input_list: tuple[str, ...] = option(
@@ -210,19 +217,27 @@ class RecordsConfig(WorkConfig):
         "bytes of input per shard (default: by the size of the inputs, at most 64MiB)",
         "SIZE",
         as_text=True,
+        group="",
     )
     largest_shard: ClassVar[int] = 64 << 20
-    no_provenance: bool = option(default=False, help="do not record where documents came from")
+    no_provenance: bool = option(default=False, help="do not record where documents came from", group="")
     on_bad_record: Literal["fail", "quarantine"] = option(
-        "fail", "stop at the first bad record, or set bad records aside with file, line and reason (default: fail)"
+        "fail",
+        "stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
+        group="records",
     )
     on_bad_input: Literal["fail", "skip-file"] = option(
         "fail",
         "stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
         "reads all of them twice (default: fail)",
+        group="records",
     )
-    max_bad_records: str | None = option(None, "stop when more are set aside", "N|N%", accepts="int | str | None")
-    max_record_size: Size | None = option(None, "treat longer lines as bad records", "SIZE", as_text=True)
+    max_bad_records: str | None = option(
+        None, "stop when more are set aside", "N|N%", accepts="int | str | None", group="records"
+    )
+    max_record_size: Size | None = option(
+        None, "treat longer lines as bad records", "SIZE", as_text=True, group="records"
+    )
 
     @field_validator("input")
     @classmethod
@@ -253,6 +268,7 @@ class RecordsConfig(WorkConfig):
 class TextConfig(RecordsConfig):
     """Options of a job that tokenizes texts as they are."""
 
+    group: ClassVar = "tokenizer"
     tokenizer_model: str = option(
         ...,
         "a tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
 
 from dsindex.index.blend import MID_LEVEL_SURPLUS
 from dsindex.index.cache import FIM_CLASS
@@ -15,7 +15,7 @@ from dsindex.index.epochs import FINAL_EPOCH_THRESHOLD
 from dsindex.index.job_tokenizer import JobTokenizer
 from dsindex.option_problems import show_value
 from dsindex.options.build import BuildConfig
-from dsindex.options.config import ExecutorConfig, LocalPath, SequenceLength, TrainingLength, validated
+from dsindex.options.config import ExecutorConfig, LocalPath, Options, SequenceLength, TrainingLength, validated
 from dsindex.options.declare import option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
@@ -60,13 +60,44 @@ def local_path(path: str, replacements: Sequence[Replacement]) -> str:
     return path
 
 
+_TOKENIZER_FLAGS = {
+    "tokenizer_type": ("the job's kind of tokenizer, such as HuggingFaceTokenizer", "TYPE"),
+    "tokenizer_model": ("its path or name, spelled as in the job; nothing is loaded", "X"),
+    "vocab_file": ("of a GPT2BPETokenizer or a Bert tokenizer", "PATH"),
+    "merge_file": ("of a GPT2BPETokenizer", "PATH"),
+    "vocab_size": ("of a NullTokenizer or TikTokenizer", "N"),
+    "tokenizer_special_tokens": ("as in the job", "T"),
+}
+"""Name of a flag of the job's tokenizer → help and placeholder. The others are not in the help."""
 TOKENIZER_NAMES = tuple(field.name for field in fields(JobTokenizer))
 """The flags as names of options."""
+TokenizerCommand: type[Options] = create_model(
+    "TokenizerCommand",
+    __base__=Options,
+    **{
+        name: (kind, option(None, help, metavar, "the job's tokenizer"))
+        for name, kind in get_type_hints(JobTokenizer).items()
+        for help, metavar in [_TOKENIZER_FLAGS.get(name, ("", None))]
+    },
+)  # type: ignore[call-overload]  # fields of names that mypy does not know
+"""The flags of `dsindex index` from which `job_tokenizer` follows."""
+
+
+class TrainingCommand(Options):
+    """Where `dsindex index` finds a job's own command."""
+
+    from_command: tuple[str, ...] = option(
+        (),
+        "take what matters from the script that starts the job, which is read and not run; NAME=VALUE before it "
+        "and words after it are its variables and arguments. The command itself can be given after --, as in "
+        "`dsindex index --megatron-release 0.19 -- torchrun … pretrain_gpt.py …`. Flags override it",
+        "SCRIPT",
+    )
+    command: tuple[str, ...] = option((), "", positional=True)  # its usage is in the text above
 
 
 def take_job_tokenizer(merged: dict[str, Any]) -> None:
     """Collect the tokenizer's flags as one option for a known release; without one they are flags without effect."""
-    _take_class(merged)
     given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
     if merged.get("megatron_release") is not None:
         if given:
@@ -78,16 +109,10 @@ def take_job_tokenizer(merged: dict[str, Any]) -> None:
 
 def copy_job_tokenizer(merged: dict[str, Any]) -> None:
     """For a known release, let a build's own tokenizer be the job's: its flags count for both."""
-    _take_class(merged)
     if merged.get("megatron_release") is not None and "job_tokenizer" not in merged:
         given = {name: merged[name] for name in TOKENIZER_NAMES if merged.get(name) is not None}
         if given:
             merged["job_tokenizer"] = given
-
-
-def _take_class(merged: dict[str, Any]) -> None:
-    if merged.pop("fim_data", None):
-        merged["dataset_class"] = FIM_CLASS
 
 
 DOCUMENT_ORDERS = ("shuffled", "packed", "length")
@@ -160,12 +185,94 @@ Iterations = Annotated[tuple[int, ...], BeforeValidator(_iterations)]
 TokenizerFlags = Annotated[JobTokenizer, BeforeValidator(_known_flags)]
 
 
-class IndexOptions(TrainingLength):
-    """What the index caches of a training job depend on, apart from its datasets."""
+class SampleOrder(Options):
+    """The order of samples, and which there are."""
 
+    group: ClassVar = "order"
+    split: str | None = option(
+        None, f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')", "S"
+    )
+    seed: int | None = option(None, "the job's --seed (default: 1234)", "N", ge=0, lt=2**32)
+    document_order: Annotated[str, AfterValidator(_order)] = option(
+        "shuffled",
+        "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document "
+        "that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the "
+        "documents (default: shuffled)",
+        "ORDER",
+    )
+    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
+        ("train",), "the splits with this order (default: train)", "SPLIT"
+    )
+    shuffle_epochs: Literal["together", "separately", "never"] | None = option(
+        None,
+        "shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none "
+        "(default: together; never for the orders `length` and FILE)",
+    )
+    no_extra_token: bool = option(default=False, help="samples of L tokens, not L + 1 (rare in Megatron)")
+    keep_partial_validation: bool = option(default=False, help="keep valid's last, partial sample")
+    mid_level_dataset_surplus: float = option(
+        MID_LEVEL_SURPLUS, "the job's value, for weighted blends (default: 0.005)", "X", ge=0, le=2**31
+    )
+
+
+class CacheNames(Options):
+    """Where caches are, and what their names depend on."""
+
+    group: ClassVar = "names"
     data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = option(
         None, "the job's cache folder (default: P/cache/GPTDataset_indices)", "D"
     )
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(
+        "GPTDataset", "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)"
+    )
+    fim_data: bool = option(default=False, help="the same as --dataset-class GPTFIMDataset")
+    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = option(
+        None, "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
+    )
+    job_tokenizer: TokenizerFlags | None = option(
+        None,
+        'the flags of the job\'s tokenizer, such as {"tokenizer_type": "HuggingFaceTokenizer", '
+        '"tokenizer_model": "gpt2"}',
+        accepts="Mapping[str, Any] | None",
+        flags=(),
+    )
+    tokenizer_identifiers: str | None = option(
+        None, "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json"
+    )
+    like: str | None = option(
+        None,
+        "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
+        "DESCRIPTION.txt",
+    )
+    dataset_path_as: Words | None = option(
+        None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
+    )
+    layout: Literal["megatron", "bigscience", "maxtext"] = option(
+        "megatron",
+        "Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
+        "look for beside the data, or those of MaxText's mmap_npy (default: megatron)",
+    )
+    final_epoch_threshold: float = option(
+        FINAL_EPOCH_THRESHOLD,
+        "shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron "
+        "and BigScience, 0.95 in OpenGPT-X (default: 0.80)",
+        "X",
+        gt=0,
+        le=1,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _class_of_data(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("fim_data") is True:
+            return {**values, "dataset_class": FIM_CLASS}
+        return values
+
+
+class IndexOptions(TrainingLength, SampleOrder, CacheNames):
+    """What the index caches of a training job depend on, apart from its datasets."""
+
+    group: ClassVar = "samples"
     seq_length: SequenceLength | None = option(None, "the job's --seq-length: tokens per sample", "L")
     epochs: Epochs | None = option(
         None,
@@ -197,71 +304,12 @@ class IndexOptions(TrainingLength):
         "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size",
         "'0:N N:N'",
     )
-    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(
-        "GPTDataset", "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)"
-    )
-    split: str | None = option(
-        None, f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')", "S"
-    )
-    seed: int | None = option(None, "the job's --seed (default: 1234)", "N", ge=0, lt=2**32)
-    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = option(
-        None, "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
-    )
-    job_tokenizer: TokenizerFlags | None = option(
-        None,
-        'the flags of the job\'s tokenizer, such as {"tokenizer_type": "HuggingFaceTokenizer", '
-        '"tokenizer_model": "gpt2"}',
-        accepts="Mapping[str, Any] | None",
-    )
-    tokenizer_identifiers: str | None = option(
-        None, "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json"
-    )
-    like: str | None = option(
-        None,
-        "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
-        "DESCRIPTION.txt",
-    )
-    dataset_path_as: Words | None = option(
-        None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
-    )
-    document_order: Annotated[str, AfterValidator(_order)] = option(
-        "shuffled",
-        "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document "
-        "that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the "
-        "documents (default: shuffled)",
-        "ORDER",
-    )
-    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
-        ("train",), "the splits with this order (default: train)", "SPLIT"
-    )
-    shuffle_epochs: Literal["together", "separately", "never"] | None = option(
-        None,
-        "shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none "
-        "(default: together; never for the orders `length` and FILE)",
-    )
-    no_extra_token: bool = option(default=False, help="samples of L tokens, not L + 1 (rare in Megatron)")
-    keep_partial_validation: bool = option(default=False, help="keep valid's last, partial sample")
-    mid_level_dataset_surplus: float = option(
-        MID_LEVEL_SURPLUS, "the job's value, for weighted blends (default: 0.005)", "X", ge=0, le=2**31
-    )
-    layout: Literal["megatron", "bigscience", "maxtext"] = option(
-        "megatron",
-        "Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
-        "look for beside the data, or those of MaxText's mmap_npy (default: megatron)",
-    )
-    final_epoch_threshold: float = option(
-        FINAL_EPOCH_THRESHOLD,
-        "shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron "
-        "and BigScience, 0.95 in OpenGPT-X (default: 0.80)",
-        "X",
-        gt=0,
-        le=1,
-    )
 
 
 class IndexConfig(ExecutorConfig, IndexOptions):
     """`dsindex index`: the index caches that a training job looks for."""
 
+    group: ClassVar = "data"
     data_path: Words | None = option(
         None, "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths", "P"
     )

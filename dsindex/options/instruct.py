@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
-from dsindex.options.config import EngineName, RecordsConfig, Size, TextConfig
+from dsindex.options.config import EngineName, Options, RecordsConfig, Size, TextConfig
 from dsindex.options.declare import option
 from dsindex.store.urls import refuse_address
 
@@ -27,9 +27,16 @@ def parse_shares(value: object) -> object:
     return tuple(float(share) for share in value.split(","))
 
 
+class InstructCommand(Options):
+    """The file that `dsindex instruct` reads."""
+
+    instruction: str = option(..., "a YAML file", "CONFIG", positional=True)
+
+
 class InstructConfig(RecordsConfig):
     """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
 
+    group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
     output_prefix: str = option(
@@ -37,7 +44,11 @@ class InstructConfig(RecordsConfig):
     )
     tokenizer_model: str = option(..., "a tokenizer.json, or a folder with one", "PATH")
     shard_size: Size | None = option(
-        None, "bytes of input per shard (default: by the size of the inputs, at most 8MiB)", "SIZE", as_text=True
+        None,
+        "bytes of input per shard (default: by the size of the inputs, at most 8MiB)",
+        "SIZE",
+        as_text=True,
+        group="",
     )
     engine: EngineName = option(
         "auto",

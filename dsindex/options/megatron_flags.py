@@ -13,10 +13,13 @@ effect on its output, or would change it in a way that is not offered. Source: `
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from dsindex.options.declare import option
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -129,49 +132,49 @@ def _check_values(name: str, values: Sequence[str]) -> None:
         raise ValueError(f"--{name}: expected no value, as in pretrain_gpt.py, got {' '.join(values)}")
 
 
-WITHOUT_EFFECT: dict[str, tuple[dict[str, Any], str]] = {
-    "partitions": ({"type": int}, "documents keep the order of the input"),
-    "keep_sequential_samples": ({"action": "store_true"}, "documents keep the order of the input"),
-    "log_interval": ({"type": int}, "progress is shown all the time"),
-    "max_documents": ({"type": int}, "it belongs to --find-optimal-num-workers"),
-    "workers_to_check": ({"type": int, "nargs": "+"}, "it belongs to --find-optimal-num-workers"),
-    "keep_newlines": ({"action": "store_true"}, "it belongs to --split-sentences"),
-    "lang": ({}, "it belongs to --split-sentences"),
-    "use_gigatoken": ({"action": "store_true"}, "gigatoken is used where it returns the same tokens: see --engine"),
-    "trust_remote_code": ({"action": "store_true"}, "no code of a tokenizer is run"),
-    "chat_template": ({}, "texts have no chat template"),
-    "padded_vocab_size": ({"type": int}, "it is a setting of the model"),
-    "no_pad_vocab_size": ({"action": "store_true"}, "it is a setting of the model"),
-    "disable_pad_vocab_size": ({"action": "store_true"}, "it is a setting of the model"),
-    "vocab_extra_ids": ({"type": int}, "preprocess_data.py sets it to 0"),
-    "null_tokenizer_pad_id": ({"type": int}, "there is no padding"),
-    "dataset_impl": ({}, "the only format is mmap"),
+WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
+    "partitions": (int, "documents keep the order of the input"),
+    "keep_sequential_samples": (bool, "documents keep the order of the input"),
+    "log_interval": (int, "progress is shown all the time"),
+    "max_documents": (int, "it belongs to --find-optimal-num-workers"),
+    "workers_to_check": (tuple[int, ...], "it belongs to --find-optimal-num-workers"),
+    "keep_newlines": (bool, "it belongs to --split-sentences"),
+    "lang": (str, "it belongs to --split-sentences"),
+    "use_gigatoken": (bool, "gigatoken is used where it returns the same tokens: see --engine"),
+    "trust_remote_code": (bool, "no code of a tokenizer is run"),
+    "chat_template": (str, "texts have no chat template"),
+    "padded_vocab_size": (int, "it is a setting of the model"),
+    "no_pad_vocab_size": (bool, "it is a setting of the model"),
+    "disable_pad_vocab_size": (bool, "it is a setting of the model"),
+    "vocab_extra_ids": (int, "preprocess_data.py sets it to 0"),
+    "null_tokenizer_pad_id": (int, "there is no padding"),
+    "dataset_impl": (str, "the only format is mmap"),
 }
-"""Flags that change no output, by their names as options: how argparse reads them, and why they have no effect."""
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+"""Flags that change no output, by their names as options: their types, and why they have no effect."""
+REFUSED: dict[str, tuple[Any, str]] = {
     "split_sentences": (
-        {"action": "store_true"},
+        bool,
         "sentences are not split, which would change the output; give a list of sentences per record as its text",
     ),
-    "find_optimal_num_workers": ({"action": "store_true"}, "use `dsindex plan`, which times a sample of the input"),
-    "tokenizer_metadata": ({}, "name the kind of tokenizer with --tokenizer-type"),
+    "find_optimal_num_workers": (bool, "use `dsindex plan`, which times a sample of the input"),
+    "tokenizer_metadata": (str, "name the kind of tokenizer with --tokenizer-type"),
     "tokenizer_hf_no_use_fast": (
-        {"action": "store_true"},
+        bool,
         "tokenizers written in Python are not run; leave it out to use tokenizer.json",
     ),
     "tokenizer_sentencepiece_legacy": (
-        {"action": "store_true"},
+        bool,
         "special tokens are not added to a SentencePiece model; leave it out for the model's own tokens",
     ),
     "no_tokenizer_sentencepiece_ignore_extra_whitespaces": (
-        {"action": "store_true"},
+        bool,
         "spaces that a model removes are not restored; use a model that keeps them",
     ),
     "disable_tokenizer_sentencepiece_ignore_extra_whitespaces": (
-        {"action": "store_true"},
+        bool,
         "spaces that a model removes are not restored; use a model that keeps them",
     ),
-    "null_tokenizer_eod_id": ({"type": int}, "there is no NullTokenizer, whose texts are numbers"),
+    "null_tokenizer_eod_id": (int, "there is no NullTokenizer, whose texts are numbers"),
 }
 """Flags that would change the output in a way that is not offered, and what to do instead."""
 ONLY_FOR_RANKS = ("vocab_size", "tiktoken_pattern", "tiktoken_num_special_tokens")
@@ -179,10 +182,12 @@ ONLY_FOR_RANKS = ("vocab_size", "tiktoken_pattern", "tiktoken_num_special_tokens
 ONLY_IMPLEMENTATION = "mmap"
 
 
-def add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that are accepted without effect or refused with a reason; the help leaves them out."""
-    for name, (settings, _) in (WITHOUT_EFFECT | REFUSED).items():
-        parser.add_argument(_flag(name), default=None, help=argparse.SUPPRESS, **_shown(name, settings))
+PreprocessCommand: type[BaseModel] = create_model(
+    "PreprocessCommand",
+    __config__=ConfigDict(defer_build=True),
+    **{name: (kind, option(None, "")) for name, (kind, _) in (WITHOUT_EFFECT | REFUSED).items()},
+)  # type: ignore[call-overload]  # fields of names that mypy does not know
+"""The flags that a build accepts without effect, or refuses with a reason; the help leaves them out."""
 
 
 def take_megatron_flags(merged: dict[str, Any]) -> str | None:
@@ -220,9 +225,3 @@ def _listed(flags: list[str]) -> str:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _shown(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    if "action" in settings:
-        return settings
-    return {**settings, "metavar": "N" if settings.get("type") is int else name.split("_")[-1].upper()}

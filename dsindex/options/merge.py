@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from dsindex.errors import InputError
 from dsindex.options.config import WorkConfig, access_of
 from dsindex.options.declare import option
-from dsindex.store.urls import locate
+from dsindex.store.urls import dataset_address, locate
 
 
 class MergeConfig(WorkConfig):
@@ -23,6 +23,6 @@ class MergeConfig(WorkConfig):
     @classmethod
     def _names_datasets(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         try:
-            return tuple(locate(path, access_of(info)) for path in given)
-        except InputError as error:
+            return tuple(locate(dataset_address(path), access_of(info)) for path in given)
+        except (InputError, ValueError) as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, model_validator
 
-from dsindex.options.config import SequenceLength, TrainingLength
+from dsindex.options.config import JsonOutput, SequenceLength, TrainingLength
 from dsindex.options.declare import option
 from dsindex.options.index import DEFAULT_SPLIT, Words
 from dsindex.options.mix_amounts import REST, Amount, parse_amount, parse_tokens
@@ -26,30 +26,37 @@ Tokens = Annotated[int, BeforeValidator(_tokens)]
 class MixConfig(TrainingLength):
     """`dsindex mix`: a blend from the datasets' real token counts."""
 
+    group: ClassVar = "length of the run"
     source: Words = option(
         (),
         "a dataset and how much of it: 40% of the tokens, 2.5epochs, 10B tokens, or rest; without an amount also "
         "the rest, which is divided in proportion to the datasets' tokens",
         "PREFIX[=AMOUNT]",
+        positional=True,
+        group="",
     )
-    data_path: Words | None = option(None, "show what these weights of a job mean: W1 P1 W2 P2 …", "W P")
+    data_path: Words | None = option(None, "show what these weights of a job mean: W1 P1 W2 P2 …", "W P", group="")
     tokens: Tokens | None = option(None, "tokens to draw, such as 300B", "N", as_text=True, ge=1)
-    seq_length: SequenceLength = option(DEFAULT_SEQ_LENGTH, f"tokens per sample (default: {DEFAULT_SEQ_LENGTH})", "L")
+    seq_length: SequenceLength = option(
+        DEFAULT_SEQ_LENGTH, f"tokens per sample (default: {DEFAULT_SEQ_LENGTH})", "L", group="the job"
+    )
     split: str | None = option(
-        None, f"shares of train, valid and test in every dataset (default: '{DEFAULT_SPLIT}')", "S"
+        None, f"shares of train, valid and test in every dataset (default: '{DEFAULT_SPLIT}')", "S", group="the job"
     )
     per_split_data_args_path: str | None = option(
         None,
         "write the mixture as this file of Megatron's, with which train draws from the whole of its datasets",
         "FILE.json",
+        group="the job",
     )
-    valid_data_path: Words | None = option(None, "the datasets of valid in that file", "P")
-    test_data_path: Words | None = option(None, "the datasets of test in that file", "P")
+    valid_data_path: Words | None = option(None, "the datasets of valid in that file", "P", group="the job")
+    test_data_path: Words | None = option(None, "the datasets of test in that file", "P", group="the job")
     check: bool = option(
         default=False,
         help="compare with what the blends in the cache folder draw; exit code 1 if it differs by more than rounding",
+        group="check",
     )
-    data_cache_path: str | None = option(None, "the job's cache folder", "D")
+    data_cache_path: str | None = option(None, "the job's cache folder", "D", group="check")
 
     @model_validator(mode="after")
     def _options_agree(self) -> MixConfig:
@@ -76,6 +83,10 @@ class MixConfig(TrainingLength):
         for word in self.source:
             read_source(word)
         return self
+
+
+class MixCommand(MixConfig, JsonOutput):
+    """`dsindex mix`, which prints its plan."""
 
 
 def read_source(word: str) -> tuple[str, Amount]:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
 from dsindex.option_problems import show_value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_NUMBER = 2**63 - 1
 """The largest integer that plans, ledgers and manifests can store."""
@@ -42,7 +39,21 @@ def parse_size(value: object) -> object:
     return int(whole + decimals) * _UNITS[match[2].upper()] // 10 ** len(decimals)
 
 
-def parse_integer(word: str, *, least: int = -MAX_NUMBER, most: int = MAX_NUMBER) -> int:
+def parse_share(value: object) -> float:
+    """Read a share of records.
+
+    >>> parse_share("10%"), parse_share("0.1"), parse_share(1)
+    (0.1, 0.1, 1.0)
+    """
+    text = str(value) if isinstance(value, str | int | float) else ""
+    match = re.fullmatch(r"([0-9]{1,25}(?:\.[0-9]{1,400})?(?:e-[0-9]{1,3})?)(%?)", text)
+    share = Fraction(0) if match is None else Fraction(match[1]) / (100 if match[2] else 1)
+    if share > 1 or float(share) == 0 or isinstance(value, bool):
+        raise ValueError(f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}")
+    return float(share)
+
+
+def parse_integer(word: str) -> int:
     """Read an integer of the command line.
 
     Raises:
@@ -50,16 +61,11 @@ def parse_integer(word: str, *, least: int = -MAX_NUMBER, most: int = MAX_NUMBER
     """
     if not re.fullmatch(r"[+-]?[0-9]+", word.strip(), flags=re.ASCII):
         raise argparse.ArgumentTypeError(f"expected an integer, got {show_value(word)}")
-    number = int(word) if len(word) < 100 else most + 1
-    if not least <= number <= most:
-        wanted = f"at least {least}" if number < least else f"at most {most}"
+    number = int(word) if len(word) < 100 else MAX_NUMBER + 1
+    if abs(number) > MAX_NUMBER:
+        wanted = f"at least {-MAX_NUMBER}" if number < 0 else f"at most {MAX_NUMBER}"
         raise argparse.ArgumentTypeError(f"expected {wanted}, got {show_value(word)}")
     return number
-
-
-def integer(least: int, most: int = MAX_NUMBER) -> Callable[[str], int]:
-    """Return a reader of integers in a range, for an argument of the command line."""
-    return lambda word: parse_integer(word, least=least, most=most)
 
 
 def check_number(value: object) -> object:

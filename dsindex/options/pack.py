@@ -9,7 +9,7 @@ Source: Modalities 0.5.0, PackedDatasetComponentsInstantiationModel and PreTrain
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
@@ -18,7 +18,8 @@ from dsindex.errors import InputError
 from dsindex.formats.pbin import CURRENT_VERSION, PICKLE_START, PbinEra
 from dsindex.formats.safe_pickle import read_pairs
 from dsindex.option_problems import describe_problem
-from dsindex.options.config import TextConfig, access_of, output_place
+from dsindex.options.config import Options, TextConfig, access_of, output_place
+from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.options.declare import option
 from dsindex.store.storage import open_file
 from dsindex.store.urls import locate
@@ -27,7 +28,6 @@ from dsindex.text.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PBIN_SUFFIX = ".pbin"
 MODALITIES_PARTS = ("settings", "tokenizer")
 NUM_CPUS = "${node_env:num_cpus}"
 """The only interpolation that is accepted: all CPUs, which is the default of dsindex."""
@@ -35,9 +35,19 @@ WITHOUT_EFFECT = ("processing_batch_size", "raw_samples_queue_size", "processed_
 """Settings that change how Modalities works but not what it writes."""
 
 
+class PackCommand(Options):
+    """What `dsindex pack` reads instead of text."""
+
+    config_file: str | None = option(None, "the same as --config CONFIG", "CONFIG", positional=True)
+    merge: tuple[str, ...] = option(
+        (), "join these files instead of packing text", "FILE.pbin", group="input and output"
+    )
+
+
 class PackConfig(TextConfig):
     """`dsindex pack`: from JSONL to a `.pbin`."""
 
+    group: ClassVar = "input and output"
     output: str = option(..., "the packed data, here or in a bucket (s3://, gs://)", "FILE.pbin")
     jq_pattern: str = option(
         ".text",

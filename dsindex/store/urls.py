@@ -294,6 +294,45 @@ def refuse_url(path: str) -> str:
     return refuse_address(path, ONLY_PATHS, ValueError)
 
 
+def refuse_input_url(path: str, instead: str = "copy it here first") -> str:
+    """Return a path of this machine to read from.
+
+    Args:
+        path: What a user wrote.
+        instead: What to do with an address.
+
+    Raises:
+        ValueError: If it is an address.
+    """
+    if is_url(path):
+        raise ValueError(f"expected a path of this machine, got the address {Location(path)}; {instead}")
+    return path
+
+
+def dataset_address(text: str) -> str:
+    """Return the path or the address of one dataset.
+
+    Raises:
+        ValueError: If the address cannot be used.
+    """
+    if not is_url(text):
+        return text
+    try:
+        url = parse_url(text)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    if url.query:
+        raise ValueError(
+            f"{url}: expected an address without a signature, since a dataset has several files; use credentials of "
+            f"the environment"
+        )
+    if url.has_magic or url.is_folder:
+        shown = text.partition("?")[0]  # what follows may be meant as a signature
+        msg = f"{shown}: expected the address of one dataset, got a pattern or a folder; name its prefix"
+        raise ValueError(msg)
+    return str(url)
+
+
 def refuse_cache_url(path: str) -> str:
     """Return the folder of index caches.
 

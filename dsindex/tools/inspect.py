@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.origins import PartDocument
     from dsindex.formats.token_copy import Tokens
     from dsindex.index.cuts import Cuts
+    from dsindex.options.datasets import InspectConfig
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.inspect_kinds import Subject, TokenStore
     from dsindex.tools.inspect_origin import DocumentSource, LengthSummary
@@ -695,28 +696,6 @@ CONTEXT_TOKENS = 8
 """Tokens shown on each side of a match."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectOptions:
-    """What to show; without a choice, an overview."""
-
-    document: int | None = None
-    sequence: int | None = None
-    sample: int | None = None
-    find: str | None = None
-    limit: int = 10
-    max_tokens: int | None = None
-    """The largest number of tokens shown of a document; None for a default."""
-    tokenizer_model: str | None = None
-    split: str | None = None
-    data_path: tuple[str, ...] | None = None
-    """Prefixes of an index cache's datasets, if they were moved."""
-
-    @property
-    def is_overview(self) -> bool:
-        """Whether nothing was chosen."""
-        return (self.document, self.sequence, self.sample, self.find) == (None, None, None, None)
-
-
 @dataclass(slots=True, kw_only=True)
 class Inspection:
     """What was seen."""
@@ -734,15 +713,15 @@ class Inspection:
     findings: list[str] = field(default_factory=list)
 
 
-def run_inspect(path: str, options: InspectOptions) -> Inspection:
-    """Look at what a path leads to.
+def run_inspect(options: InspectConfig) -> Inspection:
+    """Look at what the path leads to.
 
     Raises:
         InputError: If there is nothing that dsindex knows, or it has no such document, sequence or sample.
         FormatError: If the file is in none of the known formats.
         TokenizerError: If the tokenizer that was given cannot be read.
     """
-    subject = tell_kind(path)
+    subject = tell_kind(options.path)
     seen = Inspection(path=subject.path, kind=subject.kind)
     _refuse_foreign(subject, options)
     try:
@@ -757,7 +736,7 @@ def run_inspect(path: str, options: InspectOptions) -> Inspection:
         elif subject.kind == "index cache":
             _look_at_cache(seen, options)
         elif subject.kind == "raw index":
-            look_at_lines(seen.facts, seen.excerpts, subject.path, line=options.document, cut=options.max_tokens)
+            look_at_lines(seen.facts, seen.excerpts, subject.path, line=options.document, cut=options.tokens)
         elif subject.kind == "export":
             look_at_export(seen.facts, seen.findings, subject.path)
         else:
@@ -769,7 +748,7 @@ def run_inspect(path: str, options: InspectOptions) -> Inspection:
     return seen
 
 
-def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
+def _refuse_foreign(subject: Subject, options: InspectConfig) -> None:
     """Refuse a choice that this kind does not have.
 
     Raises:
@@ -792,7 +771,7 @@ def _refuse_foreign(subject: Subject, options: InspectOptions) -> None:
             raise InputError(msg)
 
 
-def _look_at_indexed(seen: Inspection, prefix: str, options: InspectOptions, *, masks: Tokens | None = None) -> None:
+def _look_at_indexed(seen: Inspection, prefix: str, options: InspectConfig, *, masks: Tokens | None = None) -> None:
     seen.facts["files"] = size_of([f"{prefix}.bin", f"{prefix}.idx"])
     origin = find_origin(prefix, options.tokenizer_model)
     is_whole = True
@@ -816,7 +795,7 @@ def _look_at_indexed(seen: Inspection, prefix: str, options: InspectOptions, *, 
     _look_at_tokens(seen, store, origin, options, is_whole=is_whole, masks=masks)
 
 
-def _look_at_packed(seen: Inspection, options: InspectOptions) -> None:
+def _look_at_packed(seen: Inspection, options: InspectConfig) -> None:
     seen.facts["files"] = size_of([seen.path])
     origin = find_origin(seen.path.removesuffix(".pbin"), options.tokenizer_model)
     try:
@@ -834,7 +813,7 @@ def _look_at_tokens(
     seen: Inspection,
     store: IndexedStore | PackedStore,
     origin: Origin,
-    options: InspectOptions,
+    options: InspectConfig,
     *,
     is_whole: bool,
     masks: Tokens | None = None,
@@ -844,13 +823,13 @@ def _look_at_tokens(
     if misfit is not None:
         seen.findings.append(misfit)
         origin = origin.without_provenance()
-    excerpts = Excerpts(store, origin, options.max_tokens, masks=masks)
+    excerpts = Excerpts(store, origin, options.tokens, masks=masks)
     if options.document is not None:
         seen.excerpts.append(excerpts.document(options.document))
     elif options.sequence is not None and isinstance(store, IndexedStore):
         seen.excerpts.append(excerpts.sequence(options.sequence))
     elif options.find is not None:
-        _find(seen, store, origin, excerpts, options.find, limit=options.limit)
+        _find(seen, store, origin, excerpts, options.find, limit=options.limit or 10)
     else:
         if is_whole:
             seen.lengths["documents"] = summarize_lengths(store.document_lengths())
@@ -911,7 +890,7 @@ def _find(
     )
 
 
-def _look_at_cache(seen: Inspection, options: InspectOptions) -> None:
+def _look_at_cache(seen: Inspection, options: InspectConfig) -> None:
     cache = look_at_cache(seen.path, split=options.split, data_path=options.data_path)
     seen.facts |= cache.facts
     seen.findings += cache.findings
@@ -925,6 +904,6 @@ def _look_at_cache(seen: Inspection, options: InspectOptions) -> None:
     if options.sample is None and not len(cache.dataset):
         return
     try:
-        seen.excerpts += cache.sample(number, tokenizer_model=options.tokenizer_model, max_tokens=options.max_tokens)
+        seen.excerpts += cache.sample(number, tokenizer_model=options.tokenizer_model, max_tokens=options.tokens)
     except DsindexError as error:
         seen.findings.append(str(error))

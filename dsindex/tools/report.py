@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.datasets import ReportConfig
     from dsindex.tools.inspect_kinds import Subject
     from dsindex.tools.inspect_origin import LengthSummary, Origin
     from dsindex.tools.page.page import Block
@@ -412,18 +413,6 @@ TEXT_BYTES_OF_DATASET = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOptions:
-    """What the report is made with."""
-
-    output: str
-    """The page to write."""
-    tokenizer_model: str | None = None
-    """The tokenizer of all datasets; None for that in each manifest."""
-    cache: tuple[str, ...] = ()
-    """Folders of index caches of the datasets."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportResult(Report):
     """The page that was written."""
 
@@ -462,13 +451,11 @@ class ReportResult(Report):
         return lines
 
 
-def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Reporter) -> ReportResult:
+def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """Measure datasets and write a page about them. Damage of a dataset is a finding on the page.
 
     Args:
-        paths: Datasets as `dsindex inspect` knows them: prefixes, their files, or `.pbin` files, here or in object
-            stores.
-        options: The page, and what it is made with.
+        options: The page, and the datasets as `dsindex inspect` knows them.
         reporter: Shows progress.
 
     Raises:
@@ -480,10 +467,10 @@ def run_report(paths: Sequence[str], options: ReportOptions, *, reporter: Report
     """
     require_drawing()
     _check_output(options.output)
-    if len(paths) > MOST_DATASETS:
-        msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(paths)}; write several reports"
+    if len(options.prefix) > MOST_DATASETS:
+        msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(options.prefix)}; write several reports"
         raise InputError(msg)
-    subjects = [tell_kind(path) for path in paths]
+    subjects = [tell_kind(path) for path in options.prefix]
     opened = [OpenedDataset.open(subject, options.tokenizer_model) for subject in subjects]
     _refuse_twice(opened)
     if options.tokenizer_model is not None:

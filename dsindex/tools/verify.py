@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import BeforeValidator, Field
+from typing import TYPE_CHECKING
 
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import manifest_path
@@ -16,7 +14,6 @@ from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError
 from dsindex.execution.calls import Call
-from dsindex.options.declare import option
 from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_files import (
@@ -42,38 +39,15 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
-from dsindex.tools.verify_source import SourceConfig, open_for_comparison, run_and_compare
+from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 from dsindex.tools.verify_structure import STRUCTURE
 
 if TYPE_CHECKING:
     from dsindex.engine.manifest import Content
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
+    from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.verify_report import Recorded
-
-
-def parse_share(value: object) -> object:
-    """Return a share such as `1%` as a number; other types are returned as they are.
-
-    >>> parse_share("1%"), parse_share("0.5"), parse_share(1)
-    (0.01, 0.5, 1)
-    """
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value[:-1]) / 100 if value.endswith("%") else float(value)
-    except ValueError:
-        raise ValueError(f"expected a share such as 1% or 0.01, got {value!r}") from None
-
-
-class VerifyConfig(SourceConfig):
-    """Options of `dsindex verify`."""
-
-    cache: str | None = option(None, "check the index caches in this folder against the data", "FOLDER")
-    against_source: bool = option(default=False, help="tokenize the inputs again and compare")
-    sample: Annotated[float, BeforeValidator(parse_share), Field(gt=0, le=1)] = option(
-        1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
-    )
 
 
 def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:

@@ -30,7 +30,7 @@ from dsindex.formats.pbin import (
 )
 from dsindex.formats.safe_pickle import read_pairs
 from dsindex.options.config import UsageError
-from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file
 from dsindex.store.urls import as_prefix
@@ -56,13 +56,11 @@ from dsindex.tools.verify_report import (
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
-    from dsindex.tools.verify import VerifyConfig
+    from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.verify_files import PbinRun
 
 
@@ -347,28 +345,13 @@ def _check_ends(path: str, eod_id: int, header: PbinHeader, num_documents: int) 
     )
 
 
-def check_options(prefixes: Sequence[str], config: VerifyConfig) -> None:
-    """Refuse options that contradict each other or do not apply to one of the datasets.
-
-    Raises:
-        UsageError: If there are such options.
-    """
-    if "sample" in config.model_fields_set and not config.against_source:
-        raise UsageError("--sample needs --against-source: it is the share of documents to compare with the source")
-    exports = [prefix for prefix in prefixes if os.path.isdir(prefix) and export_folder_of(prefix) is not None]
-    if exports and (config.cache is not None or config.against_source):
-        msg = f"--cache and --against-source are for datasets, not for the export {exports[0]}; leave one of them out"
-        raise UsageError(msg)
-    packed = [prefix for prefix in prefixes if prefix.endswith(PBIN_SUFFIX)]
-    if packed and config.cache is not None:
-        msg = f"--cache checks Megatron's index caches, which {packed[0]} cannot have; leave one of them out"
-        raise UsageError(msg)
-
-
 def verify_dataset(given: str, config: VerifyConfig, *, reporter: Reporter) -> VerifyReport:
     """Verify one dataset: a `.pbin`, the folder of an export, or an MMIDIDX pair by its prefix or one of its files."""
     if given.endswith(PBIN_SUFFIX):
         return run_pbin_verify(given, config, reporter=reporter)
     if os.path.isdir(given) and export_folder_of(given) is not None:
+        if config.cache is not None or config.against_source:
+            msg = f"--cache and --against-source are for datasets, not for the export {given}; leave one of them out"
+            raise UsageError(msg)
         return verify_export(given, reporter=reporter)
     return run_verify(as_prefix(given), config, reporter=reporter)

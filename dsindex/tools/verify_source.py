@@ -23,9 +23,7 @@ from dsindex.engine.shards.shuffle import shuffled_order
 from dsindex.errors import BadRecordError, InputError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
-from dsindex.options.config import EngineName, ExecutorConfig
-from dsindex.options.declare import option
-from dsindex.options.pack import PBIN_SUFFIX
+from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.store.requests import MissingObjectError, StoreError
 from dsindex.store.spool import spooled_path
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.pbin import PbinHeader
+    from dsindex.options.datasets import SourceConfig
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
@@ -396,15 +395,6 @@ def _first_unlike(left: NDArray[Any], right: NDArray[Any]) -> int | None:
 
 RANGE_BYTES = 16 << 20
 """Size of a range of an input, if there is no provenance through which documents are found."""
-
-
-class SourceConfig(ExecutorConfig):
-    """Options of a job that needs the source of an existing dataset."""
-
-    tokenizer_model: str | None = option(None, "the tokenizer that the dataset was made with", "PATH")
-    engine: EngineName = option(
-        "auto", "the library that tokenizes again; tokenizers, the reference, is slow (default: auto)"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,12 +28,13 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.jobs.build import run_build
 from dsindex.jobs.index import run_index
-from dsindex.jobs.repair import RepairConfig, find_shards, run_repair
+from dsindex.jobs.repair import find_shards, run_repair
 from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import RepairConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
-from dsindex.tools.verify import VerifyConfig, run_verify
+from dsindex.tools.verify import run_verify
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN

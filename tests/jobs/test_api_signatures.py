@@ -12,15 +12,13 @@ import pytest
 import dsindex
 from dsindex.api.stub import write_stub
 from dsindex.datasets.opening import open_dataset
-from dsindex.jobs.conversion import ConvertConfig
-from dsindex.jobs.repair import RepairConfig
 from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import ConvertConfig, RepairConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
 from dsindex.options.pack import PackConfig
-from dsindex.tools.verify import VerifyConfig
 
 MODELS = {
     "build": BuildConfig, "estimate": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig,

@@ -10,8 +10,9 @@ import pytest
 
 from dsindex.cli.inspect import describe_inspection
 from dsindex.cli.main import main
+from dsindex.options.datasets import InspectConfig
 from dsindex.store.lock import hold_lock
-from dsindex.tools.inspect import InspectOptions, run_inspect
+from dsindex.tools.inspect import run_inspect
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
@@ -50,7 +51,7 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
 
 @pytest.mark.parametrize("colored", [False, True])
 def test_a_document_cannot_send_escape_codes(built, colored):
-    page = describe_inspection(run_inspect(built, InspectOptions(document=1)), colored=colored)
+    page = describe_inspection(run_inspect(InspectConfig(path=built, document=1)), colored=colored)
     plain = page
     for style in ("0", "1", "2", "7", "31", "33"):
         plain = plain.replace(f"\x1b[{style}m", "")
@@ -85,7 +86,7 @@ def test_a_source_that_changed_is_told(built, change, tmp_path):
     else:
         content = source.read_bytes()
         source.write_bytes(content[:-9] if change == "shorter" else content.replace(b"river", b"RIVER"))
-    [excerpt] = run_inspect(built, InspectOptions(document=0)).excerpts
+    [excerpt] = run_inspect(InspectConfig(path=built, document=0)).excerpts
     assert excerpt.source is not None
     assert (excerpt.source.problem or "").startswith("not there" if change == "gone" else "changed")
     assert excerpt.pieces
@@ -93,18 +94,18 @@ def test_a_source_that_changed_is_told(built, change, tmp_path):
 
 def test_another_tokenizer_is_told_and_never_taken_in_silence(built, tmp_path):
     other = str(OWN.plain_tokenizer.parent / "bos")
-    seen = run_inspect(built, InspectOptions(document=0, tokenizer_model=other))
+    seen = run_inspect(InspectConfig(path=built, document=0, tokenizer_model=other))
     assert any("another tokenizer" in note for note in seen.notes)
     shutil.rmtree(tmp_path / "tokenizer")
     shutil.copytree(other, tmp_path / "tokenizer")
-    seen = run_inspect(built, InspectOptions(document=0))
+    seen = run_inspect(InspectConfig(path=built, document=0))
     assert all(piece.text is None for piece in seen.excerpts[0].pieces)
     assert any("is not the tokenizer" in note for note in seen.notes)
 
 
 def test_without_provenance_tokens_are_shown_alone(built):
     Path(f"{built}.provenance.parquet").unlink()
-    seen = run_inspect(built, InspectOptions(document=0))
+    seen = run_inspect(InspectConfig(path=built, document=0))
     assert seen.excerpts[0].source is None
     assert any("no provenance" in note for note in seen.notes)
 
@@ -152,7 +153,7 @@ def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, c
     (["--find", ""], 1, "a text that has tokens"),
     (["--limit", "3"], 2, "--limit needs --find"),
     (["--find", "a", "--limit", "0"], 2, "at least 1"),
-    (["--document", "0", "--find", "a"], 2, "not allowed with"),
+    (["--document", "0", "--find", "a"], 2, "give one of --document, --sequence"),
 ])  # fmt: skip
 def test_a_wrong_choice_is_one_sentence(arguments, code, message, built, cli):
     assert message in cli(["inspect", built, *arguments], code).err
@@ -168,7 +169,7 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
     shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
     assert "\n    5│[6]│ … 1 more token\n" in shown
-    colored = describe_inspection(run_inspect(str(tmp_path / "chat"), InspectOptions(document=0)), colored=True)
+    colored = describe_inspection(run_inspect(InspectConfig(path=str(tmp_path / "chat"), document=0)), colored=True)
     assert "5\x1b[2m│\x1b[0m\x1b[32m6\x1b[0m" in colored
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])

@@ -8,6 +8,7 @@ import pytest
 
 from dsindex.cli import convert as convert_command
 from dsindex.cli import raw_index as raw_index_command
+from dsindex.cli.options import add_options
 from dsindex.errors import BadRecordError
 from dsindex.execution.dispatch import ordered_runner
 from dsindex.execution.local import ThreadExecutor
@@ -18,7 +19,7 @@ from tests.support.pbin_files import joined_by_modalities, pbin_bytes, write_pbi
 
 def run(command, *arguments):
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    add_options(parser, *command.OPTIONS)
     return command.run(parser.parse_args([str(argument) for argument in arguments]))
 
 

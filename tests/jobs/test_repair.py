@@ -10,7 +10,8 @@ from dsindex.cli.main import main
 from dsindex.engine.manifest import manifest_path
 from dsindex.errors import FormatError, OutputError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.jobs.repair import RepairConfig, run_repair
+from dsindex.jobs.repair import run_repair
+from dsindex.options.datasets import RepairConfig
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.published import move_tokenizer_away

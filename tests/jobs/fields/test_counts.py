@@ -10,7 +10,8 @@ from dsindex.cli.main import main
 from dsindex.engine.manifest import RecordCounts
 from dsindex.errors import InputError
 from dsindex.execution.progress.reporter import Reporter
-from dsindex.tools.verify import VerifyConfig, run_verify
+from dsindex.options.datasets import VerifyConfig
+from dsindex.tools.verify import run_verify
 from tests.jobs.fields.field_builds import KINDS, config_of
 from tests.support.golden import OWN
 from tests.support.jobs import run_config

@@ -11,9 +11,10 @@ from dsindex.cli.main import main
 from dsindex.errors import InputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import VerifyConfig
 from dsindex.tools import verify_pbin
 from dsindex.tools import verify_report as tokens
-from dsindex.tools.verify import VerifyConfig, run_verify
+from dsindex.tools.verify import run_verify
 from tests.jobs.pack.verifying import all_findings, change_tokens, document_ends, edit_manifest, verify
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import MODALITIES, OWN

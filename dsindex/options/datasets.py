@@ -1,0 +1,252 @@
+"""The options of commands about datasets that exist: convert, export, repair, compare, verify, inspect, report, trace.
+
+A model that is called a command has what the command line adds to the options of a function of the API.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
+from dsindex.options.config import (
+    DatasetPath,
+    EngineName,
+    ExecutorConfig,
+    JsonOutput,
+    LocalPath,
+    MappedPath,
+    Options,
+    StoreConfig,
+)
+from dsindex.options.declare import option
+from dsindex.options.numbers import parse_share
+from dsindex.store.urls import as_prefix, refuse_input_url
+
+PBIN_SUFFIX = ".pbin"
+DatasetPaths = tuple[DatasetPath, ...]
+Count = Annotated[int, Field(ge=0)]
+
+
+class ConvertConfig(ExecutorConfig):
+    """The options of `dsindex convert`."""
+
+    pbin_era: PbinEra | None = option(
+        None, f"version of the .pbin to write (default: {CURRENT_VERSION.name}), or to read if DST is MMIDIDX"
+    )
+    flatten: bool = option(default=False, help="join the sequences of each document")
+    token_type: Literal["uint8", "uint16", "int32"] | None = option(
+        None, "token type of the MMIDIDX dataset to write (default: by the tokens' size)"
+    )
+
+
+class ConvertCommand(ConvertConfig, StoreConfig):
+    """`dsindex convert`: MMIDIDX to `.pbin` or back."""
+
+    source: DatasetPath = option(..., "PREFIX or FILE.pbin, here or in an object store", "SRC", positional=True)
+    destination: LocalPath = option(..., "FILE.pbin or PREFIX; it must not exist", "DST", positional=True)
+
+    @model_validator(mode="after")
+    def _one_is_packed(self) -> Self:
+        if not (self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)):
+            raise ValueError(f"expected SRC or DST to end in .pbin, got {self.source} and {self.destination}")
+        return self
+
+
+class ExportConfig(Options):
+    """The options of `dsindex export`."""
+
+    trainer: Literal["maxtext", "nanotron", "olmo"] = option(
+        ..., "the trainer that shall read the dataset", flags=("--for",)
+    )
+
+
+class ExportCommand(ExportConfig):
+    """`dsindex export`: a dataset for another trainer."""
+
+    prefix: LocalPath = option(..., "PREFIX of a .bin and .idx on this machine", "P", positional=True)
+
+
+class SourceConfig(ExecutorConfig):
+    """Options of a job that needs the source of an existing dataset."""
+
+    tokenizer_model: str | None = option(None, "the tokenizer that the dataset was made with", "PATH")
+    engine: EngineName = option(
+        "auto", "the library that tokenizes again; tokenizers, the reference, is slow (default: auto)"
+    )
+
+
+class RepairConfig(SourceConfig):
+    """Options of `dsindex repair`."""
+
+    output: Annotated[LocalPath, AfterValidator(as_prefix)] = option(..., "the new prefix, or the new .pbin", "NEW")
+    way: Literal["auto", "shards", "index", "bin", "source"] = option(
+        "auto", "what to restore it from (default: auto, the first that is certain)", flags=("--from",)
+    )
+    index_only: bool = option(default=False, help="write only NEW.idx, for an intact .bin")
+    work_dir: str | None = option(None, "the build's work folder (default: beside PREFIX)", "D")
+    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = option(None, "the token type, if it is unknown")
+
+
+def _copied(path: str) -> str:
+    return refuse_input_url(
+        path, "copy the dataset and its manifest here and repair the copy, or build it again with --fresh"
+    )
+
+
+class RepairCommand(RepairConfig, StoreConfig, JsonOutput):
+    """`dsindex repair`: a damaged dataset to a new one."""
+
+    prefix: Annotated[str, AfterValidator(_copied)] = option(
+        ..., "the dataset: a path without .bin and .idx; or FILE.pbin", "PREFIX", positional=True
+    )
+
+    @model_validator(mode="after")
+    def _output_fits(self) -> Self:
+        if self.prefix.endswith(PBIN_SUFFIX) != self.output.endswith(PBIN_SUFFIX):
+            wanted = (
+                "a .pbin as --output for"
+                if self.prefix.endswith(PBIN_SUFFIX)
+                else "a prefix as --output for the prefix"
+            )
+            raise ValueError(f"expected {wanted} {self.prefix}, got {self.output}")
+        return self
+
+
+class VerifyConfig(SourceConfig):
+    """Options of `dsindex verify`."""
+
+    cache: MappedPath | None = option(None, "check the index caches in this folder against the data", "FOLDER")
+    against_source: bool = option(default=False, help="tokenize the inputs again and compare")
+    sample: Annotated[float, BeforeValidator(parse_share)] = option(
+        1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
+    )
+
+
+class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):
+    """`dsindex verify`: what is wrong with datasets."""
+
+    as_json: bool = option(default=False, help="write one JSON object per dataset", flags=("--json",))
+    prefix: DatasetPaths = option(
+        ...,
+        "datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin",
+        "PREFIX",
+        positional=True,
+    )
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        if "sample" in self.model_fields_set and not self.against_source:
+            raise ValueError("--sample needs --against-source: it is the share of documents to compare with the source")
+        packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
+        if packed is not None and self.cache is not None:
+            msg = f"--cache checks Megatron's index caches, which {packed} cannot have; leave one of them out"
+            raise ValueError(msg)
+        return self
+
+
+class CompareConfig(StoreConfig, JsonOutput):
+    """`dsindex compare`: two datasets."""
+
+    first: DatasetPath = option(
+        ..., "PREFIX or FILE.pbin, here or in an object store; or an index cache", "A", positional=True
+    )
+    second: DatasetPath = option(..., "the other one, of the same kind", "B", positional=True)
+    tokenizer_model: str | None = option(
+        None, "the tokenizer that shows the text of what differs (default: the one in each manifest)", "PATH"
+    )
+
+
+class ReportConfig(Options):
+    """`dsindex report`: a page about datasets."""
+
+    prefix: DatasetPaths = option(
+        ...,
+        "a dataset: a prefix, one of its files, or a .pbin, here or in an object store",
+        "PREFIX",
+        positional=True,
+    )
+    output: LocalPath = option(..., "the page to write, such as report.html", "FILE", flags=("-o", "--output"))
+    tokenizer_model: str | None = option(None, "decode with this tokenizer (default: the one in each manifest)", "T")
+    cache: tuple[MappedPath, ...] = option((), "folders of index caches: show splits, epochs and blends, too", "D")
+
+
+class InspectConfig(StoreConfig, JsonOutput):
+    """`dsindex inspect`: what a path is. Without a choice, an overview."""
+
+    path: DatasetPath = option(
+        ..., "a prefix or a dataset's file, here or in an object store; or a folder", "PATH", positional=True
+    )
+    document: int | None = option(None, "one document, counted from 0", "I", "what to show")
+    sequence: int | None = option(None, "one sequence of .bin and .idx, counted from 0", "I", "what to show")
+    sample: int | None = option(None, "one training sample of an index cache", "K", "what to show")
+    find: str | None = option(None, "where a text occurs, with and without a space before it", "TEXT", "what to show")
+    limit: int | None = option(None, "stop after this many occurrences (default: 10)", "N", ge=1)
+    tokens: Count | None = option(None, "show at most this many tokens of each document", "N")
+    ids: bool = option(default=False, help="show the id before the text of each token")
+    tokenizer_model: str | None = option(None, "decode with this tokenizer", "T")
+    split: Literal["train", "valid", "test"] | None = option(None, "the split of an index cache")
+    data_path: DatasetPaths | None = option(None, "the datasets of an index cache, if they were moved", "PREFIX")
+
+    @property
+    def is_overview(self) -> bool:
+        """Whether nothing was chosen."""
+        return (self.document, self.sequence, self.sample, self.find) == (None, None, None, None)
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        given = [f"--{name}" for name in ("document", "sequence", "sample", "find") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of --document, --sequence, --sample and --find, got {' and '.join(given)}")
+        if self.limit is not None and self.find is None:
+            raise ValueError("--limit needs --find: it is the largest number of occurrences")
+        return self
+
+
+class TraceConfig(StoreConfig, JsonOutput):
+    """`dsindex trace`: where samples come from, and which samples have a line."""
+
+    group: ClassVar = "steps"
+    cache: MappedPath = option(
+        ..., "the folder of index caches, or the description of one", "CACHE", "", positional=True
+    )
+    split: str | None = option(None, "train, valid or test (default: train)", "NAME", "")
+    prefix: DatasetPaths | None = option(
+        None, "the datasets, in the order of the blend, if they moved; here or in an object store", "P", ""
+    )
+    sample: tuple[int, ...] | None = option(None, "samples, by number", "K", "what to trace, one of")
+    step: int | None = option(None, "all samples of a step; needs --global-batch-size", "S", "what to trace, one of")
+    document: str | None = option(
+        None, "a document; in a blend with its dataset's prefix", "[PREFIX:]N", "what to trace, one of"
+    )
+    line: str | None = option(None, "a line of an input", "FILE:LINE", "what to trace, one of")
+    global_batch_size: int | None = option(None, "samples in a step", "N")
+    micro_batch_size: int | None = option(None, "samples that a rank reads at once", "N")
+    data_parallel_size: int | None = option(None, "number of data-parallel ranks", "N")
+    data_parallel_rank: int | None = option(None, "only the samples of this rank", "R")
+    tokenizer_model: str | None = option(None, "the tokenizer, if it moved or is not recorded", "PATH", "output")
+    text_tokens: Count = option(32, "show the text of the first N tokens of each part (default: 32)", "N", "output")
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        asked = [f"--{name}" for name in ("sample", "step", "document", "line") if getattr(self, name) is not None]
+        if len(asked) != 1:
+            got = " and ".join(asked) or "none"
+            raise ValueError(f"expected one of --sample, --step, --document and --line, got {got}")
+        sizes = (self.micro_batch_size, self.data_parallel_size)
+        if self.global_batch_size is None and (
+            self.step is not None or sizes != (None, None) or self.data_parallel_rank is not None
+        ):
+            raise ValueError("expected --global-batch-size, on which steps depend, got none")
+        if self.data_parallel_rank is not None and (self.step is None or None in sizes):
+            raise ValueError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
+        return self
+
+
+class RawIndexConfig(ExecutorConfig):
+    """`dsindex raw-index`: the lines of a JSONL file."""
+
+    file: str = option(..., "the file to index", "FILE.jsonl", positional=True)
+    output: str | None = option(None, "the index to write (default: beside the file, as .idx)", "FILE.idx")
+    drop_faulty_entries: bool = option(default=False, help="leave out lines that are not JSON, and count them")
