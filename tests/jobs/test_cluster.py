@@ -192,6 +192,7 @@ def test_build_survives_being_stopped_and_losing_a_node(cluster, commands, tmp_p
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
 
 
+@pytest.mark.exhaustive  # submitted workflows look at every node, too
 @pytest.mark.ray
 def test_check_asks_every_node(commands, tmp_path):
     words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]

@@ -52,6 +52,7 @@ def source(tmp_path_factory):
     return folder
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("executor", ["local", "processes", pytest.param("ray", marks=pytest.mark.ray)], indirect=True)
 @pytest.mark.parametrize("options", [{}, {"shard_size": "4MiB", "where": ".n % 7 != 3", "sample": 0.7}], ids=str)
 def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_path, make_config, monkeypatch):

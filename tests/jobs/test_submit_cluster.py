@@ -58,6 +58,12 @@ def test_jobs_end_with_their_own_exit_code(reach, cluster, tmp_path, capfd):
     assert exit_code(server.follow(server.submit(good))) == 0
     assert "shipped True True\nconfig key: value cluster True\n" in capfd.readouterr().out
     assert {job: exit_code(server.follow(job)) for job in failing} == failing
+    # Another one, followed from its start: it finds no input on the cluster.
+    words = ["build", "--input", "/nowhere.jsonl", "--tokenizer-model", "/nowhere", "--output-prefix", "/nowhere/x"]
+    assert main(["submit", "--", *words]) == 1
+    shown = capfd.readouterr()
+    assert "dsindex build: " in shown.out
+    assert ": failed, exit code 1\n" in shown.err
 
 
 @pytest.mark.ray
@@ -70,12 +76,6 @@ def test_submit_runs_the_command_line_and_says_how_to_come_back_to_a_detached_jo
     assert f"  ray job logs --follow --address {reach} {job}\n" in shown.err
     assert JobServer(reach).follow(job).status == "SUCCEEDED"
     assert f"dsindex {dsindex.__version__}\n" in capfd.readouterr().out
-    # Another one, followed from its start: it finds no input on the cluster.
-    words = ["build", "--input", "/nowhere.jsonl", "--tokenizer-model", "/nowhere", "--output-prefix", "/nowhere/x"]
-    assert main(["submit", "--", *words]) == 1
-    shown = capfd.readouterr()
-    assert "dsindex build: " in shown.out
-    assert ": failed, exit code 1\n" in shown.err
 
 
 @pytest.mark.ray

@@ -87,21 +87,28 @@ def test_writing_commands_write_the_same(folder, store, tmp_path, cli):
     assert f"{folder}/docs.jsonl, line" in traced
 
 
+@pytest.mark.quick(2)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
-def test_flags_reach_the_nodes_of_a_cluster(folder, store, tmp_path, monkeypatch, cli):
+@pytest.mark.parametrize("command", ["verify", "convert", "index", "merge"])
+def test_flags_reach_the_nodes_of_a_cluster(command, folder, store, tmp_path, monkeypatch, cli):
     """Ray's workers were started in another environment, which does not say where the server is."""
     store.region = "eu-west-3"
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    there, reached = f"s3://b/data/{DATASET}", ["--endpoint-url", store.url, "--region", store.region]
-    reached += ["--executor", "ray", "--address", "auto"]
-    assert f"{there}: intact" in said(["verify", there, *reached], cli)
-    assert main(["convert", there, str(tmp_path / "a.pbin"), "--flatten", *reached]) == 0
-    assert (tmp_path / "a.pbin").read_bytes() == (folder / "docs.pbin").read_bytes()
-    assert main(["index", "--data-path", there, *OF_CACHE, str(tmp_path / "own"), *reached]) == 0
-    assert list((tmp_path / "own").glob("*-shuffle_index.npy"))
-    assert main(["merge", "--input", there, there, "--output-prefix", str(tmp_path / "m"), *reached]) == 0
-    assert (tmp_path / "m.bin").read_bytes() == 2 * (folder / f"{DATASET}.bin").read_bytes()
+    there, made = f"s3://b/data/{DATASET}", str(tmp_path / "made")
+    words = {
+        "verify": [there], "convert": [there, f"{made}.pbin", "--flatten"],
+        "index": ["--data-path", there, *OF_CACHE, made], "merge": ["--input", there, there, "--output-prefix", made],
+    }[command]  # fmt: skip
+    reached = ["--endpoint-url", store.url, "--region", store.region, "--executor", "ray", "--address", "auto"]
+    shown = said([command, *words, *reached], cli)
+    if command == "verify":
+        assert f"{there}: intact" in shown
+    elif command == "index":
+        assert list(Path(made).glob("*-shuffle_index.npy"))
+    else:
+        name, times = (("docs.pbin", 1), (f"{DATASET}.bin", 2))[command == "merge"]
+        assert Path(made + Path(name).suffix).read_bytes() == times * (folder / name).read_bytes()
 
 
 def test_reports_are_the_same(folder, store, tmp_path, cli):
