@@ -17,9 +17,9 @@ from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
 from dsindex.engine.shards.tokenize import ShardTask
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
-from dsindex.store.fetching import fetch_all
 from dsindex.store.listing import matching
 from dsindex.store.reading import input_status, is_readable, open_readable
+from dsindex.store.requests import fetch_all
 from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
 from dsindex.store.urls import absolute

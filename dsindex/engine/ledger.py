@@ -24,9 +24,9 @@ from dsindex.engine.shards.tokenize import ShardResult, ShardTask
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.clients import Checksum
-from dsindex.store.identity import FileIdentity, is_same_folder
 from dsindex.store.journal import BODY_OFFSET, open_journal
 from dsindex.store.urls import is_absolute
+from dsindex.store.writing import FileIdentity, is_same_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -40,7 +40,7 @@ from dsindex.store.urls import with_suffix
 from dsindex.store.writing import find_recent, let_go_read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -153,7 +153,7 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
     bases = list(accumulate((part.header.num_sequences for part in parts), initial=0))
 
     def lengths() -> Iterator[NDArray[np.int32]]:
-        for part, chunks in _sections(parts, LENGTH, _lengths_of):
+        for part, chunks in _sections(parts, "lengths"):
             tokens = 0
             for chunk in chunks:
                 if chunk.min() < 0:
@@ -169,11 +169,11 @@ def write_merged_index(file: DigestingWriter, parts: Sequence[Part]) -> None:
 
     def boundaries() -> Iterator[NDArray[np.int64]]:
         yield np.zeros(1, BOUNDARY)
-        for (part, chunks), base in zip(_sections(parts, BOUNDARY, _boundaries_of), bases[:-1], strict=True):
+        for (part, chunks), base in zip(_sections(parts, "boundaries"), bases[:-1], strict=True):
             yield from _moved_boundaries(part, chunks, base)
 
     def modes() -> Iterator[NDArray[np.int8]]:
-        for _, chunks in _sections(parts, MODE, _modes_of):
+        for _, chunks in _sections(parts, "modes"):
             yield from chunks
 
     write_index(file, header, lengths=lengths, boundaries=boundaries, modes=modes if header.has_modes else None)
@@ -185,7 +185,7 @@ def read_lengths(parts: Sequence[Part]) -> Iterator[NDArray[np.int32]]:
     Raises:
         InputError: If an index is missing or shorter than its header says.
     """
-    for _, chunks in _sections(parts, LENGTH, _lengths_of):
+    for _, chunks in _sections(parts, "lengths"):
         yield from chunks
 
 
@@ -196,7 +196,7 @@ def check_sequences(parts: Sequence[Part]) -> None:
         FormatError: If one does not, or an index does not belong to its `.bin`.
         InputError: If an index is missing or shorter than its header says.
     """
-    sections = zip(_sections(parts, LENGTH, _lengths_of), _sections(parts, POINTER, _pointers_of), strict=True)
+    sections = zip(_sections(parts, "lengths"), _sections(parts, "pointers"), strict=True)
     for (part, lengths), (_, pointers) in sections:
         end = check_pointers(part.idx_path, part.header.dtype, zip(lengths, pointers, strict=True))
         check_bin_size(part.idx_path, end, part.bin_bytes)
@@ -219,32 +219,19 @@ def _moved_boundaries(part: Part, chunks: Iterable[NDArray[np.int64]], base: int
         raise FormatError(msg)
 
 
-def _lengths_of(header: IndexHeader) -> tuple[int, int]:
-    return header.lengths_offset, header.num_sequences
+_SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "boundaries": BOUNDARY, "modes": MODE}
 
 
-def _pointers_of(header: IndexHeader) -> tuple[int, int]:
-    return header.pointers_offset, header.num_sequences
-
-
-def _boundaries_of(header: IndexHeader) -> tuple[int, int]:
-    return header.boundaries_offset, header.num_boundaries
-
-
-def _modes_of(header: IndexHeader) -> tuple[int, int]:
-    return header.modes_offset, header.num_sequences
-
-
-def _sections(
-    parts: Sequence[Part], dtype: np.dtype[Any], place: Callable[[IndexHeader], tuple[int, int]]
-) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
-    """Yield each part with the items of a section of its index, a chunk at a time; `place` returns offset and count."""
-    places = [place(part.header) for part in parts]
+def _sections(parts: Sequence[Part], name: str) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
+    """Yield each part with the items of a section of its index, a chunk at a time."""
+    dtype = _SECTIONS[name]
+    offsets = [getattr(part.header, f"{name}_offset") for part in parts]
+    counts = [part.header.num_boundaries if name == "boundaries" else part.header.num_sequences for part in parts]
     extents = [
         Extent(path=part.idx_path, begin=offset, end=offset + count * dtype.itemsize)
-        for part, (offset, count) in zip(parts, places, strict=True)
+        for part, offset, count in zip(parts, offsets, counts, strict=True)
     ]
-    for part, source, (offset, count) in zip(parts, open_sources(extents), places, strict=True):
+    for part, source, offset, count in zip(parts, open_sources(extents), offsets, counts, strict=True):
         yield part, _section(source, dtype, offset, count)
 
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import dsindex
 from dsindex.errors import DsindexError, InputError, OutputError
 from dsindex.execution.calls import Call
-from dsindex.store.identity import identify
 from dsindex.store.reading import open_readable
 from dsindex.store.storage import create_empty, free_bytes, nearest_folder, output_error, remove_if_present
 from dsindex.store.urls import absolute, folder_of, joined, local_paths, server_of
+from dsindex.store.writing import identify
 from dsindex.text.forms import TextPart
 
 if TYPE_CHECKING:

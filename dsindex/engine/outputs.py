@@ -22,19 +22,18 @@ from dsindex.engine.manifest import (
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 from dsindex.errors import FormatError, InputError, OutputError, PlanError
 from dsindex.json_text import show_name
-from dsindex.store.fetching import fetch_all
-from dsindex.store.identity import identify, is_tagged
 from dsindex.store.reading import digest_file, stored_size
-from dsindex.store.requests import MissingObjectError
+from dsindex.store.requests import MissingObjectError, fetch_all
 from dsindex.store.storage import remove_if_present
 from dsindex.store.urls import absolute, local_paths, with_suffix
+from dsindex.store.writing import identify, is_tagged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from dsindex.engine.identity import Plan
     from dsindex.engine.ledger import History
-    from dsindex.store.identity import FileIdentity
+    from dsindex.store.writing import FileIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ from dsindex.engine.partial_files import (
 from dsindex.engine.shards.tokenize import ShardQuarantine
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes
-from dsindex.store.identity import identify, identify_tag
 from dsindex.store.storage import output_error, remove_if_present, replace_file, sync_folder
 from dsindex.store.uploads import (
     Upload,
@@ -40,7 +39,7 @@ from dsindex.store.uploads import (
     list_uploads,
 )
 from dsindex.store.urls import ObjectUrl, joined, parse_url, pin_object, with_suffix
-from dsindex.store.writing import find_object, new_tag, put_object
+from dsindex.store.writing import find_object, identify, identify_tag, new_tag, put_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,9 +48,9 @@ if TYPE_CHECKING:
 
     from dsindex.engine.ledger import History, Ledger
     from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
-    from dsindex.store.identity import FileIdentity
     from dsindex.store.storage import StoredFile
     from dsindex.store.urls import Access
+    from dsindex.store.writing import FileIdentity
 
 
 # The uploads of a job to final names in object stores: recorded in the ledger, found again, given up.

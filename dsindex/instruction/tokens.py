@@ -22,8 +22,7 @@ from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
 from dsindex.text.agreement import FIXED_PROBES, adds_prefix_space, probes_of
 from dsindex.text.encoders import make_encoder
-from dsindex.text.references import encode_all
-from dsindex.text.tokenizer import LibraryError, library_errors
+from dsindex.text.tokenizer import LibraryError, encode_all, library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

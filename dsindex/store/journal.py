@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
-from dsindex.store.fetching import fetch_later
 from dsindex.store.ownership import remove_named
+from dsindex.store.requests import fetch_later
 from dsindex.store.storage import open_own, output_error
 from dsindex.store.urls import ObjectUrl, joined
 from dsindex.store.writing import list_objects, put_if_absent, read_object, remove_objects

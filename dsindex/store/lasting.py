@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.errors import OutputError
-from dsindex.store.fetching import fetch_later
+from dsindex.store.requests import fetch_later
 from dsindex.store.storage import FULL_DISK_ERRORS, read_own
 from dsindex.store.urls import ObjectUrl
 from dsindex.store.writing import put_object, read_object

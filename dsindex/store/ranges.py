@@ -28,8 +28,7 @@ import numpy as np
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.fetching import fetch_later
-from dsindex.store.requests import ChangedObjectError
+from dsindex.store.requests import ChangedObjectError, fetch_later
 from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 
 if TYPE_CHECKING:

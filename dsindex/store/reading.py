@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.fetching import fetch_later
-from dsindex.store.requests import result_of
+from dsindex.store.requests import fetch_later, result_of
 from dsindex.store.storage import BlockDigester, open_descriptor, open_file, open_unbuffered
 from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 from dsindex.store.urls import OWN_VERSION, is_url, parse_url

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from dsindex.errors import InputError
-from dsindex.store.fetching import fetch_later
+from dsindex.store.requests import fetch_later
 from dsindex.store.stores import get_range, list_entries
 from dsindex.store.urls import Access, ObjectUrl
 

@@ -307,15 +307,13 @@ class DigestingWriter:
         return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
 
 
-class ArrowSink:
-    """A DigestingWriter as a file object for Arrow."""
-
-    closed = False
+class ArrowSink(io.RawIOBase):
+    """A DigestingWriter as a file object for Arrow; its owner flushes, syncs and closes the file."""
 
     def __init__(self, file: DigestingWriter) -> None:
         self._file = file
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
         """Write all of `data`."""
         self._file.write(data)
         return len(data)
@@ -324,23 +322,9 @@ class ArrowSink:
         """Return the number of bytes written so far."""
         return self._file.size_bytes
 
-    def flush(self) -> None:
-        """No-op: the owner of the writer flushes and syncs."""
-
-    def close(self) -> None:
-        """No-op: the owner of the writer closes the file."""
-
     def writable(self) -> bool:
         """Return True."""
         return True
-
-    def readable(self) -> bool:
-        """Return False."""
-        return False
-
-    def seekable(self) -> bool:
-        """Return False."""
-        return False
 
 
 @contextlib.contextmanager

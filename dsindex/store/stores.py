@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dsindex.errors import InputError
 from dsindex.store import requests
 from dsindex.store.clients import describe_reading, list_pages
-from dsindex.store.fetching import fetch_later
 from dsindex.store.google_store import token_for_readers
 from dsindex.store.hub import list_files, locate_file, pin, token_for
 from dsindex.store.redirects import (
@@ -40,6 +39,7 @@ from dsindex.store.requests import (
     StoreError,
     changed_object,
     count_requests,
+    fetch_later,
     retry,
     unusable_key,
 )

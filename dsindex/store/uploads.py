@@ -27,8 +27,7 @@ from dsindex.store.clients import (
     persist,
     read_pages,
 )
-from dsindex.store.fetching import fetch_later
-from dsindex.store.requests import count_requests
+from dsindex.store.requests import count_requests, fetch_later
 from dsindex.store.storage import DigestingWriter, append_all, atomic_writer
 from dsindex.store.writing import TAG, find_object, new_tag, put_object
 

@@ -15,10 +15,9 @@ from dsindex.text.agreement import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
 from dsindex.text.record_blocks import BadRecord, TextColumn, string_buffers
-from dsindex.text.references import reference_of
 from dsindex.text.sampling import keep_records
 from dsindex.text.token_ids import TokenColumn
-from dsindex.text.tokenizer import LibraryError, library_errors
+from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -33,8 +33,7 @@ from dsindex.text.agreement import (
 )
 from dsindex.text.conversion import SPACE_MARK, read_definition, read_sentencepiece
 from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
-from dsindex.text.references import reference_of
-from dsindex.text.tokenizer import LibraryError, library_errors, shared_tokenizer
+from dsindex.text.tokenizer import LibraryError, library_errors, reference_of, shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

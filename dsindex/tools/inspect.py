@@ -37,8 +37,7 @@ from dsindex.store.lock import owner_is_gone
 from dsindex.store.ownership import LOCK_FILE
 from dsindex.store.storage import read_own
 from dsindex.text.conversion import read_definition
-from dsindex.text.references import reference_of
-from dsindex.text.tokenizer import decode
+from dsindex.text.tokenizer import decode, reference_of
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.inspect_origin import Origin, find_misfit, find_origin, summarize_lengths
 

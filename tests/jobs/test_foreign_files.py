@@ -1,4 +1,4 @@
-"""Datasets without a manifest: `verify` and `inspect` say what their files tell about the program that wrote them."""
+"""Datasets without a manifest: `verify` says what their files tell about the program that wrote them."""
 
 import numpy as np
 import pytest

@@ -23,9 +23,8 @@ from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.clients import Blocks
-from dsindex.store.fetching import fetch_later
 from dsindex.store.ownership import new_file_id, read_folder_id
-from dsindex.store.requests import result_of
+from dsindex.store.requests import fetch_later, result_of
 from dsindex.store.storage import BUFFER_BYTES, DigestingWriter, append_all, holds_writes, make_folder, output_error
 from dsindex.store.urls import ObjectUrl, parse_url
 from dsindex.store.writing import MOST_OBJECT_BYTES, keep_recent, put_object

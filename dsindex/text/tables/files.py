@@ -290,15 +290,6 @@ class FetchedContent:
         begin, end, _ = wanted.indices(len(self))
         return memoryview(self._file.read_at(max(0, end - begin), self._begin + begin))
 
-    def part(self, begin: int, end: int) -> FetchedContent:
-        """Return a part of it, of which nothing is fetched yet."""
-        return FetchedContent(self._file, self._begin + begin, self._begin + end)
-
-
-def part_of(content: Content, begin: int, end: int) -> Content:
-    """Return the bytes [begin, end) of a content without reading them."""
-    return content.part(begin, end) if isinstance(content, FetchedContent) else content[begin:end]
-
 
 def check_range(path: str, end: int, num_groups: int, what: str) -> None:
     """Refuse a range that ends after the last row group or record batch.

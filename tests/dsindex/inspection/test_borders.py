@@ -2,8 +2,7 @@
 
 import pytest
 
-from dsindex.text.references import reference_of
-from dsindex.text.tokenizer import load_tokenizer
+from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools.inspect import cut_pieces, show_text
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS

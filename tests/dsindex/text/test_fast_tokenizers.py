@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.text import fast_tokenizers
 from dsindex.text.encoders import choose_engine, make_encoder
-from dsindex.text.references import reference_of
+from dsindex.text.tokenizer import reference_of
 from tests.dsindex.text.encoded_texts import SUITABLE, TEXTS, encoded, expected
 from tests.support import text_tokenizers as trained
 

@@ -10,8 +10,7 @@ from tokenizers import models, pre_tokenizers
 
 from dsindex.engine.source import describe_folder
 from dsindex.errors import TokenizerError
-from dsindex.text.references import reference_of
-from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, reference_of
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
