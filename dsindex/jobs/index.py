@@ -380,10 +380,19 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     return IndexResult(
         tasks=tuple(tasks),
         results=tuple(results),
-        notes=(*notes, *_masked(counts)),
+        notes=(*notes, *_masked(counts), *_ordered(config, settings)),
         findings=findings,
         seconds=time.monotonic() - began,
     )
+
+
+def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:
+    """Yield a note about caches that a job must not miss."""
+    if not settings.order.is_stock and not config.explain:
+        yield (
+            f"{', '.join(settings.ordered_splits)}: {show_order(settings.order.as_settings())}; start the job with "
+            "--dataloader-defer-npy-index-mmap, or it builds Megatron's own without a word if it misses these caches"
+        )
 
 
 def _masked(prefixes: Iterable[str]) -> Iterator[str]:

@@ -66,7 +66,8 @@ def test_another_order_under_the_same_name_is_refused(there, asked, said):
 
 
 def test_explain_says_that_a_name_holds_a_plan():
-    indexed(document_order="packed")
+    built = "\n".join(indexed(document_order="packed").lines())
+    assert "note: train: the document order 'packed'; start the job with --dataloader-defer-npy-index-mmap" in built
     plain, asked = indexed(explain=True), indexed(explain=True, document_order="packed")
     assert plain.ok
     assert asked.ok
