@@ -10,7 +10,7 @@ from dsindex.execution import local
 from tests.jobs.objects.object_builds import build, built, on_disk
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(2)
 @pytest.mark.usefixtures("small_ranges")
 @pytest.mark.parametrize(
     ("held_bytes", "memory_bytes"),
