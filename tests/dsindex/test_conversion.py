@@ -130,7 +130,7 @@ def test_missing_sources_and_folders_are_named(tmp_path):
         convert_to_pbin(source, str(tmp_path / "y.pbin"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=5), max_size=12),
     st.sampled_from(VERSION_NAMES),

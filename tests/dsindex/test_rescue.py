@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
@@ -79,7 +79,7 @@ def test_longer_bin_is_cut_to_what_the_index_says(tmp_path):
         )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(idx_cut=st.integers(0, 200), bin_cut=st.integers(0, 30))
 def test_whatever_is_cut_off_leading_documents_come_back(idx_cut, bin_cut, tmp_path):
     prefix = write_dataset(tmp_path / "d", DOCUMENTS)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.engine.shards.attempt import lay_out_documents
@@ -43,7 +43,6 @@ def batch_of(texts):
 
 
 @pytest.mark.usefixtures("either_way")
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans())
 def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, fast):
     fast = fast and eod is not None
@@ -61,7 +60,6 @@ def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, f
 
 
 @pytest.mark.usefixtures("either_way")
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
 def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
     got = lay_out_documents(batch_of(texts), None, dtype=np.dtype("<i4"), eod_id=eod)

@@ -1,4 +1,4 @@
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets import indexed as document_ranges
@@ -9,7 +9,7 @@ SHAPES = st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=12)
 """Tokens of each sequence of each document."""
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(shapes=SHAPES, num_ranges=st.integers(1, 9), block_bytes=st.integers(1, 20))
 def test_ranges_hold_every_document_once_in_order(tmp_path, monkeypatch, shapes, num_ranges, block_bytes):
     monkeypatch.setattr(document_ranges, "BLOCK_BYTES", block_bytes)

@@ -172,7 +172,7 @@ def reference_resets(tokens):
     return positions, [[column > row or documents[column] < documents[row] for column in places] for row in places]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tokens=st.lists(st.sampled_from([1, 2, EOD]), min_size=1, max_size=12))
 def test_resets_at_eod_follow_the_slow_reference(tmp_path_factory, tokens):
     dataset = dataset_of(tokens, tmp_path_factory)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsindex.datasets
@@ -151,7 +151,7 @@ def test_missing_or_foreign_files_are_named(tmp_path, prefix):
         IndexedDataset(prefix)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(data=st.data())
 def test_unchecked_reader_of_a_damaged_index_never_leaves_the_bin(tmp_path, data):
     if not (tmp_path / "sound.idx").exists():

@@ -3,7 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous, PackedMemMapDatasetMegatron, plan_document_blocks
@@ -104,7 +104,6 @@ def rule_step_by_step(lengths, block_size):
     return blocks
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 12)), st.integers(2, 9))
 def test_document_blocks_are_those_of_the_rule_step_by_step(lengths, block_size):
     planned = plan_document_blocks(np.array(lengths, np.int64), block_size)

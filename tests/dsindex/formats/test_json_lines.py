@@ -116,7 +116,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(VALUES, st.booleans(), st.integers(0, 10**6), st.binary(max_size=2).filter(lambda data: b"\n" not in data))
 @example({"a": [1]}, True, 3, b"")
 def test_find_faulty_lines_judges_mutated_lines(value, ascii_only, place, change):

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.dtypes import TOKEN_DTYPES
@@ -164,7 +164,7 @@ def test_check_finds_a_fault_beyond_the_first_chunk(tmp_path, monkeypatch):
         check_index(str(path), read_index(str(path)), bin_size_bytes=20)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(data=st.data())
 def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path, data):
     sound = bytearray(index_bytes(modes=data.draw(st.sampled_from([None, [0, 1, 2, 3]]))))

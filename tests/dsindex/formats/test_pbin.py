@@ -138,7 +138,7 @@ def test_a_missing_file_is_refused():
         read_pbin_header("nowhere")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_files_give_format_errors_or_whole_documents(tmp_path_factory, data):
     content = bytearray(pbin_bytes(DOCUMENTS, version=data.draw(st.sampled_from(VERSION_NAMES))))

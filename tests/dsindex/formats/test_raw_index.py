@@ -3,7 +3,7 @@ import os
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
@@ -59,7 +59,6 @@ def test_create_raw_index_does_not_depend_on_ranges(tmp_path, data, range_bytes)
     assert index_of(tmp_path, data, range_bytes=range_bytes) == pickle.dumps(reference(data), protocol=4)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([b"{}", b"", b" ", b"{", b'{"a": "\xff"}', b"\r", b'{"text": "x"}'])),
     st.booleans(),

@@ -59,7 +59,6 @@ def test_writer_gives_the_bytes_of_pickle(tmp_path, count, kind):
 
 
 @pytest.mark.exhaustive
-@settings(deadline=None)
 @given(st.lists(st.tuples(*[st.sampled_from(EDGES) | st.integers(0, 2**63 - 1)] * 2)), st.integers(1, 5))
 def test_writer_gives_the_bytes_of_pickle_for_any_list(pairs, step):
     array = np.array(pairs, np.int64).reshape(-1, 2)
@@ -171,7 +170,7 @@ def test_reader_refuses_a_missing_file():
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_reader_gives_what_pickle_gives_or_refuses(tmp_path_factory, data):
     """Whatever is changed: what is read is what Python unpickles, and a FormatError is the only error."""
@@ -191,7 +190,6 @@ def test_reader_gives_what_pickle_gives_or_refuses(tmp_path_factory, data):
     assert got.tolist() == [list(pair) for pair in expected]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 @example(b"]\x94(K\x01K\x02\x86\x94e.")
 @example(b"]\x94(h\x00e.")

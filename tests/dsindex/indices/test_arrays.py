@@ -36,7 +36,7 @@ def slow_shuffled(ids, rng):
 LENGTHS = st.lists(st.one_of(st.integers(0, 9), st.sampled_from([0, 0, 40, 300])), min_size=1, max_size=30)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     lengths=LENGTHS,
     length=st.integers(2, 40),

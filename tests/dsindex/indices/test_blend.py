@@ -25,7 +25,7 @@ def slow_blend(weights, size, limits=None):
     return drawn
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), size=st.integers(0, 300))
 def test_weighted_blend_equals_the_slow_reference(weights, size):
     shares = normalise(weights)
@@ -34,7 +34,7 @@ def test_weighted_blend_equals_the_slow_reference(weights, size):
     assert (datasets.dtype, samples.dtype) == (np.int16, np.int64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9))
 def test_exhaustive_blend_draws_each_sample_once_in_the_slow_references_order(lengths):
     datasets, samples = blend_exhaustively(lengths)

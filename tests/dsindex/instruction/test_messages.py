@@ -3,7 +3,7 @@
 import pytest
 
 from dsindex.errors import RecordProblem
-from dsindex.instruction.records import DEFAULT_ROLES, is_learnable, message_text, read_message, read_objects
+from dsindex.instruction.records import DEFAULT_ROLES, is_learnable, read_message, read_objects
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": None}}}
 PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "text": "b"}]
@@ -123,10 +123,6 @@ def test_weight_and_train_say_what_is_learnt(turn, expected):
 def test_weight_that_is_neither_is_refused(turn):
     with pytest.raises(RecordProblem, match=r"message 2: expected `(weight|train)` to be"):
         is_learnable(turn, 2)
-
-
-def test_parts_are_joined_where_only_text_fits():
-    assert message_text({"value": PARTS}, 1) == "ab"
 
 
 def test_objects_may_be_json_in_a_text():

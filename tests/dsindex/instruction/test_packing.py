@@ -30,7 +30,7 @@ def blocks_of(plan):
     return [plan.block(number).tolist() for number in range(plan.num_blocks)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), capacity=st.integers(1, 70))
 def test_plan_is_that_of_the_slow_reference(data, capacity):
     lengths = data.draw(st.lists(st.integers(1, capacity), max_size=40))

@@ -107,7 +107,7 @@ def check(kind, chat):
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", available())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(chat=conversations)
 def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     check(kind, chat)

@@ -95,7 +95,7 @@ def test_audit_leaves_the_reference_alone(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_strata")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), cuts=st.sets(st.integers(0, 60)))
 def test_choice_does_not_depend_on_blocks(seed, cuts):
     texts, offsets = records(60, seed=seed)

@@ -53,7 +53,7 @@ def test_result_does_not_depend_on_the_batches(monkeypatch, batch_bytes):
 
 
 @pytest.mark.exhaustive
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(texts=st.lists(st.text() | st.lists(st.sampled_from(trained.PIECES)).map("".join), max_size=8))
 @pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
 def test_engines_agree_on_any_text(name, texts):

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.kernels import loader as kernels
@@ -143,7 +143,7 @@ odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
 
 @pytest.mark.exhaustive
 @given(lines=lines_of_files, odd=st.none() | odd_lines, place=st.integers(0, 6))
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300)
 def test_any_records_are_read_as_json_loads_reads_them(lines, odd, place):
     if odd is not None:
         lines.insert(place, odd)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
@@ -57,7 +57,7 @@ def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(content, eithe
 
 @pytest.mark.exhaustive
 @given(content=contents(), data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150)
 def test_any_ranges_and_blocks_equal_json_loads(tmp_path_factory, content, data):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_bytes(content)

@@ -98,7 +98,7 @@ def read_alone(files, limit):
     return kept, bad, counts
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     texts=st.lists(st.tuples(contents, st.sampled_from(FORMS)), min_size=1, max_size=8),
     limit=st.sampled_from([None, 15, 60]),

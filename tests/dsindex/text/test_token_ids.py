@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.text.forms import TextPart
@@ -97,7 +97,7 @@ odd_values = st.lists(odd_items, max_size=4) | odd_items
 
 @pytest.mark.exhaustive
 @given(values=st.lists(ids, max_size=5) | st.lists(st.lists(ids, min_size=1, max_size=3), max_size=5), odd=odd_values)
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200)
 def test_any_values_are_read_as_json_loads_reads_them(values, odd):
     for some in (values, [*values, odd], [odd, *values]):
         lines = [json.dumps({"meta": {"ids": value, "n": 1}}).encode() for value in some]

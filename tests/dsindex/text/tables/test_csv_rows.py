@@ -3,7 +3,7 @@ import gzip
 import io
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
@@ -35,7 +35,7 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("format", ["csv", "tsv"])
 @given(rows=st.lists(st.tuples(CELLS, CELLS.filter(bool)), max_size=10), bom=st.booleans(), line_end=st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@settings(max_examples=60)
 @pytest.mark.usefixtures("small_blocks")
 def test_cells_are_read_as_they_were_written(rows, bom, line_end, format, tmp_path):
     written = io.StringIO(newline="")

@@ -2,7 +2,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
@@ -76,7 +76,7 @@ def _array(values, kind, is_parquet):
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("format", STORED)
 @given(data=st.data(), group_rows=st.integers(1, 5), limit=st.none() | st.integers(1, 40), block=st.integers(1, 60))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80)
+@settings(max_examples=80)
 def test_rows_are_read_like_the_same_rows_in_json(data, group_rows, limit, block, format, tmp_path):
     table, rows = data.draw(tables(is_parquet=format == "parquet"))
     path = write_table(tmp_path / "table", table, format, group_rows=group_rows)
