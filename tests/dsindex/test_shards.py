@@ -80,7 +80,9 @@ def test_lay_out_documents_never_wraps_a_token(eod):
 @pytest.mark.parametrize("last", ['{"text": "good"}', "{bad"], ids=["whole", "bad at the end"])
 def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(tmp_path, monkeypatch, last):
     path = tmp_path / "text.jsonl"
-    path.write_text("\n".join([*['{"text": "a text of many, with é"}'] * 400_000, last]), encoding="utf-8")
+    path.write_text(
+        "\n".join([*['{"text": "' + 12 * "a text of many, with é " + '"}'] * 48_000, last]), encoding="utf-8"
+    )
     audited = []
 
     def differ(_tokenizer, _engine, texts):
