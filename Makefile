@@ -1,5 +1,8 @@
 # Every target creates the environment first, unless it exists.
-PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(p))))
+FITS := import ensurepip, sys, sysconfig, venv; \
+    print((3, 11) <= sys.version_info < (3, 15) and not sysconfig.get_config_var("Py_GIL_DISABLED") or "")
+fits = $(shell $(1) -c '$(FITS)' 2>/dev/null)
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3.14 python3,$(if $(call fits,$(p)),$(p))))
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -15,10 +18,14 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorde
 .PHONY: demo test test-all lint docs bench faults clean
 
 $(READY): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "dsindex needs Python 3.11, 3.12 or 3.13 (set PYTHON=/path/to/python)"; exit 1; }
+	@test -n "$(call fits,$(PYTHON))" || { \
+	    echo "dsindex needs Python 3.11, 3.12, 3.13 or 3.14, not free-threaded, with its venv module (on Debian:" \
+	        "python3-venv), got $(or $(PYTHON),none); name one: make PYTHON=/path/to/python"; exit 1; }
 	@echo "first use: creating $(VENV) and installing dsindex, Ray and the tools of its tests into it; this takes minutes"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[dev]'
+	@[ -e $(VENV) ] || new=yes; \
+	$(PYTHON) -m venv $(VENV) \
+	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[dev]' \
+	    || { [ -z "$$new" ] || rm -rf $(VENV); echo "$(VENV) could not be made, see above"; exit 1; }
 	@echo "$(VENV) is ready"
 	@touch $@
 

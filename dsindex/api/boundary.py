@@ -121,6 +121,7 @@ def _document(text: str, fields: Mapping[str, FieldInfo], signature: inspect.Sig
         return text
     from dsindex.options.declare import declared
 
+    text = textwrap.indent(inspect.cleandoc(text), "    ").lstrip() + "\n    "  # Python 3.13 removes the margin
     lines = [f"{name}: {_sentence(declared(field).help, signature)}" for name, field in fields.items()]
     shown = "".join(
         textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False) + "\n"

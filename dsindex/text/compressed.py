@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import struct
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -294,7 +295,7 @@ def decoder_version(container: Container) -> str:
     True
     """
     package = {"gzip": "isal", "zstd": "backports.zstd"}.get(container)
-    if package is None:
+    if package is None or (container == "zstd" and sys.version_info >= (3, 14)):
         return f"Python {platform.python_version()}"
     return f"{package} {importlib.metadata.version(package)}"
 
@@ -309,7 +310,10 @@ def _library(container: Container) -> tuple[Callable[[], Any], tuple[type[Except
             MemoryError,
         )
     if container == "zstd":
-        from backports import zstd
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
 
         options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}
         return lambda: zstd.ZstdDecompressor(options=options), (zstd.ZstdError, MemoryError)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from backports import zstd
 from isal import igzip
 
 from dsindex.store.reading import LocalFile
@@ -23,6 +22,7 @@ from dsindex.text.compressed import Decoder, detect_container
 from tests.benchmarks.processes import Run, alternate, measure
 from tests.benchmarks.rows import Row, absent, compare_runs
 from tests.benchmarks.setting import check_same
+from tests.support.compressed import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path

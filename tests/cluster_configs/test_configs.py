@@ -155,7 +155,7 @@ MENTIONS = {
     "kuberay_raycluster.yaml": (1, 0),
     "kuberay_bucket_rayjob.yaml": (1, 0),
     "slurm.sbatch": (1, 1),
-    "Containerfile": (2, 1),
+    "Containerfile": (1, 1),
     "skypilot.yaml": (0, 1),
     "README.md": (1, 1),
 }

@@ -173,6 +173,10 @@ NONE_LEFT = {"unavailable_node_information": {"category": "NoSpot", "description
 NO_SPOT = {"node_availabilities": {"worker": NONE_LEFT, "other": {"unavailable_node_information": None}}}
 
 
+def status_of(version: str) -> ClusterStatus:
+    return ClusterStatus(stats=Stats(gcs_request_time_s=0.0, autoscaler_version=version))
+
+
 @pytest.mark.parametrize(("report", "error", "adds_nodes", "reason"), [
     ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
     ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
@@ -186,7 +190,7 @@ def test_status_of_the_first_version(report, error, adds_nodes, reason, monkeypa
     from dsindex.execution import ray_cluster
 
     stored = {"__autoscaling_status": json.dumps({"autoscaler_report": report}), "__autoscaling_error": error}
-    monkeypatch.setattr(ray_cluster, "_cluster_status", lambda: ClusterStatus(stats=Stats(autoscaler_version="0")))
+    monkeypatch.setattr(ray_cluster, "_cluster_status", lambda: status_of("0"))
     monkeypatch.setattr(ray_cluster, "_internal_kv_get", stored.get)
     assert ray_cluster.ask_autoscaler()[0] is adds_nodes
     assert re.search(reason, ray_cluster.ask_autoscaler()[1])
@@ -195,7 +199,7 @@ def test_status_of_the_first_version(report, error, adds_nodes, reason, monkeypa
 def test_status_of_the_second_version(monkeypatch):
     from dsindex.execution import ray_cluster
 
-    status = ClusterStatus(stats=Stats(autoscaler_version="2"))
+    status = status_of("2")
     monkeypatch.setattr(ray_cluster, "_cluster_status", lambda: status)
     assert ray_cluster.ask_autoscaler() == (
         True,

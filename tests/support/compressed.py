@@ -4,9 +4,13 @@ import bz2
 import gzip
 import lzma
 import struct
+import sys
 import zlib
 
-from backports import zstd
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 _BGZF_END = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
 

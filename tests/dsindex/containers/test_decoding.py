@@ -5,12 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from backports import zstd
 
 from dsindex.errors import InputError
 from dsindex.store.reading import LocalFile
 from dsindex.text.compressed import HEAD_BYTES, Decoder, detect_container, detect_file, find_cuts
-from tests.support.compressed import COMPRESSORS, zstd_frames
+from tests.support.compressed import COMPRESSORS, zstd, zstd_frames
 
 TEXT = b"".join(b'{"text": "%d %s"}\n' % (number, bytes([97 + number % 26]) * (number % 200)) for number in range(300))
 KINDS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}

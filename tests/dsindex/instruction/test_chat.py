@@ -171,7 +171,6 @@ CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of 
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        pytest.param(DOUBLE + "{{ {}.get(n.x) }}", CPU, id="hash"),
         pytest.param(DOUBLE + "{% set y = n.x %}" + DOUBLE + "{{ n.x == y }}", CPU, id="comparison"),
         pytest.param("{{ ('a' * 10**5) | replace(old='a', new='b' * 10**5) }}", MEMORY, id="replace"),
         pytest.param(

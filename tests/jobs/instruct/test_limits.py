@@ -16,8 +16,9 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
 HANGS = (
-    "{% set n = namespace(x=()) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% endfor %}"
-    "{% if 'STOP' in messages[0].content %}{{ {}.get(n.x) }}{% endif %}" + CHATML
+    "{% set n = namespace(x=(), y=()) %}"
+    "{% for i in range(60) %}{% set n.x = (n.x, n.x) %}{% set n.y = (n.y, n.y) %}{% endfor %}"
+    "{% if 'STOP' in messages[0].content %}{{ n.x == n.y }}{% endif %}" + CHATML
 )
 
 SMALL = Limits(cpu_seconds=0.7, memory_bytes=200 << 20)

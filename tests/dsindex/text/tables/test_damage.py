@@ -23,8 +23,9 @@ TABLE = pa.table(
         "pair": pa.array([["x", "y"]] * 40, pa.list_(pa.string(), 2)),
     }
 )
+NESTED = pa.ListArray.from_arrays(range(41), pa.array(["y"] * 40, pa.large_string()).dictionary_encode())
 VIEWS = TABLE.append_column("view", pa.array(["v" * number for number in range(40)], pa.string_view())).append_column(
-    "nested", pa.array([{"x": ["y"]}] * 40, pa.struct([("x", pa.list_(pa.dictionary(pa.int8(), pa.large_string())))]))
+    "nested", pa.StructArray.from_arrays([NESTED], ["x"])
 )
 
 
@@ -127,6 +128,8 @@ def test_a_codec_that_pyarrow_does_not_have_is_refused(codec, name, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data.replace(CODEC + bytes([2 * 6]), CODEC + bytes([2 * codec])))
     assert path.read_bytes() != data
+    if pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "UNCOMPRESSED":
+        pytest.skip("this pyarrow takes an unknown codec for none, and refuses what it then reads")
 
     for read in (measure_table, lambda *_: next(read_table_records(str(path), 0, 1, format="parquet", columns=TEXT))):
         with pytest.raises(

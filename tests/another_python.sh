@@ -1,7 +1,7 @@
 #!/bin/sh
-# Run the test suite on Debian trixie's Python 3.13, in a root made for it.
+# Run the test suite on another Python, in a root of the Debian that has it: trixie for 3.13, sid for 3.14.
 #
-#   sudo tests/python_3_13.sh ROOT [ARGUMENTS OF PYTEST …]
+#   sudo tests/another_python.sh VERSION ROOT [ARGUMENTS OF PYTEST …]
 #
 # ROOT is a new folder, or one that this script has made; about 3 GB. It needs debootstrap, which reads Debian's packages
 # from DEBIAN_MIRROR, and pip's configuration of this machine. Without arguments it runs what `make test-all` runs.
@@ -9,12 +9,19 @@
 set -eu
 
 unavailable() {
-    echo "tests/python_3_13.sh: $1" >&2
+    echo "tests/another_python.sh: $1" >&2
     exit 69
 }
 
-root=${1:?usage: tests/python_3_13.sh ROOT [ARGUMENTS OF PYTEST …]}
-shift
+usage="usage: tests/another_python.sh VERSION ROOT [ARGUMENTS OF PYTEST …]"
+version=${1:?$usage}
+root=${2:?$usage}
+shift 2
+case $version in
+    3.13) suite=trixie ;;
+    3.14) suite=sid ;;
+    *) echo "tests/another_python.sh: expected the version 3.13 or 3.14, got $version" >&2; exit 1 ;;
+esac
 here=$(cd "$(dirname "$0")/.." && pwd)
 made="$root/made-by-dsindex"
 
@@ -27,8 +34,8 @@ if [ ! -e "$made" ]; then
         exit 1
     fi
     command -v debootstrap >/dev/null || unavailable "there is no debootstrap; apt-get install debootstrap"
-    timeout 300 debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates,git,make,curl,procps \
-        trixie "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" || unavailable "debootstrap made no root"
+    timeout 300 debootstrap --variant=minbase --include="python$version,python$version-venv,ca-certificates,git,make,curl,procps" \
+        "$suite" "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" || unavailable "debootstrap made no root"
     touch "$made"
 fi
 
@@ -41,16 +48,16 @@ git -C "$here" ls-files -z | tar -C "$here" --null -T - -cf - | tar -C "$root/sr
 
 [ $# -gt 0 ] || set -- --numprocesses "${WORKERS:-4}" --dist loadgroup --no-loadscope-reorder
 # shellcheck disable=SC2016 # expanded by the shell that it starts
-root=$root exec unshare --mount sh -euc '
+root=$root version=$version exec unshare --mount sh -euc '
     for folder in proc dev dev/pts dev/shm; do
         [ ! -d "/$folder" ] || mount --bind "/$folder" "$root/$folder"
     done
     exec chroot "$root" env HOME=/root PATH=/venv/bin:/usr/bin:/bin \
         PIP_CERT=/etc/ssl/certs/ca-certificates.crt SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt sh -euc "
             cd /src
-            [ -x /venv/bin/python ] || python3 -m venv /venv
+            [ -x /venv/bin/python ] || python$version -m venv /venv
             timeout 300 pip install --quiet --disable-pip-version-check -e \".[dev]\" || {
-                echo \"tests/python_3_13.sh: pip could not install what dsindex needs\" >&2
+                echo \"tests/another_python.sh: pip could not install what dsindex needs\" >&2
                 exit 69
             }
             python --version
