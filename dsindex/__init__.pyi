@@ -48,6 +48,7 @@ class IndexOptions(_IndexOptions):
         tokenizer_identifiers: str | os.PathLike[str] | None = None,
         like: str | os.PathLike[str] | None = None,
         dataset_path_as: Sequence[str] | None = None,
+        plain_names: bool = False,
         layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
         final_epoch_threshold: float = 0.8,
         split: str | None = None,
@@ -205,6 +206,7 @@ def build_index(
     tokenizer_identifiers: str | os.PathLike[str] | None = None,
     like: str | os.PathLike[str] | None = None,
     dataset_path_as: Sequence[str] | None = None,
+    plain_names: bool = False,
     layout: Literal['megatron', 'bigscience', 'maxtext'] = 'megatron',
     final_epoch_threshold: float = 0.8,
     split: str | None = None,
@@ -262,6 +264,7 @@ def build_index(
         like: Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it.
         dataset_path_as: Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of
             all.
+        plain_names: Name caches after their datasets, for a reader of your own: no Megatron job finds them.
         layout: Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed look for beside
             the data, or those of MaxText's mmap_npy (default: megatron).
         final_epoch_threshold: Shuffle the final epoch separately if less than this share of it is used: 0.80 in

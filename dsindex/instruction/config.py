@@ -67,6 +67,23 @@ def read_template(name: str) -> str:
     return resources.files("dsindex.instruction").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
 
 
+_CONTROL_TOKEN = re.compile(r"<[|｜][^|｜>' ]+[|｜]>|<(?:start|end)_of_turn>")
+_MISTRAL_TOKEN = re.compile(r"\[/?[A-Z_]+\]")
+
+
+def control_tokens(template: str | None) -> list[str]:
+    """Return the control tokens that a template of `template_names` spells out, sorted; none of another template.
+
+    >>> control_tokens(read_template("chatml")), control_tokens("<|mine|>")
+    (['<|im_end|>', '<|im_start|>'], [])
+    """
+    name = next((name for name in template_names() if template == read_template(name)), None)
+    if name is None or template is None:
+        return []
+    found = _CONTROL_TOKEN.findall(template) + (_MISTRAL_TOKEN.findall(template) if "mistral" in name else [])
+    return sorted(set(found))
+
+
 # Find the strings of special tokens in a record's own texts, where they become special tokens as well.
 
 
@@ -179,6 +196,9 @@ class InstructionConfig(BaseModel):
     """File with a chat template, relative to the configuration."""
     chat_template_name: str = "default"
     """Name of the template in a tokenizer that has several."""
+    control_tokens: Literal["refuse", "allow"] = "refuse"
+    """Whether to refuse a named template whose control tokens, such as `<|im_start|>`, are not ids of the tokenizer, or
+    to write them in pieces, like other text."""
     chat_template_data: dict[str, JsonValue] = Field(default_factory=dict)
     """The template's variable `chat_template_data`, as in Modalities."""
     template_variables: dict[str, JsonValue] = Field(default_factory=dict)

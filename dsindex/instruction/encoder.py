@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import orjson
 
-from dsindex.errors import InputError, RecordProblem, UnencodableError
-from dsindex.instruction.config import SpecialTexts
+from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
+from dsindex.instruction.config import SpecialTexts, control_tokens
 from dsindex.instruction.construction import MessageConstruction, Segment, group_exchanges
 from dsindex.instruction.records import ANY_CONVERSATION, TOOL_ROLES, check_text, parse_record, strings_in, too_deep
 from dsindex.instruction.rendered import LINE_TAG, RenderedText, read_answer, spell_text
@@ -168,6 +168,7 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: L
 
     Raises:
         InputError: If there is none, or it cannot be used.
+        TokenizerError: If it is a named one whose control tokens the tokenizer would split.
     """
     source, tool_source = config.chat_template, None
     if source is None:
@@ -179,6 +180,12 @@ def open_template(config: InstructionConfig, tokenizer: ChatTokenizer, limits: L
         raise InputError(
             f"expected message_construction, a chat_template, or a tokenizer with a chat template "
             f"{config.chat_template_name!r}; the tokenizer has {known}"
+        )
+    if config.control_tokens == "refuse" and (split := tokenizer.split_tokens(control_tokens(config.chat_template))):
+        raise TokenizerError(
+            f"chat_template: the tokenizer has no single ids for its control tokens {', '.join(split)}, so a model "
+            "would learn them in pieces; take a template that fits the tokenizer, add them to its added tokens, or set "
+            "`control_tokens: allow`"
         )
     return ChatTemplate(
         source,

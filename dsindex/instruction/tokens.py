@@ -25,7 +25,7 @@ from dsindex.text.encoders import make_encoder
 from dsindex.text.tokenizer import LibraryError, encode_all, library_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -148,6 +148,10 @@ class ChatTokenizer:
                 "add it to the tokenizer's added tokens, or choose one that the tokenizer has"
             )
         return int(ids[0])
+
+    def split_tokens(self, texts: Iterable[str]) -> list[str]:
+        """Return the texts that are not exactly one token with their own id."""
+        return [text for text in texts if self.encode(text).ids.tolist() != [self._tokenizer.token_to_id(text)]]
 
     def token_text(self, token_id: int) -> str:
         """Return a token as written in the vocabulary, for display."""

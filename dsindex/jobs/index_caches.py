@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count
 from dsindex.errors import InputError, LimitError
 from dsindex.index import bigscience, maxtext
 from dsindex.index.blend import Blend, parse_data_path, samples_wanted
@@ -127,6 +129,8 @@ def sources(config: IndexConfig) -> list[Blend | None]:
     return [parse_data_path(words, flag=f"--{split}-data-path") if words else None for split, words in paths]
 
 
+MANY_EPOCHS = 100
+"""A dataset that is read more often is likely to be a mistake."""
 NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
 
 
@@ -358,8 +362,20 @@ def _name_tasks(
     """Return a task for each planned cache, with its file names, and notes for the user."""
     notes = list(plan.notes)
     plain = settings.tokenizer is None
-    if plain:
+    if plain and not config.plain_names:
         notes.append(f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes")
+    most = max(plan.datasets, key=lambda cache: cache.epochs.num_epochs, default=None)
+    if most is not None and most.epochs.num_epochs > MANY_EPOCHS:
+        many = f"{SPLIT_NAMES[most.split]} reads {most.prefix} {most.epochs.num_epochs:,} times"
+        notes.append(f"{many}, which has {count(most.epochs.tokens_per_epoch, 'token')} there; is that meant?")
+    sums = {
+        split: round(math.fsum(blend.weights), 6)
+        for split, blend in zip(SPLIT_NAMES, sources(config), strict=True)
+        if blend is not None and blend.weights is not None and len(blend.weights) > 1
+    }
+    if len(set(sums.values())) > 1:
+        shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
+        notes.append(f"the weights sum to {shown}: Megatron divides each split's by their sum")
     repeated = Counter(os.path.basename(prefix) for prefix in {cache.prefix for cache in plan.datasets})
     tasks: list[IndexTask] = []
     for number, cache in enumerate(plan.datasets):

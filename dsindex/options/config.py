@@ -22,7 +22,14 @@ from dsindex.errors import InputError
 from dsindex.errors import UsageError as UsageError
 from dsindex.option_problems import describe_problem, show_value
 from dsindex.options.declare import option
-from dsindex.options.numbers import MAX_NUMBER, MAX_WORKERS, MEGATRON_COUNT, check_number, parse_size
+from dsindex.options.numbers import (
+    MAX_NUMBER,
+    MAX_WORKERS,
+    MEGATRON_COUNT,
+    check_number,
+    parse_shard_size,
+    parse_size,
+)
 from dsindex.store.urls import (
     Access,
     absolute,
@@ -37,6 +44,7 @@ from dsindex.store.urls import (
 from dsindex.text.tokenizer_file import TokenizerOptions
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=MAX_NUMBER)]
+ShardSize = Annotated[int, BeforeValidator(parse_shard_size), Field(ge=1, le=MAX_NUMBER)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 SequenceLength = Annotated[int, Field(ge=2, lt=MEGATRON_COUNT)]
 EngineName = Literal["auto", "gigatoken", "reference", "tokenizers"]
@@ -212,7 +220,7 @@ class RecordsConfig(WorkConfig):
         "Arrow, and compression, are told by content (default: auto, by the file's name)",
     )
     tokenizer_model: str
-    shard_size: Size | None = option(
+    shard_size: ShardSize | None = option(
         None,
         "bytes of input per shard (default: by the size of the inputs, at most 64MiB)",
         "SIZE",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
@@ -96,10 +98,17 @@ class TrainingCommand(Options):
     command: tuple[str, ...] = option((), "", positional=True)  # its usage is in the text above
 
 
+RELEASES = ("0.16", "0.17", "0.18", "0.19")
+
+
 def take_job_tokenizer(merged: dict[str, Any]) -> None:
-    """Collect the tokenizer's flags as one option for a known release; without one they are flags without effect."""
+    """Collect the tokenizer's flags as one option; where names do not depend on them they are flags without effect."""
     given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
-    if merged.get("megatron_release") is not None:
+    other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
+    other = other or merged.get("layout") not in {None, "megatron"}
+    if given and not other:
+        _take_installed_release(merged)
+    if merged.get("megatron_release") is not None or not other:
         if given:
             merged["job_tokenizer"] = given
     elif given:
@@ -107,8 +116,18 @@ def take_job_tokenizer(merged: dict[str, Any]) -> None:
         merged["pretrain_flags"] = (*flags, *merged.get("pretrain_flags", ()))
 
 
+def _take_installed_release(merged: dict[str, Any]) -> None:
+    """Let the release be that of the installed megatron-core, unless it is given."""
+    with suppress(PackageNotFoundError):
+        installed = ".".join(version("megatron-core").split(".")[:2])
+        if installed in RELEASES:
+            merged.setdefault("megatron_release", installed)
+
+
 def copy_job_tokenizer(merged: dict[str, Any]) -> None:
     """For a known release, let a build's own tokenizer be the job's: its flags count for both."""
+    if merged.get("tokenizer_type") and any(merged.get(name) for name in ("train_iters", "train_samples")):
+        _take_installed_release(merged)
     if merged.get("megatron_release") is not None and "job_tokenizer" not in merged:
         given = {name: merged[name] for name in TOKENIZER_NAMES if merged.get(name) is not None}
         if given:
@@ -247,6 +266,10 @@ class CacheNames(Options):
     dataset_path_as: Words | None = option(
         None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
     )
+    plain_names: bool = option(
+        default=False,
+        help="name caches after their datasets, for a reader of your own: no Megatron job finds them",
+    )
     layout: Literal["megatron", "bigscience", "maxtext"] = option(
         "megatron",
         "Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
@@ -382,8 +405,18 @@ class IndexConfig(ExecutorConfig, IndexOptions):
             "give --tokenizer-identifiers or the job's --tokenizer-type, not both": self.tokenizer_identifiers
             is not None
             and self.job_tokenizer is not None,
-            "the flags of the job's tokenizer need --megatron-release": self.job_tokenizer is not None
+            "the flags of the job's tokenizer need --megatron-release, on which the names of its caches depend; "
+            "without a job to find them, give --plain-names": self.job_tokenizer is not None
             and self.megatron_release is None,
+            "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
+            "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names": (
+                lengths[2] is not None
+                and not (self.plain_names or self.check or self.explain or other)
+                and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None)
+            ),
+            "--plain-names does not go with what Megatron's names are made of: leave out --megatron-release, --like "
+            "and --tokenizer-identifiers": self.plain_names
+            and (self.megatron_release, self.like, self.tokenizer_identifiers) != (None, None, None),
             "--megatron-release needs the job's --tokenizer-type and its other flags, or --like": self.megatron_release
             is not None
             and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None),

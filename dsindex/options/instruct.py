@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
-from dsindex.options.config import EngineName, Options, RecordsConfig, Size, TextConfig
+from dsindex.options.config import EngineName, Options, RecordsConfig, ShardSize, TextConfig
 from dsindex.options.declare import option
 from dsindex.store.urls import refuse_address
 
@@ -43,7 +43,7 @@ class InstructConfig(RecordsConfig):
         ..., "outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)", "P"
     )
     tokenizer_model: str = option(..., "a tokenizer.json, or a folder with one", "PATH")
-    shard_size: Size | None = option(
+    shard_size: ShardSize | None = option(
         None,
         "bytes of input per shard (default: by the size of the inputs, at most 8MiB)",
         "SIZE",
@@ -113,4 +113,6 @@ class _ChatText(TextConfig):
 def as_text_config(config: InstructConfig) -> TextConfig:
     """Return the options of a job that tokenizes without the post-processor."""
     shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
+    if config.shard_size is not None:
+        shared["shard_size"] = f"{config.shard_size}B"
     return _ChatText(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)

@@ -20,6 +20,8 @@ MAX_DIGITS = 25
 MEGATRON_COUNT = 2**31 - 1
 """Megatron's helpers count the epochs of an index, and the tokens of a sample with the extra one, as int32."""
 
+LEAST_PLAIN_BYTES = 64 << 10
+"""A smaller size of a shard needs a unit: 64 is likely to mean 64MiB."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(rf"\s*([0-9]{{1,{MAX_DIGITS}}}(?:\.[0-9]{{1,{MAX_DIGITS}}})?)\s*([A-Za-z]*)\s*")
 
@@ -51,6 +53,19 @@ def parse_share(value: object) -> float:
     if share > 1 or float(share) == 0 or isinstance(value, bool):
         raise ValueError(f"expected a share above 0 and of at most 100%, such as 10% or 0.1, got {show_value(value)}")
     return float(share)
+
+
+def parse_shard_size(value: object) -> object:
+    """Read the size of a shard, in bytes; a small number without a unit is refused.
+
+    >>> parse_shard_size("64MiB"), parse_shard_size("300B"), parse_shard_size(100_000)
+    (67108864, 300, 100000)
+    """
+    size = parse_size(value)
+    has_unit = isinstance(value, str) and value.strip()[-1:].isalpha()
+    if isinstance(size, int) and 0 < size < LEAST_PLAIN_BYTES and not has_unit:
+        raise ValueError(f"expected a size with a unit, got {value}; say {value}MiB, or {value}B for bytes")
+    return size
 
 
 def parse_integer(word: str) -> int:

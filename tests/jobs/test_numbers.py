@@ -21,6 +21,7 @@ from tests.support.golden import OWN
 MODELS = (BuildConfig, IndexConfig, InstructConfig, MergeConfig, MixConfig, PackConfig, RepairConfig, VerifyConfig)
 INDEX = ["--seq-length", "16", "--epochs", "1"]
 STEPS = ["--seq-length", "16", "--train-iters", "9", "--global-batch-size", "4", "--eval-interval", "1"]
+STEPS += ["--plain-names"]
 LONG = "9" * 5000
 
 
@@ -33,6 +34,7 @@ def build(folder, *words):
     (["--max-record-size", str(2**63)], "--max-record-size: expected at most 9223372036854775807, got '92233"),
     (["--max-record-size", "9" * 400], "--max-record-size: expected a size such as 4096, 64MiB or 1.5GB, got '999"),
     (["--shard-size", "9" * 400], "--shard-size: expected a size"),
+    (["--shard-size", "64"], "--shard-size: expected a size with a unit, got 64; say 64MiB, or 64B for bytes"),
     (["--shard-size", f"{2**64}"], "--shard-size: expected at most"),
     (["--shard-size", "9999999999GiB"], "--shard-size: expected at most"),
     (["--workers", str(2**20 + 1)], "--workers: expected at most 1048576, got 1048577"),

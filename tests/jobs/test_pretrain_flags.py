@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -23,6 +24,7 @@ JOB = """
     --tokenizer-type Llama2Tokenizer --tokenizer-model tokenizer.model --iterations-to-skip 5 6 --log-interval 100
 """
 OWN_FLAGS = f"--data-path {GOLDEN / 'merged'} --seq-length 32 --num-samples 100,10,10 --split 90,5,5 --seed 7"
+OWN_FLAGS += " --plain-names"
 
 
 def test_flags_of_a_job_change_nothing_and_are_named_once(tmp_path, cli):
@@ -103,3 +105,27 @@ def test_submitted_command_may_have_them_as_well(tmp_path, capsys):
     assert "--micro-batch-size 4 --bf16" in capsys.readouterr().out
     assert main(["submit", "--dry-run", "--", *job, *cache, "--sft"]) == 2
     assert "--sft: such a job has an SFTDataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("installed", [None, "0.19.1", "0.12.0"])
+def test_a_job_without_a_release_is_refused_or_has_the_installed_one(installed, tmp_path, cli, monkeypatch):
+    def version(name):
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr("dsindex.options.index.version", version)
+    own = ["index", "--data-path", str(GOLDEN / "merged"), "--seq-length", "32", "--split", "90,5,5"]
+    job = ["--train-iters", "10", "--global-batch-size", "4", "--eval-interval", "10", "--eval-iters", "1"]
+    job += ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100", "--data-cache-path", str(tmp_path / "cache")]
+    if installed == "0.19.1":
+        cli([*own, *job])
+        names = os.listdir(tmp_path / "cache")
+        assert names
+        assert all(len(name.partition("-")[0]) == 32 for name in names)
+    else:
+        assert "need --megatron-release" in cli([*own, *job], 2).err
+        assert "give --plain-names" in cli([*own, *job[:8], "--data-cache-path", str(tmp_path / "cache")], 2).err
+        assert not (tmp_path / "cache").exists()
+        cli([*own, *job, "--plain-names"])
+        assert any(name.startswith("merged-") for name in os.listdir(tmp_path / "cache"))

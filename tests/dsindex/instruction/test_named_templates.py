@@ -4,9 +4,10 @@ import datetime
 
 import pytest
 
-from dsindex.errors import InputError, RecordProblem
+from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config, read_template, template_names
-from dsindex.instruction.encoder import ChatTemplate
+from dsindex.instruction.encoder import ChatTemplate, InstructionEncoder
+from tests.support.chat_tokenizers import train
 
 SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
 REPLY = {"role": "assistant", "content": "R"}
@@ -246,3 +247,12 @@ def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
         InputError, match=r"configuration: chat_template: expected .* got 'lama3'; did you mean llama3\?"
     ):
         parse_config("chat_template: lama3")
+
+
+def test_a_template_whose_control_tokens_the_tokenizer_splits_is_refused() -> None:
+    tokenizer = train("bytes")
+    with pytest.raises(TokenizerError, match=r"no single ids for .* tokens <\|end_header_id\|>, <\|eot_id\|>, "):
+        InstructionEncoder(parse_config("chat_template: llama3"), tokenizer)
+    InstructionEncoder(parse_config("chat_template: llama3\ncontrol_tokens: allow"), tokenizer)
+    own = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")
+    InstructionEncoder(own, tokenizer)

@@ -68,7 +68,7 @@ def test_a_part_is_the_sample_of_that_share(texts, tmp_path):
 def test_all_together_are_whole_for_any_cut(texts, tmp_path):
     options = {"shuffle_documents": SEED, "sample": "70%", "repeat": ("a=1.4", "c=0.5")}
     build(texts, tmp_path / "expected", **options)
-    build(texts, tmp_path / "out", shard_size="700", workers=3, **options)
+    build(texts, tmp_path / "out", shard_size="700B", workers=3, **options)
     assert published(tmp_path / "out") == published(tmp_path / "expected")
     require_whole(tmp_path / "out", texts)
     require_whole(tmp_path / "out", texts, sample=0.5)
@@ -85,7 +85,7 @@ def test_condition_and_token_ids_go_with_order_and_sample(texts, tmp_path):
         "input": ("ids",), "token_ids": "ids", "where": ".size > 20", "sample": 0.5, "repeat": ("ids=1.5",),
         "shuffle_documents": SEED, "on_bad_record": "fail",
     }  # fmt: skip
-    for name, shard_size in (("out", "500"), ("expected", "64MiB")):
+    for name, shard_size in (("out", "500B"), ("expected", "64MiB")):
         (tmp_path / name).mkdir()
         with contextlib.chdir(tmp_path):
             config = {"tokenizer_model": str(OWN.plain_tokenizer), "output_prefix": f"{name}/x", "append_eod": True}
