@@ -2,6 +2,7 @@
 
     make bench                                  a short form, about three minutes
     make bench ARGS="--full"                    at the sizes of the targets; an hour and 40 GB of disk
+    make bench ARGS="--only self --against main" a build by this checkout and by another commit, by CPU time
     make bench ARGS="--only build --megatron ../Megatron-LM --megatron-python ../megatron-venv/bin/python"
 
 A peer that is not there is named in the table and left out. Results: a table, results.json, and a picture per group
@@ -32,6 +33,7 @@ from tests.benchmarks.builds import (
 )
 from tests.benchmarks.caches import measure_caches
 from tests.benchmarks.containers import measure_containers
+from tests.benchmarks.earlier import measure_against_earlier
 from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.loading import measure_loading
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
@@ -69,6 +71,7 @@ def measure_against_megatron_core(setting: Setting, module: str) -> list[Row]:
 
 
 GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
+    "self": (measure_against_earlier,),
     "start": (measure_start,),
     "build": (measure_build,),
     "encoding": (measure_encoding,),
@@ -137,6 +140,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--megabytes", type=float, help="input of a build (default: 60, with --full 1200)")
     parser.add_argument("--scale", type=float, default=1.0, help="make all other sizes smaller")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--against", metavar="COMMIT", help="of `--only self` (default: the last release tag)")
     parser.add_argument("--corpus", type=_file, help="JSONL to measure with instead of drawn words")
     parser.add_argument("--tokenizer", type=_folder, help="default: a BPE of GPT-2's size, trained on the drawn words")
     parser.add_argument("--megatron", type=_folder, metavar="PATH", help="a checkout of Megatron-LM")
@@ -186,6 +190,7 @@ def _make_setting(options: argparse.Namespace, folder: Path) -> Setting:
         megabytes=options.megabytes or (1200 if options.full else 60),
         scale=options.scale,
         workers=options.workers,
+        against=options.against,
     )
 
 

@@ -47,6 +47,8 @@ class Setting:
     scale: float = 1.0
     """Makes every size that --full or the short form has smaller: for the test of the harness."""
     workers: int = 2
+    against: str | None = None
+    """An earlier commit of ours; None for the last release tag."""
 
     def size(self, short: float, full: float) -> int:
         """Return a size of this run: bytes, files, documents, as the caller counts."""

@@ -102,6 +102,17 @@ def test_harness_measures_and_reports(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # inputs and outputs are gone
 
 
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the commits of a clone")
+@pytest.mark.parametrize("commit", ["HEAD", "no-such-commit"])
+def test_a_build_is_measured_against_an_earlier_commit(tmp_path, commit):
+    arguments = ["--only", "self", "--against", commit, "--megabytes", "0.1", "--tokenizer", str(OWN.plain_tokenizer)]
+    assert main([*arguments, "--output", str(tmp_path / "out"), "--temporary", str(tmp_path)]) == 0
+    [row] = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["rows"]
+    assert row["note"] == ("" if commit == "HEAD" else "not measured: there is no commit no-such-commit")
+    assert len(row["ratios"]) == (5 if commit == "HEAD" else 0)
+
+
 @pytest.mark.parametrize("flag", ["--temporary", "--corpus", "--tokenizer", "--megatron"])
 def test_harness_names_what_is_not_there(tmp_path, capsys, flag):
     with pytest.raises(SystemExit, match="2"):
