@@ -44,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminated, 129 if its terminal was closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
+    elif given == ["version"]:
+        given = ["--version"]
     command = next((name for name in given if name in COMMANDS), None)
     with json_lines_undone():
         return _run(command, given)

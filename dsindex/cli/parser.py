@@ -180,7 +180,10 @@ class Parser(argparse.ArgumentParser):
         options, rest = super().parse_known_args(words, namespace)
         if rest:
             unknown = next((word for word in rest if word.startswith("-")), None)
-            self.error(f"expected a flag, got {rest[0]!r}" if unknown is None else self._describe_unknown(unknown))
+            inputs = " (inputs follow --input)" if "--input" in self._option_string_actions else ""
+            self.error(
+                f"expected a flag, got {rest[0]!r}{inputs}" if unknown is None else self._describe_unknown(unknown)
+            )
         if foreign:
             options.pretrain_flags = tuple(foreign)
         return options, rest

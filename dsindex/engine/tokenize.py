@@ -427,7 +427,7 @@ def make_shards(
     try:
         stage.make_rest(function or tokenize_shard, work.executor.share(settings))
     except RecordError as error:
-        raise stage.with_line_number(error) from error
+        raise stage.with_way_on(stage.with_line_number(error)) from error
     finally:
         work.ledger.sync()
     return stage.finish(filters)
@@ -536,6 +536,14 @@ class _Stage:
     def _tick(self) -> None:
         self._work.reporter.tick()
         self._work.ledger.sync_if_due()
+
+    def with_way_on(self, error: RecordError) -> RecordError:
+        """Return the error of a bad record with what is kept, and how the job goes on."""
+        if isinstance(error, BadRecordError):
+            kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
+            quarantine = "run again with --on-bad-record quarantine to set such records aside"
+            error.args = (f"{error}; {kept}: {quarantine}, or mend the record and start over with --fresh",)
+        return error
 
     def with_line_number(self, error: RecordError) -> RecordError:
         """Return the error with its place in the input; all shards before it are made.

@@ -66,6 +66,7 @@ _FOREIGN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"%PDF-", "a PDF"),
     (257, b"ustar", "a tar archive"),
 )
+_ARCHIVE = re.compile(r"\.(tar(\.\w+)?|t[gx]z|tbz2?)$", re.IGNORECASE)
 
 
 def detect_container(head: bytes) -> Container:
@@ -94,6 +95,8 @@ def detect_file(path: str) -> tuple[Container, bytes]:
     """
     head = read_start(path, HEAD_BYTES)
     container = detect_container(head)
+    if _ARCHIVE.search(path):
+        raise InputError(f"{path}: expected text, Parquet or Arrow, got a tar archive by its name; unpack it")
     if container != "plain":
         return container, head
     for offset, magic, kind in _FOREIGN:

@@ -55,7 +55,7 @@ def parse_record(line: bytes) -> dict[str, object] | str:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         return parse_record_exactly(line)
-    return record if isinstance(record, dict) else f"expected a JSON object, got {TYPE_NAMES[type(record)]}"
+    return record if isinstance(record, dict) else _describe_other(record)
 
 
 def parse_record_exactly(line: bytes) -> dict[str, object] | str:
@@ -77,9 +77,13 @@ def parse_record_exactly(line: bytes) -> dict[str, object] | str:
                 record = fresh.submit(_DECODER.decode, text).result()
     except json.JSONDecodeError as error:
         return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}"
-    if not isinstance(record, dict):
-        return f"expected a JSON object, got {TYPE_NAMES[type(record)]}"
-    return record
+    return record if isinstance(record, dict) else _describe_other(record)
+
+
+def _describe_other(value: object) -> str:
+    is_list = isinstance(value, list)
+    hint = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line" if is_list else ""
+    return f"expected a JSON object, got {TYPE_NAMES[type(value)]}{hint}"
 
 
 def _parse_int(text: str) -> float:
@@ -111,7 +115,9 @@ def find_value(record: dict[str, object], path: Path) -> object:
             raise RecordProblem("bad-field", f"expected an object at {show_path(path[:depth])}, got {found}")
         if key not in value:
             inside = f" at {show_path(path[:depth])}" if depth else ""
-            raise RecordProblem("missing-field", f"expected the key {key!r}{inside}, got {_show_keys(value)}")
+            outer, dot, _ = key.partition(".")
+            hint = f"; for a key inside {outer!r}, write .{key}" if dot and not depth and outer in value else ""
+            raise RecordProblem("missing-field", f"expected the key {key!r}{inside}, got {_show_keys(value)}{hint}")
         value = value[key]
     return value
 

@@ -154,6 +154,8 @@ def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
 
 
 def _remedy(path: str, names: list[str]) -> str:
+    if "tokenizer.json" in names:
+        return "for its tokenizer.json, use --tokenizer-type HuggingFaceTokenizer"
     whole = next((name for name in names if name.endswith((".model", ".tiktoken")) or name == "tekken.json"), None)
     if whole is not None:
         return (

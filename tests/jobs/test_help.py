@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, Parser, make_parser
 
 COLUMNS = 80
@@ -62,7 +63,7 @@ def test_required_options_are_marked(command, usage, marked, monkeypatch):
     (["build", "--ouput-prefix", "x"], "there is no flag --ouput-prefix; did you mean --output-prefix?"),
     (["build", "--qqq"], "there is no flag --qqq; dsindex build --help lists all flags"),
     (["build", "-q"], "there is no flag -q; dsindex build --help lists all flags"),
-    (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b'"),
+    (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b' (inputs follow --input)"),
     (["repair", "x", "--ouptut", "y"], "there is no flag --ouptut; did you mean --output?"),
     (["submit", "--adress", "x", "--", "build"], "there is no flag --adress; did you mean --address?"),
     (["submit", "--", "build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
@@ -79,6 +80,15 @@ def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):
     assert message in shown
     job = "build" if "--inptu" in words else command
     assert f"Usage: dsindex {job or '[-h]'}" in shown
+
+
+def test_help_and_version_are_also_commands(capsys):
+    shown = []
+    for words in (["help"], ["--help"], ["help", "merge"], ["merge", "--help"], ["version"], ["--version"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+        shown.append(capsys.readouterr().out)
+    assert shown[::2] == shown[1::2]
 
 
 def test_value_that_looks_like_a_flag_is_no_mistake():

@@ -21,7 +21,10 @@ def write(path, data):
 GOOD = b'{"text": "good"}\n'
 
 BAD_INPUT = {
-    "not JSON": (GOOD + b'{"text": "x" y}\n', r"in\.jsonl, line 2: .*column 14"),
+    "not JSON": (
+        GOOD + b'{"text": "x" y}\n',
+        r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept: run again with --on-bad-record quarantine",
+    ),
     "not an object": (GOOD * 3 + b"[1]\n", r"in\.jsonl, line 4: .*object"),
     "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body"),
     "wrong type": (GOOD + b'{"text": 5}\n', r"in\.jsonl, line 2: .*'text'.*number"),

@@ -6,6 +6,9 @@ import pytest
 from dsindex.text.fields import MAX_NESTING, is_too_deep
 from tests.dsindex.text.readings import read_fields
 
+ARRAY = (
+    "expected a JSON object, got a list; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+)
 EXPECTED = "expected a string or a list of strings under the key 'text', got "
 
 
@@ -53,7 +56,8 @@ def test_read_fields_gives_what_json_loads_gives(line, values):
             "expected the key 'text', got only '1', '2', '3', '4', '5' and 2 more",
         ),
         (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
-        (b'["text"]', "expected a JSON object, got a list"),
+        (b'["text"]', ARRAY),
+        (b'{"a.b": 1}', "expected the key 'text', got only 'a.b'"),
         (b'"text"', "expected a JSON object, got a string"),
         (b"null", "expected a JSON object, got null"),
         (b"17", "expected a JSON object, got a number"),

@@ -122,6 +122,14 @@ def test_reason_names_the_place(line, reason):
     assert list(open_selection([".meta.text"]).read_lines([line])) == [reason]
 
 
+def test_a_key_with_a_dot_is_told_the_spelling_of_a_path():
+    inside = "expected the key 'meta.text', got only 'meta'; for a key inside 'meta', write .meta.text"
+    assert list(open_selection(["meta.text"]).read_lines([b'{"meta": {"text": "a"}}'])) == [inside]
+    assert list(open_selection(["meta.text"]).read_lines([b'{"a": 1}'])) == [
+        "expected the key 'meta.text', got only 'a'"
+    ]
+
+
 nested_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 values = nested_texts | st.lists(nested_texts, max_size=2) | json_values
 
