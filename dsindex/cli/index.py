@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dsindex.cli.options import (
     ConfigFile,
     enter_stores,
-    read_config,
     read_options,
     requests_since,
     without_megatron_flags,
@@ -131,6 +130,8 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
         UsageError: If they are invalid.
     """
     merged = read_options(options)
+    for name in StoreConfig.model_fields:
+        merged.pop(name, None)
     job = [*(merged.pop("from_command", None) or ())], [*(merged.pop("command", None) or ())]
     if any(job):
         merged = merge_command(merged, *job)
@@ -142,7 +143,8 @@ def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     from dsindex.jobs.index import run_index  # loads what a help text does not need
 
-    before = enter_stores(read_config(options, StoreConfig))
+    stores = {name: value for name, value in read_options(options).items() if name in StoreConfig.model_fields}
+    before = enter_stores(validated(stores, StoreConfig))
     config = read_index_config(options)
     executor = start_with_nodes(config)
     try:

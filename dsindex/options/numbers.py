@@ -56,14 +56,14 @@ def parse_share(value: object) -> float:
 
 
 def parse_shard_size(value: object) -> object:
-    """Read the size of a shard, in bytes; a small number without a unit is refused.
+    """Read the size of a shard, in bytes; a small number in a text without a unit is refused.
 
-    >>> parse_shard_size("64MiB"), parse_shard_size("300B"), parse_shard_size(100_000)
-    (67108864, 300, 100000)
+    >>> parse_shard_size("64MiB"), parse_shard_size("300B"), parse_shard_size(300)
+    (67108864, 300, 300)
     """
     size = parse_size(value)
-    has_unit = isinstance(value, str) and value.strip()[-1:].isalpha()
-    if isinstance(size, int) and 0 < size < LEAST_PLAIN_BYTES and not has_unit:
+    is_plain = isinstance(value, str) and not value.strip()[-1:].isalpha()
+    if is_plain and isinstance(size, int) and 0 < size < LEAST_PLAIN_BYTES:
         raise ValueError(f"expected a size with a unit, got {value}; say {value}MiB, or {value}B for bytes")
     return size
 

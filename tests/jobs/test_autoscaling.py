@@ -38,7 +38,7 @@ def test_build_starts_the_first_nodes(name, second_version, tmp_path, make_confi
     half = OWN.docs.stat().st_size // 2 + 1
     with autoscaling_cluster(read_shape(name), second_version=second_version) as cluster:
         words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-        words += ["--output-prefix", str(tmp_path / "ray" / "x"), "--shard-size", str(half), "--installed"]
+        words += ["--output-prefix", str(tmp_path / "ray" / "x"), "--shard-size", f"{half}B", "--installed"]
         ended = subprocess.run(
             [sys.executable, "-m", "dsindex", "build", *words, "--address", cluster.address],
             env={**cluster.environment, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -179,3 +179,13 @@ def test_command_makes_the_caches_of_its_flags(folder, cli, words, told):
     shown = cli(["index", *RELEASE, *words]).err
     assert caches(folder / "cache") == caches(folder / "flags") != set()
     assert [sentence for sentence in told if sentence not in shown] == []
+
+
+def test_options_in_a_file_are_those_of_flags(folder):
+    words = {"data_path": "web", "seq_length": 30, "epochs": 1, "data_cache_path": "file", "region": "r1"}
+    (folder / "index.yaml").write_text(json.dumps(words))
+    assert main(["index", "--config", "index.yaml"]) == 0
+    assert (
+        main(["index", "--data-path", "web", "--seq-length", "30", "--epochs", "1", "--data-cache-path", "flags"]) == 0
+    )
+    assert caches(folder / "file") == caches(folder / "flags") != set()

@@ -121,6 +121,9 @@ def test_gpt2_type_alone_is_the_tokenizer_of_that_name(folder, run, monkeypatch)
     files = {path.name: path.read_bytes() for path in TOKENIZERS["gpt2"].iterdir() if path.is_file()}
     put_in_cache(folder / "hf", "gpt2", files)
     monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf" / "hub")
+    )  # made when it is imported
     base = ["build", "--input", "data.jsonl", "--append-eod", "--tokenizer-type", "GPT2BPETokenizer"]
     run(*base, "--output-prefix", "processed_data")
     tokenizer = json.loads((folder / "processed_data_text_document.manifest.json").read_text())["content"]["tokenizer"]

@@ -128,9 +128,8 @@ def test_a_codec_that_pyarrow_does_not_have_is_refused(codec, name, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data.replace(CODEC + bytes([2 * 6]), CODEC + bytes([2 * codec])))
     assert path.read_bytes() != data
-    if pq.ParquetFile(path).metadata.row_group(0).column(0).compression == "UNCOMPRESSED":
-        pytest.skip("this pyarrow takes an unknown codec for none, and refuses what it then reads")
-
+    if not name and int(pa.__version__.partition(".")[0]) < 22:
+        pytest.skip("pyarrow 21 takes an unknown codec for none, and refuses what it then reads")
     for read in (measure_table, lambda *_: next(read_table_records(str(path), 0, 1, format="parquet", columns=TEXT))):
         with pytest.raises(
             InputError, match=rf"expected the column 'text' in a codec that pyarrow .* reads, got another \(.*{name}"
