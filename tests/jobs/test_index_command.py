@@ -182,7 +182,7 @@ def test_command_makes_the_caches_of_its_flags(folder, cli, words, told):
 
 
 def test_options_in_a_file_are_those_of_flags(folder):
-    words = {"data_path": "web", "seq_length": 30, "epochs": 1, "data_cache_path": "file", "region": "r1"}
+    words = {"data_path": "web", "seq_length": 30, "epochs": 1, "data_cache_path": "file"}
     (folder / "index.yaml").write_text(json.dumps(words))
     assert main(["index", "--config", "index.yaml"]) == 0
     assert (
