@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsindex.api.results import VerifyResult
 from dsindex.api.subjects import list_prefixes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dsindex.api.subjects import Subjects
 
 
-def verify(prefix: Subjects, *, cache: str | os.PathLike[str] | None = None, **others: Any) -> VerifyResult:  # noqa: ANN401 - options of the whole function
+def verify(prefix: Subjects, *, cache: str | os.PathLike[str] | None = None, **others: object) -> VerifyResult:
     """Check the structure of datasets, and index caches against it.
 
     Raises:

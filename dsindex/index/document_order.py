@@ -199,9 +199,9 @@ def _pack(
     begin: int,
     length: int,
     width: int,
-    room: Any,  # noqa: ANN401 - int64, like the other counts
+    room: int,
     epoch: int,
-    random: Any,  # noqa: ANN401 - uint64
+    random: np.uint64,
     tail: int,
 ) -> tuple[int, int, int]:
     """Pack all documents but the last `tail`; return the room, how many are packed, and how many short ones are cut."""
@@ -252,12 +252,12 @@ def _pack_pool(
     opened: NDArray[np.int64],
     count: int,
     kept: int,
-    tokens: Any,  # noqa: ANN401 - int64
+    tokens: int,
     length: int,
-    room: Any,  # noqa: ANN401 - int64
+    room: int,
     epoch: int,
-    random: Any,  # noqa: ANN401 - uint64
-) -> tuple[int, int, Any]:
+    random: np.uint64,
+) -> tuple[int, int, np.uint64]:
     """Pack all but `kept` documents of the pool; return the room, how many short ones are cut, and the generator."""
     width = pool.ends.shape[0] - 1
     remaining, written, num_opened, num_cut = count, 0, 0, 0
@@ -328,7 +328,7 @@ def _sort(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, coun
 
 
 @inlined
-def _shuffle(items: NDArray[np.int64], count: int, random: Any) -> Any:  # noqa: ANN401 - uint64
+def _shuffle(items: NDArray[np.int64], count: int, random: np.uint64) -> np.uint64:
     """Shuffle the first items; return the generator's next state. Source: Knuth's MMIX, the upper bits."""
     for step in range(count - 1, 0, -1):
         random = random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)

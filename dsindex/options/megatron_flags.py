@@ -182,11 +182,10 @@ ONLY_FOR_RANKS = ("vocab_size", "tiktoken_pattern", "tiktoken_num_special_tokens
 ONLY_IMPLEMENTATION = "mmap"
 
 
+_FLAGS: dict[str, Any] = {name: (kind, option(None, "")) for name, (kind, _) in (WITHOUT_EFFECT | REFUSED).items()}
 PreprocessCommand: type[BaseModel] = create_model(
-    "PreprocessCommand",
-    __config__=ConfigDict(defer_build=True),
-    **{name: (kind, option(None, "")) for name, (kind, _) in (WITHOUT_EFFECT | REFUSED).items()},
-)  # type: ignore[call-overload]  # fields of names that mypy does not know
+    "PreprocessCommand", __config__=ConfigDict(defer_build=True), **_FLAGS
+)
 """The flags that a build accepts without effect, or refuses with a reason; the help leaves them out."""
 
 

@@ -40,6 +40,8 @@ def test_ignored_hangup_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_on_signals("x"):
         os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert not is_process_ending()
 
 
 def wait_in_compiled_code():
