@@ -621,6 +621,12 @@ def mix(
     seq_length: int = 4096,
     split: str | None = None,
     per_split_data_args_path: str | os.PathLike[str] | None = None,
+    write: str | None = None,
+    seed: int | None = None,
+    megatron_release: Literal['0.16', '0.17', '0.18', '0.19', 'main', 'nemo-automodel'] | None = None,
+    eval_interval: int | None = None,
+    eval_iters: int | None = None,
+    job_tokenizer: Mapping[str, Any] | None = None,
     check: bool = False,
     data_cache_path: str | os.PathLike[str] | None = None,
 ) -> MixResult:
@@ -643,6 +649,13 @@ def mix(
         split: Shares of train, valid and test in every dataset (default: '969, 30, 1').
         per_split_data_args_path: Write the mixture as this file of Megatron's, with which train draws from the whole of
             its datasets.
+        write: Write a delivery: this file ties datasets, digests, weights, splits, tokenizer, job and caches together
+            for dsindex index, verify, report and trace.
+        seed: The job's seed.
+        megatron_release: The job's release of megatron-core, with the flags of its tokenizer.
+        eval_interval: The job's iterations between validations.
+        eval_iters: The job's iterations per validation.
+        job_tokenizer: The flags of the job's tokenizer, by name.
         check: Compare with what the blends in the cache folder draw; exit code 1 if it differs by more than rounding.
         data_cache_path: The job's cache folder.
 
@@ -855,6 +868,7 @@ def verify(
     engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] = 'auto',
     against_source: bool = False,
     sample: float | str = 1.0,
+    data_folder: Sequence[str] = (),
 ) -> VerifyResult:
     """Prove that datasets are intact, as `dsindex verify` does.
 
@@ -875,6 +889,7 @@ def verify(
         engine: The library that tokenizes again; tokenizers, the reference, is slow (default: auto).
         against_source: Tokenize the inputs again and compare.
         sample: Compare only a share of the documents, such as 1% or 0.01.
+        data_folder: Where the datasets and caches of a delivery are, if not where it says or beside it.
 
     Raises:
         OptionsError: If the options are invalid.

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural if there is not exactly one.
@@ -10,6 +15,48 @@ def count(number: int, noun: str) -> str:
     ('1 shard', '1,200 documents', '0 lines')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def align(rows: Iterable[Sequence[str]], *, texts: Collection[int] = (0,)) -> list[str]:
+    """Return the lines of a table: columns of texts to the left, and others, of numbers, to the right.
+
+    >>> align([("name", "size"), ("a", "12,345")])
+    ['name    size', 'a     12,345']
+    """
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place in texts else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def short_number(value: float) -> str:
+    """Return a number of at most four digits with a unit.
+
+    >>> short_number(999), short_number(1_102_275), short_number(12_345), short_number(3.2e9)
+    ('999', '1.1 M', '12.3 k', '3.2 B')
+    """
+    for unit in ("", " k", " M", " B"):
+        if abs(value) < 999.5:
+            return f"{value:,.0f}" if not unit else f"{value:,.1f}{unit}"
+        value /= 1000
+    return f"{value:,.1f} T"
+
+
+def shorten(name: str, length: int) -> str:
+    """Return a name with its middle left out if it is long.
+
+    >>> shorten("data/corpus/part-0001.jsonl", 15)
+    'data/co…1.jsonl'
+    """
+    if len(name) <= length:
+        return name
+    end = length // 2
+    return f"{name[: length - end - 1]}…{name[-end:]}"
 
 
 def format_size(size_bytes: int) -> str:

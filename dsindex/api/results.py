@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.execution.report import Report
 from dsindex.jobs.rescue_files import RepairReport, describe_repair
-from dsindex.tools.verify_report import describe_verification
+from dsindex.tools.verify_report import describe_verifications
 
 if TYPE_CHECKING:
     from dsindex.tools.verify_report import VerifyReport
@@ -44,7 +44,7 @@ class VerifyResult(Report):
 
     def lines(self) -> list[str]:
         """Return the findings and what was done, as the command line prints them."""
-        return [line for report in self.reports for line in describe_verification(report)]
+        return describe_verifications(self.reports)
 
     def __repr__(self) -> str:
         verdicts = (f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}" for report in self.reports)

@@ -15,6 +15,7 @@ from dsindex.jobs.repair import run_pbin_repair, run_repair
 from dsindex.options.config import validated
 from dsindex.options.datasets import PBIN_SUFFIX, RepairCommand, RepairConfig, VerifyCommand, VerifyConfig
 from dsindex.store.urls import as_prefix
+from dsindex.tools.delivery import is_delivery, verify_delivery
 from dsindex.tools.verify_pbin import verify_dataset
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def verify(
         reports = []
         for found in prefixes:
             with open_reporter(progress) as reporter:
-                reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
+                if is_delivery(found):
+                    reports += verify_delivery(found, config, reporter=reporter)
+                else:
+                    reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
     return VerifyResult(reports=tuple(reports))
 
 

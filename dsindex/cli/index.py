@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from dsindex.options.pretrain_command import (
     take_command,
 )
 from dsindex.options.shell_script import Command, Word
+from dsindex.tools.delivery import index_options, is_delivery, record_caches
 
 if TYPE_CHECKING:
     import argparse
@@ -110,7 +112,8 @@ of a Megatron training job and under its names, so that the job finds them and b
 The hash in a cache's name covers the job's settings character by character: use the same
 --seq-length, --split, --seed and paths as the job, and the tokenizer's identifiers
 (--tokenizer-identifiers or --like). --explain says why a job would not find a cache.
-Flags of pretrain_gpt.py on which no cache depends are accepted, and named."""
+Flags of pretrain_gpt.py on which no cache depends are accepted, and named.
+`dsindex index delivery.yaml` takes all of this from a file of dsindex mix --write."""
 EXAMPLES = (
     r"""dsindex index --data-path out/docs_text_document --seq-length 4096 \
   --train-iters 5000 --global-batch-size 256 --eval-interval 1000 \
@@ -133,7 +136,9 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
     for name in StoreConfig.model_fields:
         merged.pop(name, None)
     job = [*(merged.pop("from_command", None) or ())], [*(merged.pop("command", None) or ())]
-    if any(job):
+    if len(job[1]) == 1 and is_delivery(job[1][0]):
+        merged = {**index_options(job[1][0]), **merged}
+    elif any(job):
         merged = merge_command(merged, *job)
     take_job_tokenizer(merged)
     return validated(without_megatron_flags(merged), IndexConfig)
@@ -151,5 +156,15 @@ def run(options: argparse.Namespace) -> int:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    write_lines(report.lines() + requests_since(before))
+    lines = report.lines()
+    words: Sequence[str] = getattr(options, "command", None) or ()
+    if len(words) == 1 and is_delivery(words[0]) and report.results:
+        names = [os.path.basename(path) for result in report.results for path in result.paths]
+        is_recorded = len(report.folders) == 1 and record_caches(words[0], report.folders[0], names)
+        lines.append(
+            f"note: {words[0]} has the digests of these caches now"
+            if is_recorded
+            else f"note: {words[0]} was left as it is: it was changed since, or names other places"
+        )
+    write_lines(lines + requests_since(before))
     return 0 if report.ok else 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsindex.cli.options import ConfigFile, read_config
+from dsindex.cli.options import ConfigFile, read_options
 from dsindex.execution.progress.standard_streams import write_json, write_lines
+from dsindex.options.config import validated
+from dsindex.options.index import TokenizerCommand
 from dsindex.options.mix import MixCommand
 from dsindex.tools.mix import MixResult, run_mix
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Plan a mixture from the tokens that the datasets really have: Megatron's --data-path with weights,
 and the tokens and epochs that it draws of each dataset. With --data-path, show what the weights of
-a job mean. With --check, compare with what the index caches of a job draw.
+a job mean. With --check, compare with what the index caches of a job draw. With --write, hand it over: one
+file from which dsindex index builds the caches, and verify proves that all of it arrived.
 
 A sample has tokens of one dataset only, so a weight is the dataset's share of the tokens that are
 drawn, whatever its size. Only .idx files are read, and no cluster is joined."""
@@ -27,13 +30,15 @@ EXAMPLES = (
     "dsindex mix --data-path 0.3 web_text_document 0.7 books_text_document",
     r"""dsindex mix web_text_document=60% books_text_document=40% \
   --check --data-cache-path out/cache""",
+    r"""dsindex mix web_text_document=60% books_text_document=40% \
+  --data-cache-path out/cache --write delivery.yaml""",
 )
-OPTIONS = (MixCommand, ConfigFile)
+OPTIONS = (MixCommand, ConfigFile, TokenizerCommand)
 
 
 def run(options: argparse.Namespace) -> int:
     """Plan a mixture and print it; the exit code is 1 if caches draw something else."""
-    config = read_config(options, MixCommand)
+    config = validated(read_options(options), MixCommand)
     report = run_mix(config)
     if config.as_json:
         write_json(sys.stdout, as_json(report))
@@ -69,6 +74,8 @@ def as_json(report: MixResult) -> dict[str, Any]:
         ],
         "first_to_run_out": mixture.first_to_run_out.prefix,
         "per_split_data_args_path": report.per_split_data_args_path,
+        "delivery": report.delivery,
+        "flags": list(report.flags),
         "warnings": list(report.warnings),
         "caches": [
             {

@@ -16,6 +16,7 @@ from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.option_problems import show_value
 from dsindex.options.config import UsageError
 from dsindex.options.datasets import TraceConfig
+from dsindex.tools.delivery import cache_and_prefixes, is_delivery
 from dsindex.tools.trace import open_samples, trace_document, trace_forward, trace_line
 from dsindex.tools.verify_source import TracedTexts
 
@@ -52,7 +53,10 @@ def run(options: argparse.Namespace) -> int:
     numbers: Sequence[int] | None = config.sample
     document = None if config.document is None else _parse_place(config.document, "--document", "[PREFIX:]N")
     line = None if config.line is None else _parse_place(config.line, "--line", "FILE:LINE")
-    samples = open_samples(config.cache, split=config.split, prefixes=config.prefix)
+    cache, prefixes = config.cache, config.prefix
+    if is_delivery(cache):
+        cache, prefixes = cache_and_prefixes(cache, config.split or "train")
+    samples = open_samples(cache, split=config.split, prefixes=prefixes)
     if config.step is not None and batches is not None:
         try:
             numbers = batches.samples(config.step, len(samples), rank=config.data_parallel_rank)

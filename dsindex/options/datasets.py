@@ -122,6 +122,9 @@ class VerifyConfig(SourceConfig):
     sample: Annotated[float, BeforeValidator(parse_share)] = option(
         1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
     )
+    data_folder: tuple[str, ...] = option(
+        (), "where the datasets and caches of a delivery are, if not where it says or beside it", "FOLDER"
+    )
 
 
 class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):

@@ -99,6 +99,7 @@ class TrainingCommand(Options):
 
 
 RELEASES = ("0.16", "0.17", "0.18", "0.19")
+Release = Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"]
 
 
 def take_job_tokenizer(merged: dict[str, Any]) -> None:
@@ -245,7 +246,7 @@ class CacheNames(Options):
         "GPTDataset", "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)"
     )
     fim_data: bool = option(default=False, help="the same as --dataset-class GPTFIMDataset")
-    megatron_release: Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"] | None = option(
+    megatron_release: Release | None = option(
         None, "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
     )
     job_tokenizer: TokenizerFlags | None = option(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = r"(\d{1,25}(?:_\d{1,25}){0,8}(?:\.\d{1,25})?|\.\d{1,25})"
 _TOKENS = re.compile(rf"{_NUMBER}([kmbt]?)", flags=re.ASCII | re.IGNORECASE)
-EXAMPLES = "40% of the tokens, 2.5epochs, 10B tokens, or rest"
+EXAMPLES = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest"
 
 TOLERANCE = Fraction(1, 1000)
 """Shares and amounts may miss the whole by this share of it, as 33.33% of each of three datasets do."""
@@ -59,24 +59,30 @@ def parse_tokens(text: str) -> int:
     return tokens
 
 
+def is_number(text: str) -> bool:
+    """Tell whether a text is a number without a unit, as a weight is."""
+    return re.fullmatch(_NUMBER, text.strip(), flags=re.ASCII) is not None
+
+
 def parse_amount(text: str) -> Amount:
     """Return the amount that a text names.
 
     Raises:
-        ValueError: If it names none, or a number without a unit.
+        ValueError: If it names none, or a number from 1 on without a unit, which can be percent or epochs.
 
-    >>> parse_amount("40%")
-    Amount(kind=<Kind.SHARE: 'share'>, value=Fraction(2, 5))
+    >>> parse_amount("40%") == parse_amount("0.4")
+    True
     >>> parse_amount("2.5epochs").value, parse_amount("10B").value
     (Fraction(5, 2), Fraction(10000000000, 1))
     """
     word = text.strip()
     if word.lower() == "rest":
         return REST
+    if is_number(word) and 0 < Fraction(word) < 1:
+        return Amount(kind=Kind.SHARE, value=Fraction(word))
     found = re.fullmatch(rf"{_NUMBER}\s*(%|epochs?|tokens?|[kmbt])", word, flags=re.ASCII | re.IGNORECASE)
     if found is None:
-        bare = re.fullmatch(_NUMBER, word, flags=re.ASCII) is not None
-        hint = f": write {word}%, {word}epochs or {word}tokens" if bare else ""
+        hint = f": write {word}%, {word}epochs or {word}tokens" if is_number(word) and Fraction(word) else ""
         raise ValueError(f"expected {EXAMPLES}, got {text!r}{hint}")
     number, unit = Fraction(found[1]), found[2].lower()
     if number == 0:
@@ -129,7 +135,8 @@ def divide(
     if budget is None:
         budget = _follow_budget(amounts, available, shared, fixed)
     remaining = budget - fixed - shared * budget
-    _check_remaining(remaining, budget, [name for name, a in zip(names, amounts, strict=True) if a.kind is Kind.REST])
+    takers = [name for name, a in zip(names, amounts, strict=True) if a.kind is Kind.REST]
+    _check_remaining(remaining, budget, takers, follows=bool(fixed))
     rest = sum(num for amount, num in zip(amounts, available, strict=True) if amount.kind is Kind.REST)
     parts = []
     for amount, num in zip(amounts, available, strict=True):
@@ -165,7 +172,7 @@ def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: 
     return max(1, int(min(num / amount.value for amount, num in zip(amounts, available, strict=True))))
 
 
-def _check_remaining(remaining: Fraction, budget: int, takers: Sequence[str]) -> None:
+def _check_remaining(remaining: Fraction, budget: int, takers: Sequence[str], *, follows: bool) -> None:
     """Refuse amounts that exceed the budget, leave nothing for the rest, or something that nobody takes."""
     taken = budget - remaining
     if remaining < -TOLERANCE * budget:
@@ -179,7 +186,8 @@ def _check_remaining(remaining: Fraction, budget: int, takers: Sequence[str]) ->
     if not takers and remaining > TOLERANCE * budget:
         raise InputError(
             f"expected amounts of {budget:,} tokens together, got {int(taken):,} ({show_percent(taken / budget)}); "
-            "leave the budget out if it follows from them, or write one dataset without an amount to take the rest"
+            f"{'leave the budget out if it follows from' if follows else 'raise'} them, or write one dataset without "
+            "an amount to take the rest"
         )
 
 

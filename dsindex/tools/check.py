@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.amounts import count
+from dsindex.amounts import align, count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import kept_share
 from dsindex.engine.nodes import NO_NODE, SAME_VERSIONS, check_nodes
@@ -81,8 +81,7 @@ def describe_check(report: CheckReport) -> list[str]:
     source = report.source
     rows = [["node", "inputs", "free for shards and output", "versions", "tokenizer"]]
     rows += [_row(node, len(source.inputs)) for node in report.nodes]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = align(rows, texts=range(5))
     lines.append(
         f"{count(len(source.inputs), 'input')}, {source.total_bytes / 1e9:,.2f} GB, about "
         f"{report.estimate.documents:,.0f} documents and {report.estimate.tokens:,.0f} tokens; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import math
 import os
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.amounts import count
+from dsindex.amounts import align, count, short_number, shorten
 from dsindex.datasets.gpt import open_index_array
 from dsindex.errors import FormatError, InputError, LimitError, OutputError
 from dsindex.execution.local import available_cpus
+from dsindex.execution.progress.standard_streams import shown_columns
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.index.blend import Blend, parse_data_path
@@ -273,7 +275,7 @@ def count_source(prefix: str, matrix: SplitMatrix) -> SourceCounts:
     idx = f"{prefix}.idx"
     if not os.path.isfile(idx):
         near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(prefix)}_*.idx"))]
-        hint = f"did you mean {', '.join(near[:4])}?" if near else "use a path without .bin and .idx"
+        hint = f"did you mean {', '.join(near[:4])}?" if near else "check the path"
         raise InputError(f"{idx}: no such file; {hint}")
     header = read_header(idx)
     stem = prefix.removesuffix(MASK_SUFFIX)
@@ -543,6 +545,10 @@ class MixResult(Report):
     """What the caches draw; empty without --check."""
     per_split_data_args_path: str | None
     """The file that was written."""
+    delivery: str | None = None
+    """The delivery that was written."""
+    flags: tuple[str, ...] = ()
+    """The flags of the datasets for the training script; all of them with a delivery."""
 
     @property
     def num_iterations(self) -> int | None:
@@ -565,21 +571,11 @@ class MixResult(Report):
     def lines(self) -> list[str]:
         """Return a report as text: the table, the length of the run, warnings, and what to give to Megatron."""
         mixture = self.mixture
-        rows = [_HEADINGS, *map(_row, mixture.sources)]
-        total = sum(source.tokens for source in mixture.sources)
-        rows.append(
-            ("total", f"{total:,}", "100%", "", f"{mixture.tokens:,}", "100%", show_epochs(mixture.tokens / total))
-        )
-        lines = [*_align(rows), "", *_describe_run(self), *_describe_first(self)]
+        lines = [*_show_table(mixture), "", *_describe_run(self), *_describe_first(self)]
         lines += [f"warning: {warning}" for warning in self.warnings]
         for blend in self.drawn:
             lines += _describe_drawn(self, blend)
-        lines.append("")
-        if self.per_split_data_args_path is not None:
-            lines.append(f"--per-split-data-args-path {shlex.quote(self.per_split_data_args_path)}")
-        else:
-            lines.append(f"--data-path {shlex.join(mixture.data_path)}")
-        return lines
+        return [*lines, "", *self.flags]
 
 
 def run_mix(config: MixConfig) -> MixResult:
@@ -589,7 +585,7 @@ def run_mix(config: MixConfig) -> MixResult:
         InputError: If a dataset is missing or has no tokens, or the amounts contradict each other.
         DsindexError: If Megatron would refuse the blend, or a file cannot be read or written.
     """
-    split = None if config.per_split_data_args_path is not None else config.split or DEFAULT_SPLIT
+    split = None if config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
     settings = _settings(config, split)
     prefixes, amounts, weights = _read_sources(config)
     matrix = WHOLE_IN_TRAIN if settings.matrix is None else settings.matrix
@@ -618,8 +614,17 @@ def run_mix(config: MixConfig) -> MixResult:
             config, mixture, counts, settings.matrix, has_length=has_length, has_weights=weights is not None
         )
         drawn = [each for blend in blends for each in check_drawn(folder, blend, matrix=settings.matrix)]
+    others = {"valid": config.valid_data_path, "test": config.test_data_path}
+    warnings += _check_others(others, mixture)
+    flags = [f"--data-path {shlex.join(mixture.data_path)}"]
     if config.per_split_data_args_path is not None:
-        warnings += _write_per_split(config.per_split_data_args_path, mixture, config)
+        _write_per_split(config.per_split_data_args_path, mixture, others)
+        flags = [f"--per-split-data-args-path {shlex.quote(config.per_split_data_args_path)}"]
+    elif split is None:
+        words = {"train": mixture.data_path, **others}
+        flags = [f"--{name}-data-path {shlex.join(given)}" for name, given in words.items() if given]
+    if config.write is not None:
+        flags = _write_delivery(config.write, config, mixture, split, others)
     return MixResult(
         mixture=mixture,
         split=split,
@@ -627,7 +632,55 @@ def run_mix(config: MixConfig) -> MixResult:
         warnings=tuple(warnings),
         drawn=tuple(drawn),
         per_split_data_args_path=config.per_split_data_args_path,
+        delivery=config.write,
+        flags=tuple(flags),
     )
+
+
+def _write_delivery(
+    path: str, config: MixConfig, mixture: Mixture, split: str | None, others: Mapping[str, Sequence[str] | None]
+) -> list[str]:
+    """Write a delivery, and return the flags for the training script."""
+    from dsindex.tools.delivery import job_flags, make_delivery, write_delivery  # loads what verify needs
+
+    def pairs(name: str) -> list[tuple[str | None, str]] | None:
+        given = others[name]
+        if not given:
+            return None
+        blend = _parse_blend(given, name)
+        weights = [None] * len(blend.prefixes) if blend.weights is None else given[::2]
+        return list(zip(weights, blend.prefixes, strict=True))
+
+    delivery = make_delivery(
+        path,
+        config,
+        train=[(None if len(mixture.sources) == 1 else each.weight, each.prefix) for each in mixture.sources],
+        valid=pairs("valid"),
+        test=pairs("test"),
+        split=split,
+        train_samples=mixture.num_samples,
+    )
+    write_delivery(path, delivery)
+    return job_flags(path, delivery)
+
+
+def _check_others(others: Mapping[str, Sequence[str] | None], mixture: Mixture) -> list[str]:
+    """Return warnings about the datasets of valid and test.
+
+    Raises:
+        InputError: If one is missing or empty.
+    """
+    trained = {_real(source.prefix) for source in mixture.sources}
+    warnings = []
+    for split, given in others.items():
+        prefixes = _parse_blend(given, split).prefixes if given else ()
+        _count(prefixes, WHOLE_IN_TRAIN)
+        warnings += [
+            f"{prefix} is in {split} and in train, so the job is evaluated on what it was trained on"
+            for prefix in prefixes
+            if _real(prefix) in trained
+        ]
+    return warnings
 
 
 def _intended(
@@ -746,34 +799,22 @@ def _tokens_asked(config: MixConfig) -> int | None:
     return tokens
 
 
-def _write_per_split(path: str, mixture: Mixture, config: MixConfig) -> list[str]:
-    """Write the file of Megatron's `--per-split-data-args-path`, and return warnings about its other splits.
+def _write_per_split(path: str, mixture: Mixture, others: Mapping[str, Sequence[str] | None]) -> None:
+    """Write the file of Megatron's `--per-split-data-args-path`.
 
     Raises:
-        InputError: If a dataset of valid or test is missing or empty.
         OutputError: If the file exists with other content, or cannot be written.
     """
-    words: dict[str, list[str] | None] = {"train": list(mixture.data_path), "valid": None, "test": None}
-    trained = {_real(source.prefix) for source in mixture.sources}
-    warnings = []
-    for split, given in (("valid", config.valid_data_path), ("test", config.test_data_path)):
-        if not given:
-            continue
-        words[split] = list(given)
-        prefixes = _parse_blend(given, split).prefixes
-        _count(prefixes, WHOLE_IN_TRAIN)
-        warnings += [
-            f"{prefix} is in {split} and in train, so the job is evaluated on what it was trained on"
-            for prefix in prefixes
-            if _real(prefix) in trained
-        ]
+    words = {
+        "train": list(mixture.data_path),
+        **{name: list(given) if given else None for name, given in others.items()},
+    }
     text = json.dumps(words, indent=2, ensure_ascii=False) + "\n"
     if os.path.lexists(path) and not (os.path.isfile(path) and _read(path) == text.encode()):
         raise OutputError(f"{path}: exists already with other content; remove it, or choose another path")
     make_folder(os.path.dirname(path) or ".")
     with atomic_writer(path) as file:
         file.write(text.encode())
-    return warnings
 
 
 def _parse_blend(given: Sequence[str], split: str) -> Blend:
@@ -792,27 +833,56 @@ def _read(path: str) -> bytes:
         raise OutputError(msg) from error
 
 
-_HEADINGS = ("dataset", "tokens", "of all", "weight", "drawn", "of drawn", "epochs")
+_HEADINGS = ("tokens", "of all", "weight", "drawn", "of drawn", "epochs")
 
 
-def _row(source: MixedSource) -> tuple[str, ...]:
-    return (
-        source.prefix,
-        f"{source.tokens:,}",
-        show_percent(source.share_of_all),
-        source.weight or "-",
-        f"{source.tokens_drawn:,}",
-        show_percent(source.share),
-        show_epochs(source.epochs),
-    )
+def _show_table(mixture: Mixture) -> list[str]:
+    """Return the table; what names have in common is shown once, and where it is too wide, tokens have a unit."""
+    begin, names, end = split_names([source.prefix for source in mixture.sources])
+    total = sum(source.tokens for source in mixture.sources)
+    columns = shown_columns()
+    for show in (lambda tokens: f"{tokens:,}", short_number):
+        rows = [(f"dataset {begin}…{end}" if begin or end else "dataset", *_HEADINGS)]
+        rows += [
+            (
+                name,
+                show(source.tokens),
+                show_percent(source.share_of_all),
+                source.weight or "-",
+                show(source.tokens_drawn),
+                show_percent(source.share),
+                show_epochs(source.epochs),
+            )
+            for name, source in zip(names, mixture.sources, strict=True)
+        ]
+        rows.append(
+            ("total", show(total), "100%", "", show(mixture.tokens), "100%", show_epochs(mixture.tokens / total))
+        )
+        lines = align(rows)
+        if columns is None or max(map(len, lines)) <= columns:
+            return lines
+    room = max(12, (columns or 0) - max(map(len, lines)) + max(len(row[0]) for row in rows))
+    return align((shorten(first, room), *others) for first, *others in rows)
 
 
-def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table: names to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
-        yield "  ".join(cells).rstrip()
+def split_names(prefixes: Sequence[str]) -> tuple[str, list[str], str]:
+    """Return what paths begin and end with in common, as far as whole parts of names go, and the rest of each.
+
+    >>> split_names(["data/web_text_document", "data/books_text_document"])
+    ('data/', ['web', 'books'], '_text_document')
+    >>> split_names(["web", "books"])
+    ('', ['web', 'books'], '')
+    """
+    if len(prefixes) < 2:
+        return "", list(prefixes), ""
+    same = sum(1 for _ in itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*prefixes, strict=False)))
+    begin = prefixes[0][: prefixes[0].rfind("/", 0, same) + 1]
+    ends = zip(*(prefix[len(begin) :][::-1] for prefix in prefixes), strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda letters: len(set(letters)) == 1, ends))
+    place = prefixes[0].find("_", len(prefixes[0]) - same)
+    end = prefixes[0][place:] if place >= 0 and same else ""
+    names = [prefix[len(begin) : len(prefix) - len(end)] for prefix in prefixes]
+    return (begin, names, end) if all(names) else ("", list(prefixes), "")
 
 
 def _describe_run(report: MixResult) -> Iterator[str]:

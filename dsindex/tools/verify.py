@@ -127,7 +127,7 @@ def _judge_eod(path: str, content: Content, num_eod: int) -> Verdict:
         f"{path}: expected {expected} EOD tokens (one per document with tokens, and "
         f"{content.eod_in_text} from text), got {num_eod}; its content changed, restore it or build it again"
     )
-    return Verdict(checked=("the number of EOD tokens",), findings=() if num_eod == expected else (finding,))
+    return Verdict.of("the number of EOD tokens", finding, is_sound=num_eod == expected)
 
 
 def _check_ends(prefix: str, content: Content, counts: IndexCounts) -> Check:
@@ -182,6 +182,11 @@ def verify_export(folder: str, *, reporter: Reporter) -> VerifyReport:
         elif os.path.getsize(path) != file.size_bytes or digest_file(path) != file.xxh3_128:
             findings.append(f"{path}: expected the content that the manifest describes, got another; export it again")
         reporter.advance(1)
+    checked = ("digest of every file of the export",)
     return VerifyReport(
-        prefix=folder, checks=("digest of every file of the export",), findings=tuple(findings), has_manifest=True
+        prefix=folder,
+        checks=() if findings else checked,
+        failed=checked if findings else (),
+        findings=tuple(findings),
+        has_manifest=True,
     )

@@ -328,7 +328,7 @@ def _judge_eod(path: str, header: PbinHeader | None, content: Content, num_eod: 
         f"{path}: expected {wanted} EOD tokens (one at the end of each document, {content.eod_in_text} "
         f"from text, which may be the same), got {num_eod}; its content changed, restore it or pack it again"
     )
-    return Verdict(checked=("the number of EOD tokens",), findings=() if low <= num_eod <= high else (finding,))
+    return Verdict.of("the number of EOD tokens", finding, is_sound=low <= num_eod <= high)
 
 
 def _check_ends(path: str, eod_id: int, header: PbinHeader, num_documents: int) -> Check:

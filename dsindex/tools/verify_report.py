@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, tee
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import xxhash
@@ -59,10 +59,17 @@ class Verdict:
     """The conclusion from the results of a check's calls."""
 
     checked: tuple[str, ...] = ()
-    """Names of completed checks that are known only from the results."""
+    """Names of checks that are known only from the results, and found nothing."""
+    failed: tuple[str, ...] = ()
+    """Names of those that did."""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about parts that could not be checked, and why."""
+
+    @classmethod
+    def of(cls, name: str, finding: str, *, is_sound: bool) -> Self:
+        """Return the verdict of one check, whose finding counts unless it is sound."""
+        return cls(checked=(name,)) if is_sound else cls(failed=(name,), findings=(finding,))
 
 
 def collect_findings(results: Iterable[Sequence[str]]) -> Verdict:
@@ -248,7 +255,9 @@ class VerifyReport:
     prefix: str
     """The dataset as given: a prefix, or the path of a `.pbin`."""
     checks: tuple[str, ...] = ()
-    """Names of the completed checks, with or without findings."""
+    """Names of the checks that found nothing."""
+    failed: tuple[str, ...] = ()
+    """Names of those that found something."""
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences about what could not be checked, and why."""
@@ -282,13 +291,18 @@ def make_report(
         version: Version of a `.pbin`.
         has_manifest: Whether the dataset has a manifest.
     """
-    checks, verdicts = [each.check for each in ran], [each.verdict for each in ran]
-    said: list[Check | Verdict] = [*checks, *verdicts]
+    verdicts = [each.verdict for each in ran]
+    said: list[Check | Verdict] = [*(each.check for each in ran), *verdicts]
+    named = [(each.check.name, each.is_sound) for each in ran if each.check.name is not None]
     return VerifyReport(
         prefix=prefix,
         checks=(
-            *(check.name for check in checks if check.name is not None),
+            *(name for name, is_sound in named if is_sound),
             *(name for verdict in verdicts for name in verdict.checked),
+        ),
+        failed=(
+            *(name for name, is_sound in named if not is_sound),
+            *(name for verdict in verdicts for name in verdict.failed),
         ),
         findings=tuple(finding for each in said for finding in each.findings),
         notes=tuple(note for each in said for note in each.notes),
@@ -494,7 +508,30 @@ def describe_verification(report: VerifyReport) -> list[str]:
         lines.append(f"  version of the .pbin: {report.version}")
     lines += [f"  checked: {check}" for check in report.checks]
     lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  FAILED: {check}" for check in report.failed]
     lines += [f"  FOUND: {finding}" for finding in report.findings]
+    return lines
+
+
+def describe_verifications(reports: Sequence[VerifyReport]) -> list[str]:
+    """Return reports as text: of several, a line for each, and then what is wrong."""
+    if len(reports) == 1:
+        return describe_verification(reports[0])
+    width = max(len(report.prefix) for report in reports)
+    lines = []
+    for report in reports:
+        counts = report.counts
+        said = [] if counts is None else [count(counts.num_documents, "document"), count(counts.num_tokens, "token")]
+        said += [count(len(report.checks), "check")] + ([f"{len(report.failed)} failed"] if report.failed else [])
+        state = "intact" if report.is_whole else "DAMAGED" if report.is_there else "MISSING"
+        lines.append(f"{state:8} {report.prefix:{width}}  {', '.join(said) if report.is_there else ''}".rstrip())
+    lines += [f"note: {note}" for note in dict.fromkeys(note for report in reports for note in report.notes)]
+    for report in reports:
+        if not report.is_there:
+            lines += ["", *describe_verification(report)]
+        elif not report.is_whole:
+            lines += ["", f"{report.prefix}: DAMAGED", *(f"  FAILED: {check}" for check in report.failed)]
+            lines += [f"  FOUND: {finding}" for finding in report.findings]
     return lines
 
 
@@ -664,9 +701,15 @@ def check_tokens(
             note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
             return Verdict(findings=tuple(findings), notes=(note,))
         vocabulary = ("every token id is in the vocabulary",) if tokenizer is not None and tokens[0] < tokens[1] else ()
-        digest, eod = _judge_digest(path, content, suffix, blocks), judge_num_eod(content, num_eod)
+        parts = [
+            _judge_digest(path, content, suffix, blocks),
+            Verdict(failed=vocabulary, findings=tuple(findings)) if findings else Verdict(checked=vocabulary),
+            judge_num_eod(content, num_eod),
+        ]
         return Verdict(
-            checked=(*digest.checked, *vocabulary, *eod.checked), findings=(*findings, *digest.findings, *eod.findings)
+            checked=tuple(name for part in parts for name in part.checked),
+            failed=tuple(name for part in parts for name in part.failed),
+            findings=(*findings, *parts[0].findings, *parts[2].findings),
         )
 
     return Check(
@@ -691,7 +734,7 @@ def _judge_digest(path: str, content: Content, suffix: str, block_digests: Itera
         f"{path}: expected the digest {recorded.digest}, got {digest}; its content changed, "
         f"restore it or build it again"
     )
-    return Verdict(checked=(f"digest of the .{suffix}",), findings=() if digest == recorded.digest else (finding,))
+    return Verdict.of(f"digest of the .{suffix}", finding, is_sound=digest == recorded.digest)
 
 
 # Check a provenance file: its layout, one row per document, and rows that are possible for the manifest's inputs.

@@ -709,7 +709,8 @@ def compare_with_source(
             f"against the source: {compared:,} of {num_documents:,} documents tokenized again"
             f" with {settings.engine.describe()}"
         )
-        return Verdict(checked=(checked,), findings=(*first, *missing))
+        findings = (*first, *missing)
+        return Verdict(failed=(checked,), findings=findings) if findings else Verdict(checked=(checked,))
 
     steps = (
         Step(call=Call(name=f"compare[{n}]", place=f"piece {n}", function=function, arguments=(piece,)), size=1)

@@ -38,4 +38,11 @@ def verify_structure(given: str, cache: str | None = None) -> VerifyReport:
         findings += [finding for task in tasks for finding in verify_cache(task)]
         checks.append("index caches against the data")
     note = f"tokens, digests and provenance were not checked, since packages are missing here; {_INSTALL}"
-    return VerifyReport(prefix=prefix, checks=tuple(checks), findings=tuple(findings), notes=(note,), counts=counts)
+    return VerifyReport(
+        prefix=prefix,
+        checks=() if findings else tuple(checks),
+        failed=tuple(checks) if findings else (),
+        findings=tuple(findings),
+        notes=(note,),
+        counts=counts,
+    )

@@ -255,7 +255,8 @@ def test_command_says_what_was_found(make_config, capsys):
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     nope = str(tmp_path / "nope")
     assert cli(["verify", nope, f"{nope}.pbin"], 1).out == (
-        f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n"
+        f"MISSING  {nope}\nMISSING  {nope}.pbin\n\n"
+        f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n\n"
         f"{nope}.pbin: there is no dataset: looked for {nope}.pbin and {nope}.manifest.json; check the path\n"
     )
     report = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)

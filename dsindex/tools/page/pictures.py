@@ -6,6 +6,7 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import shorten
 from dsindex.tools.page.page import COLOURS, DASHES, NARROW, Picture, Table, distinct, draw, number, percent
 
 if TYPE_CHECKING:
@@ -113,18 +114,6 @@ def _bars(
 
     table = Table(caption=title, head=head, rows=tuple(cells))
     return Picture(title=title, description=description, drawing=draw(chart), table=table)
-
-
-def shorten(name: str, length: int) -> str:
-    """Return a name with its middle left out if it is long.
-
-    >>> shorten("data/corpus/part-0001.jsonl", 15)
-    'data/co…1.jsonl'
-    """
-    if len(name) <= length:
-        return name
-    end = length // 2
-    return f"{name[: length - end - 1]}…{name[-end:]}"
 
 
 def draw_lengths(bins: Sequence[LengthBin]) -> Picture:

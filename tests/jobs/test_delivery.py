@@ -1,0 +1,133 @@
+"""A mixture is handed over in one file: written by mix, completed by index, and proven by verify where it arrives."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dsindex
+from dsindex.cli.main import main
+from dsindex.tools.delivery import read_delivery
+from tests.support.datasets import write_dataset
+
+
+@pytest.fixture
+def sent(tmp_path, monkeypatch):
+    """The folder of a delivery of two datasets with their caches, in which it was written."""
+    monkeypatch.chdir(tmp_path)
+    Path("sent/data").mkdir(parents=True)
+    for name, length in {"web": 100, "books": 50, "held": 30}.items():
+        write_dataset(Path(f"sent/data/{name}_text_document"), [[[1] * length] for _ in range(10)])
+    monkeypatch.chdir("sent")
+    return Path.cwd()
+
+
+def run(words, capsys, code=0):
+    capsys.readouterr()
+    got = main(words.split())
+    printed = capsys.readouterr()
+    assert got == code, printed
+    return printed.out + printed.err
+
+
+DATASETS = "data/web_text_document=60% data/books_text_document"
+JOB = "--tokens 1k --seq-length 10 --split 8,2 --global-batch-size 2 --eval-interval 50 --seed 7"
+RELEASE = "--megatron-release 0.19 --tokenizer-type HuggingFaceTokenizer --tokenizer-model org/name"
+
+
+def deliver(capsys, more=RELEASE):
+    shown = run(f"mix {DATASETS} {JOB} {more} --data-cache-path cache --write delivery.yaml", capsys)
+    return shown, run("index delivery.yaml --executor local", capsys)
+
+
+def test_delivery_is_proven_on_another_machine(sent, tmp_path, monkeypatch, capsys):
+    shown, built = deliver(capsys)
+    flags = shown.partition("\n\n--")[2].splitlines()
+    assert flags[:3] == [
+        "data-path 0.6 data/web_text_document 0.4 data/books_text_document", "--split 8,2", "--seq-length 10",
+    ]  # fmt: skip
+    assert "--tokenizer-type HuggingFaceTokenizer" in flags
+    assert "delivery.yaml has the digests of these caches now" in built
+    assert run("index delivery.yaml --explain", capsys).count(": found") == 6
+    there = tmp_path / "there"
+    (there / "mnt").mkdir(parents=True)
+    shutil.move(sent / "data", there / "mnt" / "data")
+    shutil.move(sent / "cache", there / "cache")
+    shutil.copy(sent / "delivery.yaml", there)
+    monkeypatch.chdir(there)
+    shown = run("verify delivery.yaml --data-folder mnt", capsys)
+    assert shown.startswith("intact   mnt/data/web_text_document    10 documents, 1,000 tokens, 2 checks\n")
+    assert "--data-path 0.6 mnt/data/web_text_document 0.4 mnt/data/books_text_document\n" in shown
+    assert "the caches are named for paths such as data/" in shown
+    for path in list(Path("mnt/data").iterdir()):
+        shutil.move(path, there)
+    assert "intact   delivery.yaml" in run("verify delivery.yaml", capsys)  # beside it
+    assert run("trace delivery.yaml --sample 3", capsys).startswith("sample 3 of 1")
+    result = dsindex.verify("delivery.yaml")
+    assert result
+    assert len(result.reports) == 3
+
+
+def change(path, content):
+    Path(path).write_bytes(content(Path(path).read_bytes()))
+
+
+@pytest.mark.parametrize(("harm", "message"), [
+    (lambda: change("delivery.yaml", lambda text: text.replace(b"'0.6'", b"'0.5'")), "delivery.yaml: expected the "),
+    (lambda: os.remove("data/web_text_document.bin"), "data/web_text_document.bin"),
+    (lambda: change("data/web_text_document.bin", lambda data: b"\2" + data[1:]), "it is another dataset"),
+    (lambda: os.remove("cache/" + min(os.listdir("cache"))), "is missing, but the delivery lists it"),
+    (lambda: change("cache/" + next(name for name in os.listdir("cache") if name.endswith("train-shuffle_index.npy")),
+                    lambda data: data[:-1] + b"\7"), "expected the content that the delivery describes"),
+    (lambda: write_dataset(Path("data/books_text_document"), [[[1] * 40]]), "it is another dataset"),
+], ids=["file", "missing", "token", "cache-gone", "cache-changed", "other"])  # fmt: skip
+@pytest.mark.usefixtures("sent")
+def test_what_did_not_arrive_is_found(harm, message, capsys):
+    deliver(capsys)
+    assert "DAMAGED" not in run("verify delivery.yaml", capsys)
+    harm()
+    shown = run("verify delivery.yaml", capsys, 1)
+    assert "DAMAGED" in shown
+    assert message in shown
+    assert "--data-path" not in shown
+    reports = [json.loads(line) for line in run("verify delivery.yaml --json", capsys, 1).splitlines() if "{" in line]
+    assert sum(not report["is_whole"] for report in reports) == 1
+
+
+@pytest.mark.usefixtures("sent")
+def test_datasets_of_valid_are_delivered_too(capsys):
+    words = f"mix {DATASETS} --tokens 1k --seq-length 10 --valid-data-path data/held_text_document --write d.yaml"
+    shown = run(words, capsys)
+    assert "\n--train-data-path 0.6 data/web_text_document 0.4 data/books_text_document\n--valid-data-path " in shown
+    delivery, is_own = read_delivery("d.yaml")
+    assert is_own
+    assert ([each.path for each in delivery.valid], delivery.split) == (["data/held_text_document"], None)
+    assert "intact   data/held_text_document" in run("verify d.yaml", capsys)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("mix data/web_text_document --write theirs.yaml", "theirs.yaml: exists already and is no unchanged delivery"),
+    ("mix data/web_text_document --write delivery.json", "expected the name of a YAML file"),
+    ("verify broken.yaml", "broken.yaml: expected a valid train in a delivery"),
+    ("index broken.yaml", "broken.yaml: expected a valid train in a delivery"),
+    ("trace plain.yaml --sample 0", "plain.yaml: expected index caches in the delivery, got none"),
+])  # fmt: skip
+@pytest.mark.usefixtures("sent")
+def test_wrong_deliveries_are_refused(words, message, capsys):
+    Path("theirs.yaml").write_text("source: [a]\n")
+    Path("broken.yaml").write_text("# dsindex delivery 1, xxh3_128 00\njob: {seq_length: 1, train_samples: 1}\n")
+    run("mix data/web_text_document --write plain.yaml", capsys)
+    assert message in run(words, capsys, 1)
+    assert Path("theirs.yaml").read_text() == "source: [a]\n"
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_changed_delivery_is_not_completed(capsys):
+    run(f"mix {DATASETS} {JOB} --data-cache-path cache --write delivery.yaml", capsys)
+    change("delivery.yaml", lambda text: text + b"# mine\n")
+    before = Path("delivery.yaml").read_bytes()
+    assert "was left as it is" in run("index delivery.yaml --executor local", capsys)
+    assert Path("delivery.yaml").read_bytes() == before
+    assert "exists already" in run(f"mix {DATASETS} {JOB} --write delivery.yaml", capsys, 1)
