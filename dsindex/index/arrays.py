@@ -23,7 +23,7 @@ import numpy as np
 
 from dsindex.errors import LimitError
 from dsindex.index.epochs import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype
-from dsindex.kernels.jit import compiled
+from dsindex.kernels.jit import compiled, inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.index.epochs import SampleRule
+    from dsindex.index.schedule import WeightCurve
 
 
 BLOCK_POSITIONS = 1 << 20
@@ -380,6 +381,93 @@ def blend_exhaustively(lengths: Sequence[int]) -> tuple[NDArray[np.int16], NDArr
     limits = np.array(lengths, np.int64)
     _greedy_until_spent(limits / np.float64(total), limits, datasets, samples)
     return datasets, samples
+
+
+def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Order the samples of a blend whose weights change, so that each dataset stays within a sample of its integral.
+
+    The next sample of a dataset is released when the integral of its weight comes within 1 - delta of it, and due when
+    it would lag by more than 1 - delta, with delta = 1 / (2n - 2). The released dataset that is due first is next; an
+    order without a miss exists for any weights.
+
+    Args:
+        curve: The weights.
+        taken: Samples of each dataset that were drawn before.
+
+    Returns:
+        As `blend_by_weights`, shape [curve.num_samples].
+
+    Source: R. Tijdeman, "The chairman assignment problem", 1980; G. Steiner and S. Yeomans, "Level schedules for
+        mixed-model, just-in-time processes", 1993.
+    """
+    datasets, samples = _empty(curve.num_samples)
+    pieces = np.diff(curve.starts)[:, np.newaxis]
+    grown = curve.weights[:-1] * pieces + curve.slopes[:-1] * pieces * pieces / 2
+    sums = np.concatenate([np.zeros((1, curve.weights.shape[1])), np.cumsum(grown, axis=0)])
+    _keep_dates(curve.starts, curve.weights, curve.slopes, sums, np.array(taken, np.int64), datasets, samples)
+    return datasets, samples
+
+
+@compiled
+def _keep_dates(
+    starts: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    slopes: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    taken: NDArray[np.int64],
+    datasets: NDArray[np.int16],
+    samples: NDArray[np.int64],
+) -> None:
+    count = weights.shape[1]
+    delta = 1.0 / max(2, 2 * count - 2)
+    pieces = np.zeros(count, np.int64)
+    drawn = np.zeros(count)
+    released = np.empty(count)
+    due = np.empty(count)
+    for dataset in range(count):
+        released[dataset] = _reach(starts, weights, slopes, sums, dataset, delta, pieces)
+        due[dataset] = _reach(starts, weights, slopes, sums, dataset, 1.0 - delta, pieces)
+    for sample in range(len(datasets)):
+        best, first = -1, np.inf
+        last_resort, first_due = 0, np.inf
+        for dataset in range(count):
+            if released[dataset] <= sample + 1.0 and (due[dataset] < first or best < 0):
+                best, first = dataset, due[dataset]
+            if due[dataset] < first_due:
+                last_resort, first_due = dataset, due[dataset]
+        if best < 0:  # rounding alone can lead here
+            best = last_resort
+        datasets[sample] = best
+        samples[sample] = taken[best]
+        taken[best] += 1
+        drawn[best] += 1.0
+        released[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + delta, pieces)
+        due[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + 1.0 - delta, pieces)
+
+
+@inlined
+def _reach(
+    starts: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    slopes: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    dataset: int,
+    target: float,
+    pieces: NDArray[np.int64],
+) -> float:
+    """Return the sample at which the integral of a dataset's weight reaches a target, which grows from call to call."""
+    piece = pieces[dataset]
+    while piece + 1 < len(starts) and sums[piece + 1, dataset] < target:
+        piece += 1
+    pieces[dataset] = piece
+    rest, weight, slope = target - sums[piece, dataset], weights[piece, dataset], slopes[piece, dataset]
+    if rest <= 0.0:
+        return float(starts[piece])
+    square = weight * weight + 2.0 * slope * rest
+    divisor = weight + np.sqrt(max(0.0, square))
+    if divisor <= 0.0:
+        return float(np.inf)
+    return float(starts[piece] + 2.0 * rest / divisor)
 
 
 def _empty(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
