@@ -198,6 +198,11 @@ def build_index(
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
     progress: Progress = False,
+    continue_from: str | None = None,
+    consumed_samples: int | None = None,
+    blend_schedule: str | None = None,
+    max_epochs: float | Fraction | str | None = None,
+    dataloader_type: str | None = None,
     data_cache_path: str | os.PathLike[str] | None = None,
     dataset_class: Literal['GPTDataset', 'GPTFIMDataset'] = 'GPTDataset',
     fim_data: bool = False,
@@ -253,6 +258,14 @@ def build_index(
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
         progress: As for `build`.
+        continue_from: The cache folder of a first job, or its description: samples before consumed_samples are that
+            job's, and after them comes what is unread, by this job's weights, datasets and number of samples.
+        consumed_samples: The samples that the first job has read, a multiple of global_batch_size: `consumed samples`
+            in its log. Without continue_from, the samples before are placeholders, for the views of `dsindex rest`.
+        blend_schedule: Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10
+            50%:50,50' or 'linear 0:90,10 200Btokens:50,50'; or a YAML file. Those of data_path only make the names.
+        max_epochs: Refuse a run that reads a dataset more often (default: 1 with blend_schedule, otherwise any).
+        dataloader_type: The job's; refused here if it is not single.
         data_cache_path: The job's cache folder (default: P/cache/GPTDataset_indices).
         dataset_class: The job's class of datasets: GPTFIMDataset with fim_data=True (default: GPTDataset).
         fim_data: The same as dataset_class GPTFIMDataset.

@@ -79,6 +79,9 @@ class DocumentOrder:
         return {key: value for key, value in zip(ORDER_SETTINGS, values, strict=True) if value is not None}
 
 
+PLAN = "plan"
+"""The key by which the record of a cache names a plan over time: a schedule, or what it continues."""
+
 STOCK_ORDER = DocumentOrder()
 """Megatron's."""
 

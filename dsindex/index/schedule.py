@@ -186,7 +186,8 @@ def draw_curve(
     >>> curve.integral(0, 100).tolist()
     [70.0, 30.0]
     """
-    starts, rows = [], []
+    starts: list[int] = []
+    rows = []
     for point in schedule.points:
         scale = {"samples": Fraction(1), "tokens": Fraction(1, sequence_length)}.get(
             point.unit, Fraction(num_samples, 100)
@@ -213,7 +214,7 @@ def draw_curve(
 
 def _weights_of(point: Point, prefixes: Sequence[str]) -> list[float]:
     if isinstance(point.weights[0], tuple):
-        named: dict[str, float] = dict(point.weights)  # type: ignore[arg-type]  # pairs, as the first is one
+        named = dict(point.weights)
         if sorted(named) != sorted(prefixes):
             raise InputError(
                 f"--blend-schedule: expected a weight for each of {', '.join(prefixes)} at {point.shown}, got weights "
@@ -225,4 +226,4 @@ def _weights_of(point: Point, prefixes: Sequence[str]) -> list[float]:
             f"--blend-schedule: expected {len(prefixes)} weights at {point.shown}, one for each dataset, got "
             f"{len(point.weights)}"
         )
-    return list(point.weights)  # type: ignore[arg-type]  # numbers, as the first is one
+    return list(point.weights)

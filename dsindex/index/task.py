@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +22,12 @@ from dsindex.formats.mmididx import check_index, read_index
 from dsindex.index import bigscience
 from dsindex.index.blend import check_draws
 from dsindex.index.cache import CacheFiles, SourceFingerprint, array_bytes, count_tokens, fingerprint, read_lengths
+from dsindex.index.continuing import PLACEHOLDER, build_continued_arrays, build_continued_blend
 from dsindex.index.epochs import (
     BLEND_DTYPES,
     DOCUMENT_DTYPE,
     ORDER_SETTINGS,
+    PLAN,
     STOCK_ORDER,
     DocumentOrder,
     sample_dtype,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.index.continuing import ContinuedBlend, ContinuedIndex
     from dsindex.index.epochs import EpochCounts, Part, SampleRule
 
 
@@ -176,6 +179,8 @@ class GPTIndexTask:
     """Options for the record that the hash does not cover."""
     threads: int = 1
     order: DocumentOrder = STOCK_ORDER
+    continued: ContinuedIndex | None = None
+    """What goes before the epochs that are built, if they are planned over time."""
 
     @property
     def slot(self) -> CacheSlot:
@@ -187,6 +192,8 @@ class GPTIndexTask:
     @property
     def num_positions(self) -> int:
         """Entries of the document index."""
+        if self.continued is not None:
+            return self.continued.num_positions
         return self.epochs.num_epochs * (self.end - self.begin)
 
     @property
@@ -202,7 +209,10 @@ class GPTIndexTask:
     @property
     def memory_bytes(self) -> int:
         """Peak memory: the arrays, the lengths and one epoch of ids."""
-        return self.file_bytes + 2 * 4 * (self.end - self.begin) + LOOP_BYTES
+        marks = (
+            0 if self.continued is None else 10 * self.epochs.num_samples
+        )  # which samples are left, and their epochs
+        return self.file_bytes + 2 * 4 * (self.end - self.begin) + marks + LOOP_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +228,14 @@ class BlendIndexTask:
     files: CacheFiles
     description: str
     surplus: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the record tells of a plan over time."""
+    continued: ContinuedBlend | None = None
+
+    @property
+    def slot(self) -> CacheSlot:
+        """The files in the order in which they are written."""
+        return self.files.slot
 
     @property
     def name(self) -> str:
@@ -372,15 +390,11 @@ def build_arrays(
 
 
 def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: SourceFingerprint) -> bool:
-    arrays = build_arrays(
-        lengths,
-        task.epochs,
-        begin=task.begin,
-        rule=task.rule,
-        seed=task.seed,
-        threads=task.threads,
-        order=task.order,
-    )
+    shared: dict[str, Any] = {"begin": task.begin, "rule": task.rule, "seed": task.seed, "threads": task.threads}
+    if task.continued is not None:
+        arrays = build_continued_arrays(task.continued, lengths, order=task.order, place=task.name, **shared)
+    else:
+        arrays = build_arrays(lengths, task.epochs, order=task.order, **shared)
     described = () if task.description is None else (task.description.encode(),)
     record = {**_made_by(), "settings": dict(task.settings), "source": source.as_record()}
     return write_slot(task.slot, (*arrays, *described), record)
@@ -390,13 +404,13 @@ def _made_by() -> dict[str, Any]:
     return {"dsindex": __version__, "numpy": np.__version__}
 
 
-def _require_same_order(task: GPTIndexTask) -> None:
+def _require_same_order(task: IndexTask) -> None:
     """Refuse to replace a cache of another document order: a job would train on something else under the same name.
 
     Raises:
         OutputError: If there is one.
     """
-    there, wanted = recorded_order(read_record(task.slot.record)), task.order.as_settings()
+    there, wanted = recorded_order(read_record(task.slot.record)), recorded_order({"settings": task.settings}) or {}
     if there is not None and there != wanted and task.slot.exists():
         raise OutputError(
             f"{task.slot.paths[0]}: the cache of this name has {show_order(there)}, not {show_order(wanted)}; "
@@ -406,10 +420,12 @@ def _require_same_order(task: GPTIndexTask) -> None:
 
 def recorded_order(record: Mapping[str, Any] | None) -> dict[str, str] | None:
     """Return the document order in a cache's record, as `DocumentOrder.as_settings`; None without a record."""
-    settings = (record or {}).get("settings")
+    if record is None or "building" in record:
+        return None
+    settings = record.get("settings", {})
     if not isinstance(settings, dict):
         return None
-    return {key: str(value) for key, value in settings.items() if key in ORDER_SETTINGS}
+    return {key: str(value) for key, value in settings.items() if key in {*ORDER_SETTINGS, PLAN}}
 
 
 def show_order(settings: Mapping[str, str]) -> str:
@@ -422,7 +438,11 @@ def show_order(settings: Mapping[str, str]) -> str:
         return "Megatron's document order"
     shuffled = settings.get("shuffle_epochs", "together")
     how = {"together": "", "separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
-    return f"the document order {settings.get('document_order')!r}{how.get(shuffled, '')}"
+    plan = settings.get(PLAN)
+    if "document_order" not in settings:
+        return str(plan)
+    order = f"the document order {settings['document_order']!r}{how.get(shuffled, '')}"
+    return order if plan is None else f"{order}, {plan}"
 
 
 def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
@@ -440,16 +460,21 @@ def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
 def _build_blend(task: BlendIndexTask, started: float) -> BuiltCache:
     from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 
-    if task.size is None:
+    _require_same_order(task)
+    if task.continued is not None:
+        datasets, samples = build_continued_blend(task.continued)
+    elif task.size is None:
         datasets, samples = blend_exhaustively([int(length) for length in task.weights])
     else:
         datasets, samples = blend_by_weights(task.weights, task.size)
-    drawn = Counter(dict(enumerate(np.bincount(datasets, minlength=len(task.prefixes)).tolist())))
+    own = datasets if task.continued is None else datasets[samples != PLACEHOLDER]
+    drawn = Counter(dict(enumerate(np.bincount(own, minlength=len(task.prefixes)).tolist())))
     check_draws(drawn, task.lengths, task.prefixes, place=task.name, surplus=task.surplus)
-    slot = task.files.slot
+    slot = task.slot
     make_folder(os.path.dirname(slot.record) or ".")
+    record = {**_made_by(), **({"settings": dict(task.settings)} if task.settings else {})}
     with lock_slot(slot):
-        reused = write_slot(slot, (datasets, samples, task.description.encode()), _made_by())
+        reused = write_slot(slot, (datasets, samples, task.description.encode()), record)
     return BuiltCache(
         name=task.name,
         paths=(slot.paths[-1], slot.record, *slot.paths[:-1]),

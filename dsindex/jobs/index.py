@@ -32,7 +32,7 @@ from dsindex.execution.local import available_cpus
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, CacheFiles, cache_files, read_description, source_changes
-from dsindex.index.epochs import ORDER_SETTINGS, SPLIT_NAMES, WHOLE, Part
+from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
 from dsindex.index.job_tokenizer import describe_tokenizers
 from dsindex.index.slot import changed_files, read_record
 from dsindex.index.task import (
@@ -48,6 +48,7 @@ from dsindex.index.task import (
     show_bytes,
     show_order,
 )
+from dsindex.jobs.continuing import plan_over_time
 from dsindex.jobs.index_caches import (
     NO_IDENTIFIERS,
     Counts,
@@ -178,7 +179,7 @@ def _faults(
 def _other_settings(record: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     """Return sentences about options of the job with which its cache was not built."""
     faults = []
-    for key in [key for key in settings if key not in ORDER_SETTINGS]:
+    for key in settings.keys() & UNHASHED.keys():
         value = settings[key]
         built = record.get("settings", {}).get(key)
         if built != value:
@@ -186,7 +187,7 @@ def _other_settings(record: Mapping[str, Any], settings: Mapping[str, Any]) -> l
                 f"the job finds this cache, but {UNHASHED.get(key, key)} was {built} when it was built and is {value} "
                 "now; the hash does not cover that: build it again, or change the job"
             )
-    there, asked = recorded_order(record), {key: settings[key] for key in ORDER_SETTINGS if key in settings}
+    there, asked = recorded_order(record), recorded_order({"settings": settings})
     if there is not None and asked and there != asked:
         faults.append(
             f"the job finds this cache, but it has {show_order(there)}, not {show_order(asked)}; choose another "
@@ -357,7 +358,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     _require_shared(config, executor)
     counts = count_all(config, settings, executor)
     threads = 1 if executor.kind == "ray" else available_cpus()
-    tasks, notes = find_index_caches(config, settings, counts, threads=threads)
+    tasks, notes = plan_over_time(config, settings, *find_index_caches(config, settings, counts, threads=threads))
     results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
     if config.explain:
@@ -388,9 +389,13 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
 
 def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:
     """Yield a note about caches that a job must not miss."""
-    if not settings.order.is_stock and not config.explain:
+    if config.explain:
+        return
+    if not settings.order.is_stock or config.is_over_time:
+        said = show_order(settings.order.as_settings()) if not settings.order.is_stock else "planned over time"
+        splits = settings.ordered_splits if not settings.order.is_stock else SPLIT_NAMES[:1]
         yield (
-            f"{', '.join(settings.ordered_splits)}: {show_order(settings.order.as_settings())}; start the job with "
+            f"{', '.join(splits)}: {said}; start the job with "
             "--dataloader-defer-npy-index-mmap, or it builds Megatron's own without a word if it misses these caches"
         )
 
@@ -483,7 +488,7 @@ def _explain(task: IndexTask, release: str | None) -> Finding:
     folder = os.path.dirname(task.files.stem)
     if isinstance(task, GPTIndexTask):
         return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings, release=release)
-    return explain_cache(wanted, folder, release=release)
+    return explain_cache(wanted, folder, settings=task.settings, release=release)
 
 
 def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:

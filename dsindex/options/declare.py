@@ -28,6 +28,8 @@ GROUPS = {
     "tokenizer formats": None,
     "samples": "how long the job trains, in one of four ways",
     "order": None,
+    "over time": "caches that go on where another job stopped, and weights that change; the job has to read them with "
+    "--dataloader-type single, its default",
     "names": "Megatron finds a cache by a hash of its settings, so they must be spelled as in the job",
     "what to show": None,
     "what to trace, one of": None,

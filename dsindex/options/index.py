@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hi
 
 from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
 
+from dsindex.errors import InputError
 from dsindex.index.blend import MID_LEVEL_SURPLUS
 from dsindex.index.cache import FIM_CLASS
 from dsindex.index.epochs import FINAL_EPOCH_THRESHOLD
 from dsindex.index.job_tokenizer import JobTokenizer
+from dsindex.index.schedule import read_blend_schedule
 from dsindex.option_problems import show_value
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import ExecutorConfig, LocalPath, Options, SequenceLength, TrainingLength, validated
@@ -198,6 +200,12 @@ def _order(value: str) -> str:
     return value if value in DOCUMENT_ORDERS else refuse_url(value)
 
 
+def _schedule(value: str) -> str:
+    with suppress(InputError):  # the file is read when the job runs
+        read_blend_schedule(value)
+    return value
+
+
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Counts = Annotated[tuple[int | None, int | None, int | None], BeforeValidator(_counts)]
 Epochs = Annotated[Fraction, BeforeValidator(_fraction)]
@@ -233,6 +241,38 @@ class SampleOrder(Options):
     mid_level_dataset_surplus: float = option(
         MID_LEVEL_SURPLUS, "the job's value, for weighted blends (default: 0.005)", "X", ge=0, le=2**31
     )
+
+
+class OverTime(Options):
+    """Caches that continue those of another job, or whose weights change."""
+
+    group: ClassVar = "over time"
+    continue_from: LocalPath | None = option(
+        None,
+        "the cache folder of a first job, or its description: samples before --consumed-samples are that job's, and "
+        "after them comes what is unread, by this job's weights, datasets and number of samples",
+        "CACHE",
+    )
+    consumed_samples: int | None = option(
+        None,
+        "the samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log. "
+        "Without --continue-from, the samples before are placeholders, for the views of `dsindex rest`",
+        "N",
+        ge=0,
+    )
+    blend_schedule: Annotated[str, AfterValidator(_schedule)] | None = option(
+        None,
+        "weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or "
+        "'linear 0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names",
+        "'P:W,W P:W,W'",
+    )
+    max_epochs: Epochs | None = option(
+        None,
+        "refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)",
+        "E",
+        as_text=True,
+    )
+    dataloader_type: str | None = option(None, "the job's; refused here if it is not single", "KIND")
 
 
 class CacheNames(Options):
@@ -330,7 +370,7 @@ class IndexOptions(TrainingLength, SampleOrder, CacheNames):
     )
 
 
-class IndexConfig(ExecutorConfig, IndexOptions):
+class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
     """`dsindex index`: the index caches that a training job looks for."""
 
     group: ClassVar = "data"
@@ -361,6 +401,11 @@ class IndexConfig(ExecutorConfig, IndexOptions):
     def has_own_order(self) -> bool:
         """Whether documents or samples are in another order than Megatron's."""
         return self.document_order != "shuffled" or self.shuffle_epochs not in {None, "together"}
+
+    @property
+    def is_over_time(self) -> bool:
+        """Whether the samples of train are planned over time."""
+        return (self.continue_from, self.consumed_samples, self.blend_schedule) != (None, None, None)
 
     @property
     def has_paths_per_split(self) -> bool:
@@ -432,6 +477,7 @@ class IndexConfig(ExecutorConfig, IndexOptions):
             f"--document-order and --shuffle-epochs need Megatron's caches; leave out --layout {self.layout}": (
                 other and self.has_own_order
             ),
+            **self._problems_over_time(),
             "--document-order and --shuffle-epochs were not tried with --fim-data; leave one of them out": (
                 self.dataset_class != "GPTDataset" and self.has_own_order
             ),
@@ -451,6 +497,32 @@ class IndexConfig(ExecutorConfig, IndexOptions):
             if there:
                 raise ValueError(problem)
         return self
+
+    def _problems_over_time(self) -> dict[str, bool]:
+        batch, consumed = self.global_batch_size, self.consumed_samples
+        varies = self.rampup_batch_size is not None or self.step_batch_size_schedule is not None
+        asked = "--continue-from, --consumed-samples and --blend-schedule"
+        return {
+            f"{asked} need --data-cache-path, the folder of this job's caches": self.is_over_time
+            and self.data_cache_path is None,
+            f"{asked} need Megatron's caches; leave out --layout {self.layout}": self.is_over_time
+            and self.layout != "megatron",
+            f"{asked} were not tried with --fim-data": self.is_over_time and self.dataset_class != "GPTDataset",
+            f"{asked} have no place in an order of a file; leave out --document-order": self.is_over_time
+            and self.document_order not in DOCUMENT_ORDERS,
+            f"{asked} do not go with --dataloader-type {self.dataloader_type}, which reads samples in an order of its "
+            "own; use single, in the job": self.is_over_time and self.dataloader_type not in {None, "single"},
+            "--continue-from needs --consumed-samples, the samples that the first job has read": self.continue_from
+            is not None
+            and consumed is None,
+            "--consumed-samples needs the job's --global-batch-size, of which it is a multiple": consumed is not None
+            and batch is None
+            and not varies,
+            f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
+            f"{consumed}": consumed is not None and batch is not None and not varies and consumed % batch != 0,
+            "--max-epochs needs --blend-schedule or --continue-from": self.max_epochs is not None
+            and not self.is_over_time,
+        }
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:

@@ -1,0 +1,363 @@
+"""Continue the index of a dataset after a number of samples that were read, with other weights or more sequences.
+
+    document index   [ the first job's                  ][ new sequences, once per open epoch ][ epoch ][ epoch ] …
+    sample index     [ the first job's, unchanged       ] …
+    shuffle index    [ what was read ][ what the open epochs have left ][ epoch ][ epoch ] …
+
+The arrays of the first job stay as they are, so the samples that were read keep their numbers. After them come the
+samples that were not read, epoch by epoch, so that nothing comes again before its epoch ends and nothing is lost.
+An epoch begins where its first document does: a *segment* of the document index has the documents of one epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.errors import FormatError, LimitError
+from dsindex.index.epochs import DOCUMENT_DTYPE, shuffle_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.index.epochs import DocumentOrder, SampleRule
+    from dsindex.index.schedule import WeightCurve
+
+PLACEHOLDER = np.iinfo(np.int64).max
+"""In a blend, the sample of a dataset that cannot be read any more; Megatron raises IndexError at it."""
+
+Segment = tuple[int, int]
+"""Positions of the document index, and the number of their epoch, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldIndex:
+    """The index of a dataset in the first job."""
+
+    paths: tuple[str, str, str]
+    """Document, sample and shuffle index."""
+    segments: tuple[Segment, ...]
+    begin: int
+    """First sequence that it draws from."""
+    end: int
+    num_tokens: int
+    """Tokens of the document index."""
+    num_samples: int
+
+    def open(self) -> list[NDArray[Any]]:
+        """Map the three arrays."""
+        return [np.load(path, mmap_mode="r", allow_pickle=False) for path in self.paths]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedIndex:
+    """How the index of a dataset goes on."""
+
+    old: OldIndex | None
+    """None for a dataset that the first job did not have."""
+    taken: int
+    """Samples of it that were read."""
+    consumed: int
+    """Samples of the run that were read; each number has orders of its own."""
+    growth: tuple[int, ...]
+    """The epochs that the sequences join which the first job did not have."""
+    epochs: tuple[int, ...]
+    """The numbers of the epochs that are appended."""
+    num_positions: int
+    num_samples: int
+
+    @property
+    def num_epochs(self) -> int:
+        """Number of the last epoch."""
+        segments = self.old.segments if self.old is not None else ()
+        return max([*self.growth, *self.epochs, *(epoch for _, epoch in segments)], default=0)
+
+
+def divide_into_segments(
+    documents: NDArray[Any], recorded: Sequence[Sequence[int]] | None, *, place: str
+) -> tuple[Segment, ...]:
+    """Return the segments of a document index: those in its record, or equal epochs.
+
+    Raises:
+        FormatError: If the document index has others.
+    """
+    if recorded is not None:
+        segments = tuple((int(count), int(epoch)) for count, epoch in recorded)
+        if sum(count for count, _ in segments) == len(documents):
+            return segments
+    count = int(documents.max()) - int(documents.min()) + 1 if len(documents) else 0
+    if recorded is None and count and len(documents) % count == 0:
+        return tuple((count, epoch) for epoch in range(1, len(documents) // count + 1))
+    raise FormatError(
+        f"{place}: expected whole epochs of {count} sequences, got {len(documents)} entries; if the cache was "
+        "continued itself, its …-dsindex.json has to be beside it"
+    )
+
+
+def count_indexed_tokens(documents: NDArray[Any], lengths: NDArray[np.int32], begin: int) -> int:
+    """Return the sum of the lengths of the documents, whose ids begin at `begin`."""
+    pieces = range(0, len(documents), 1 << 22)
+    return sum(int(lengths[documents[at : at + (1 << 22)] - begin].sum(dtype=np.int64)) for at in pieces)
+
+
+def plan_continued_index(
+    old: OldIndex | None,
+    lengths: NDArray[np.int32],
+    *,
+    begin: int,
+    taken: int,
+    consumed: int,
+    needed: int,
+    rule: SampleRule,
+    place: str,
+) -> ContinuedIndex:
+    """Count what has to be appended to an index.
+
+    Args:
+        old: The first job's index; None if it had no such dataset.
+        lengths: Tokens of the sequences of the part, now.
+        begin: The sequence id of lengths[0].
+        taken: Samples that were read.
+        consumed: Samples of the run that were read.
+        needed: Samples that the index needs, those that were read included.
+        rule: How tokens are cut into samples.
+        place: Name of the part in messages.
+
+    Raises:
+        LimitError: If the part has no tokens, or less than before.
+    """
+    per_epoch = int(lengths.sum(dtype=np.int64))
+    tokens, positions, last = 0, 0, 0
+    growth: tuple[int, ...] = ()
+    if old is not None:
+        if old.begin < begin or old.end > begin + len(lengths):
+            raise LimitError(
+                f"{place}: expected the sequences {old.begin} to {old.end} that the first job draws from, got {begin} "
+                f"to {begin + len(lengths)}; a dataset may grow at its end, but not shrink: keep --split as it was"
+            )
+        tokens, positions = old.num_tokens, sum(count for count, _ in old.segments)
+        last = max((epoch for _, epoch in old.segments), default=0)
+        new = len(lengths) - (old.end - old.begin)
+        if new:
+            growth = tuple(range(_open_epoch(old, taken), last + 1))
+            grown = per_epoch - int(lengths[old.begin - begin : old.end - begin].sum(dtype=np.int64))
+            tokens, positions = tokens + len(growth) * grown, positions + len(growth) * new
+    missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
+    if missing > 0 and per_epoch == 0:
+        raise LimitError(f"{place}: {needed} samples are needed, but the part has no tokens; leave the dataset out")
+    appended = max(0, -(-missing // per_epoch)) if per_epoch else 0
+    if old is None:
+        appended = max(1, appended)
+    return ContinuedIndex(
+        old=old,
+        taken=taken,
+        consumed=consumed,
+        growth=growth,
+        epochs=tuple(range(last + 1, last + 1 + appended)),
+        num_positions=positions + appended * len(lengths),
+        num_samples=max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length),
+    )
+
+
+def _open_epoch(old: OldIndex, taken: int) -> int:
+    """Return the first epoch of which not everything was read."""
+    _, samples, shuffle = old.open()
+    epochs = epochs_of_samples(samples, old.segments, len(shuffle))
+    left = np.ones(len(shuffle), np.bool_)
+    left[shuffle[:taken]] = False
+    return int(epochs[left].min()) if left.any() else max(epoch for _, epoch in old.segments) + 1
+
+
+def epochs_of_samples(samples: NDArray[Any], segments: Sequence[Segment], count: int) -> NDArray[np.int64]:
+    """Return the epoch in which each of the first `count` rows of a sample index begins."""
+    ends = np.cumsum([size for size, _ in segments])
+    labels = np.array([epoch for _, epoch in segments], np.int64)
+    own: NDArray[np.int64] = labels[np.searchsorted(ends, samples[:count, 0], side="right").clip(max=len(labels) - 1)]
+    return own
+
+
+def build_continued_arrays(
+    plan: ContinuedIndex,
+    lengths: NDArray[np.int32],
+    *,
+    begin: int,
+    rule: SampleRule,
+    seed: int,
+    order: DocumentOrder,
+    threads: int,
+    place: str,
+) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
+    """Build document, sample and shuffle index.
+
+    Args:
+        plan: What they have.
+        lengths: Tokens of the sequences of the part, now.
+        begin: The sequence id of lengths[0].
+        rule: How tokens are cut into samples.
+        seed: Seed of the job.
+        order: How the documents that are appended are ordered.
+        threads: Threads for the sample index.
+        place: Name of the part in messages.
+
+    Raises:
+        FormatError: If the arrays of the first job are not those of these lengths.
+    """
+    from dsindex.index.arrays import build_sample_index, shuffle_in_place
+
+    rng = np.random.RandomState([seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
+    end = begin + len(lengths)
+    documents = np.empty(plan.num_positions, DOCUMENT_DTYPE)
+    segments: list[Segment] = []
+    place_in, room = 0, rule.sequence_length
+    old = [] if plan.old is None else plan.old.open()
+    if plan.old is not None:
+        place_in = len(old[0])
+        documents[:place_in] = old[0]
+        segments += plan.old.segments
+        room -= plan.old.num_tokens % rule.sequence_length
+        outside = [np.arange(begin, plan.old.begin), np.arange(plan.old.end, end)]
+        grown = np.concatenate(outside).astype(DOCUMENT_DTYPE)
+    for epoch in (*plan.growth, *plan.epochs):
+        ids = grown if epoch in plan.growth else np.arange(begin, end, dtype=DOCUMENT_DTYPE)
+        chosen = documents[place_in : place_in + len(ids)]
+        chosen[:] = ids
+        shuffle_in_place(chosen, rng=rng)
+        if order.documents == "packed":
+            from dsindex.index.document_order import pack_epoch
+
+            room = pack_epoch(
+                chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, rng=rng
+            )
+        elif order.documents == "length":
+            chosen[:] = chosen[np.argsort(lengths[chosen - begin], kind="stable")]
+        segments.append((len(ids), epoch))
+        place_in += len(ids)
+    samples = build_sample_index(lengths, documents, plan.num_samples, rule=rule, begin=begin, threads=threads)
+    shuffle = np.empty(plan.num_samples, shuffle_dtype(plan.num_samples))
+    if plan.old is not None:
+        if not np.array_equal(samples[: plan.old.num_samples + 1], old[1]):
+            raise FormatError(
+                f"{place}: the sequences have other lengths than when {plan.old.paths[1]} was built, so what was read "
+                "is not known; continue with the dataset as it was, which may only have grown at its end"
+            )
+        shuffle[: plan.taken] = old[2][: plan.taken]
+    left = np.ones(plan.num_samples, np.bool_)
+    left[shuffle[: plan.taken]] = False
+    epochs = epochs_of_samples(samples, segments, plan.num_samples)
+    filled = plan.taken
+    for epoch in np.unique(epochs[left]):
+        rows = np.flatnonzero(left & (epochs == epoch)).astype(shuffle.dtype)
+        if order.samples != "never":
+            shuffle_in_place(rows, rng=rng)
+        shuffle[filled : filled + len(rows)] = rows
+        filled += len(rows)
+    return documents, samples, shuffle
+
+
+def segments_of(plan: ContinuedIndex, num_sequences: int) -> list[Segment]:
+    """Return the segments of a continued document index."""
+    old = plan.old
+    new = num_sequences - (0 if old is None else old.end - old.begin)
+    return [
+        *(old.segments if old is not None else ()),
+        *((new, epoch) for epoch in plan.growth),
+        *((num_sequences, epoch) for epoch in plan.epochs),
+    ]
+
+
+def read_runs(
+    lengths: NDArray[np.int32],
+    documents: NDArray[Any],
+    rows: NDArray[Any],
+    *,
+    begin: int,
+    sequence_length: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count how many times each token was the input of a sample.
+
+    Args:
+        lengths: Tokens of the sequences [begin, begin + n).
+        documents: The document index.
+        rows: The rows of the sample index that were read.
+        begin: The sequence id of lengths[0].
+        sequence_length: L.
+
+    Returns:
+        The places at which runs of tokens begin, in the sequences laid end to end, and how often each run was read; no
+        run reaches across the end of a sequence. Both have shape [runs + 1]; the last place is the end.
+
+    >>> lengths = np.array([6, 10], np.int32)
+    >>> places, times = read_runs(lengths, np.array([1, 0]), np.array([1]), begin=0, sequence_length=8)
+    >>> places.tolist(), times.tolist()
+    ([0, 6, 14, 16], [1, 0, 1, 0])
+    """
+    own = lengths[np.asarray(documents, np.int64) - begin].astype(np.int64)
+    bounds = np.concatenate([[0], np.cumsum(own)])
+    homes = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    ordered = np.sort(np.asarray(rows, np.int64))
+    breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+    firsts = ordered[np.concatenate([[0], breaks])] * sequence_length if len(ordered) else ordered
+    lasts = (
+        (ordered[np.concatenate([breaks - 1, [len(ordered) - 1]])] + 1) * sequence_length if len(ordered) else ordered
+    )
+    cuts = np.unique(np.concatenate([bounds, firsts, lasts]))
+    cuts = cuts[cuts <= bounds[-1]]
+    begins, ends = cuts[:-1], cuts[1:]
+    is_read = np.searchsorted(firsts, begins, side="right") > np.searchsorted(lasts, begins, side="right")
+    begins, ends = begins[is_read], ends[is_read]
+    positions = np.searchsorted(bounds, begins, side="right") - 1
+    starts = homes[np.asarray(documents, np.int64)[positions] - begin] + begins - bounds[positions]
+    stops = starts + ends - begins
+    starts.sort()
+    stops.sort()
+    places = np.unique(np.concatenate([homes, starts, stops]))
+    times = np.searchsorted(starts, places, side="right") - np.searchsorted(stops, places, side="right")
+    return places, times
+
+
+def tokens_by_times(places: NDArray[np.int64], times: NDArray[np.int64]) -> dict[int, int]:
+    """Return how many tokens were read how many times, from the result of `read_runs`."""
+    sizes = np.diff(places)
+    counted = np.bincount(times[:-1], weights=sizes.astype(np.float64)) if len(sizes) else np.zeros(0)
+    return {number: int(count) for number, count in enumerate(counted.tolist()) if count}
+
+
+# The order in which the datasets of a continued blend take turns.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedBlend:
+    """How the blend of a run goes on."""
+
+    consumed: int
+    """Samples that were read; 0 for a schedule from the beginning."""
+    old: tuple[str, str] | None
+    """Dataset index and dataset sample index of the first job; None if it had one dataset, or is not known."""
+    numbers: tuple[int | None, ...]
+    """The datasets of the first job → those of this one; None for those that it leaves out. Empty if the first job is
+    not known: its samples are placeholders."""
+    taken: tuple[int, ...]
+    """Samples that were read of each dataset."""
+    curve: WeightCurve
+    """The weights after what was read."""
+
+
+def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Return the dataset of each sample and its number in that dataset, those that were read first."""
+    from dsindex.index.arrays import blend_by_schedule
+
+    next_datasets, next_samples = blend_by_schedule(plan.curve, plan.taken)
+    datasets = np.zeros(plan.consumed, next_datasets.dtype)
+    samples = np.full(plan.consumed, PLACEHOLDER, next_samples.dtype)
+    if plan.old is not None:
+        old = [np.load(path, mmap_mode="r", allow_pickle=False)[: plan.consumed] for path in plan.old]
+        numbers = np.array([-1 if number is None else number for number in plan.numbers], np.int16)[old[0]]
+        is_known = (numbers >= 0) & (old[1] != PLACEHOLDER)
+        datasets[is_known], samples[is_known] = numbers[is_known], old[1][is_known]
+    elif plan.numbers and plan.numbers[0] is not None:
+        datasets[:], samples[:] = plan.numbers[0], np.arange(plan.consumed)
+    return np.concatenate([datasets, next_datasets]), np.concatenate([samples, next_samples])

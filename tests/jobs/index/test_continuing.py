@@ -1,0 +1,127 @@
+"""`dsindex index --continue-from` and `--blend-schedule`: what is read, and in which order, after the samples that were."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dsindex
+from dsindex.datasets import BlendedDataset
+from dsindex.errors import DsindexError, FormatError, InputError, LimitError, OutputError
+from dsindex.index.continuing import PLACEHOLDER
+from dsindex.options.config import UsageError, validated
+from dsindex.options.index import IndexConfig
+from tests.jobs.index.index_jobs import IDENTIFIERS, indexed, options
+from tests.support.datasets import write_dataset
+
+pytestmark = pytest.mark.usefixtures("folder")
+FIRST = {
+    "data_path": ["60", "web", "40", "books"],
+    "epochs": None,
+    "num_samples": "300,1,1",
+    "data_cache_path": "first",
+}
+SECOND = {
+    **FIRST, "data_path": ["2", "web", "1", "books"], "num_samples": "360,1,1", "data_cache_path": "second",
+    "continue_from": "first", "consumed_samples": 120, "global_batch_size": 24,
+}  # fmt: skip
+
+
+def write_positions(name, lengths, *, base=0):
+    """Write documents in which each token is its own position in the dataset."""
+    ends = base + np.cumsum(lengths)
+    write_dataset(
+        Path(name), [[list(range(end - n, end))] for end, n in zip(ends, lengths, strict=True)], dtype=np.int32
+    )
+
+
+def opened(folder):
+    (path,) = Path(folder).glob("*BlendedDataset-train-description.txt")
+    return BlendedDataset.open_cache(path)
+
+
+def inputs(blend, numbers):
+    """The input tokens of samples, by dataset."""
+    read = {}
+    for number in numbers:
+        read.setdefault(int(blend.dataset_index[number]), []).append(blend.tokens(number)[:-1])
+    return {dataset: np.concatenate(tokens) for dataset, tokens in read.items()}
+
+
+def digests(folder, kind="*"):
+    return {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(Path(folder).glob(f"{kind}.npy"))}
+
+
+@st.composite
+def runs(draw):
+    """Two jobs: documents of three datasets, what they draw from, and where the second begins."""
+    lengths = st.lists(st.integers(1, 70), min_size=8, max_size=40)
+    return {
+        "lengths": [draw(lengths) for _ in range(3)],
+        "grown": draw(st.lists(st.integers(1, 70), max_size=9)),
+        "first": draw(st.tuples(st.integers(1, 9), st.integers(1, 9))),
+        "second": draw(st.tuples(*[st.sampled_from([1e-9, 1, 2, 5])] * 3)),
+        "batches": draw(st.integers(0, 7)),
+        "order": draw(st.sampled_from(["shuffled", "packed"])),
+        "seed": draw(st.integers(0, 99)),
+    }
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(run=runs())
+def test_nothing_comes_again_before_its_epoch_ends_and_nothing_is_lost(run, tmp_path_factory):
+    here = tmp_path_factory.mktemp("run")
+    names = [str(here / name) for name in ("a", "b", "c")]
+    for name, lengths in zip(names, run["lengths"], strict=True):
+        write_positions(name, lengths)
+    consumed = 8 * run["batches"]
+    shared = {"seq_length": 16, "epochs": None, "split": "1", "seed": run["seed"], "document_order": run["order"],
+              "shuffle_epochs": "separately"}  # fmt: skip
+    weights = [str(weight) for weight in run["first"]]
+    first = {**shared, "data_path": [weights[0], names[0], weights[1], names[1]], "num_samples": "60",
+             "data_cache_path": str(here / "first")}  # fmt: skip
+    indexed(**first)
+    write_positions(names[0], [*run["lengths"][0], *run["grown"]])
+    words = [word for weight, name in zip(run["second"], names, strict=True) for word in (repr(weight), name)]
+    second = {**shared, "data_path": words, "num_samples": "150", "data_cache_path": str(here / "second"),
+              "continue_from": str(here / "first"), "consumed_samples": consumed, "global_batch_size": 8}  # fmt: skip
+    indexed(**second)
+    before, after = opened(here / "first"), opened(here / "second")
+    for number in range(consumed):
+        assert (before.tokens(number) == after.tokens(number)).all()
+    for dataset, member in enumerate(after.datasets):
+        old = before.datasets[dataset] if dataset < 2 else None
+        if old is not None:
+            assert (member.document_index[: len(old.document_index)] == old.document_index).all()
+            assert (member.sample_index[: len(old.sample_index)] == old.sample_index).all()
+        drawn = np.cumsum(after.dataset_index[consumed:] == dataset)
+        wanted = np.array(run["second"])[dataset] / sum(run["second"])
+        assert np.abs(drawn - wanted * np.arange(1, len(drawn) + 1)).max() < 1
+        check_epochs(after, dataset, consumed, sum(run["lengths"][dataset]))
+
+
+def check_epochs(blend, dataset, consumed, num_old):
+    """At every tenth of the run, all tokens of a dataset were read equally often, but for those of the open epoch.
+
+    Tokens from `num_old` on are new after `consumed` samples. A sample may have the end of one epoch and the begin of
+    the next, which are read early or late.
+    """
+    total = int(blend.datasets[dataset].dataset.sequence_lengths.sum(dtype=np.int64))
+    numbers = np.flatnonzero(blend.dataset_index == dataset)
+    taken = int((numbers < consumed).sum())
+    joined = taken * 16 // num_old
+    for part in range(11):
+        own = numbers[: taken + (len(numbers) - taken) * part // 10]
+        read = np.concatenate([np.zeros(0, np.int64), *(blend.tokens(number)[:-1] for number in own)]).astype(np.int64)
+        times = np.bincount(read, minlength=total)
+        slack = 16 * (len(read) // total + joined + 3)
+        outside = [
+            (~np.isin(times[:num_old] - least, (0, 1))).sum() + (~np.isin(times[num_old:] - least + gone, (0, 1))).sum()
+            for least in range(len(read) // num_old + 1)
+            for gone in (joined, joined + 1)
+        ]
+        assert min(outside) <= slack, (part, taken, joined)
