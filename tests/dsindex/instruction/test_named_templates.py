@@ -159,6 +159,14 @@ def test_mistral_describes_tools_before_the_last_question(name, blank):
     assert shown(name, messages, tools=[TOOL]) == expected.replace("~", blank)
 
 
+@pytest.mark.parametrize("name", ["mistral", "mistral-tekken", "llama3.1", "qwen2.5", "qwen3", "gpt-oss"])
+def test_arguments_of_a_call_may_be_json_text(name):
+    """OpenAI's form; the text is what the model generates, so it is not quoted again."""
+    called = [USER, {"role": "assistant", "tool_calls": [MISTRAL_CALL]}, MISTRAL_CALLED[2], REPLY]
+    spelt = {**MISTRAL_CALL, "function": {"name": "f", "arguments": '{"x": 1}'}}
+    assert shown(name, [USER, {"role": "assistant", "tool_calls": [spelt]}, *called[2:]]) == shown(name, called)
+
+
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
