@@ -526,6 +526,8 @@ def instruct(
     max_record_size: int | str | None = None,
     engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] | None = None,
     seq_length: int | None = None,
+    pad_to_multiple: int | None = None,
+    longer_than_pack: Literal['refuse', 'drop', 'truncate', 'split-turns'] | None = None,
     split: str | Sequence[float] | None = None,
     split_seed: int | None = None,
     export: ExportKind | Sequence[ExportKind] | None = None,
@@ -570,10 +572,16 @@ def instruct(
         engine: The library that encodes; auto is gigatoken where it returns the same tokens and masks, else the
             reference (default: auto).
         seq_length: Pack conversations into blocks of L tokens; also sets max_length if CONFIG does not.
+        pad_to_multiple: Pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it:
+            twice its ranks, times the tensor-parallel ranks with sequence parallelism (default: 1).
+        longer_than_pack: A conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the
+            packs, truncate cuts it, split-turns makes several sequences; all are counted (default: `too_long` of
+            CONFIG).
         split: Shares of train, valid and test, by a hash of each conversation's content.
         split_seed: Seed of the split (default: 1234).
         export: Also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by datasets),
-            bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft).
+            bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft), sft-packed (the
+            same with a pack in each line, also for NeMo-RL).
 
     Raises:
         OptionsError: If the options are invalid.
@@ -683,6 +691,7 @@ def open(
     block_size: int | None = None,
     sequence_length: int | None = None,
     pad_id: int | None = None,
+    pad_to_multiple: int | None = None,
     split: str | None = None,
     prefix: Subjects | None = None,
     options: SampleOptions | None = None,
@@ -703,6 +712,7 @@ def open(
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
+        pad_to_multiple: For instruction data: each conversation takes a multiple of so many tokens of its block.
         split: For index caches or instruction data: train, valid or test, if there are several; train if None.
         prefix: For an index cache: the dataset, if its path differs from the description's; a list for a blend.
         options: For an index cache: how masks and positions of samples are made.

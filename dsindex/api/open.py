@@ -26,6 +26,7 @@ def open(
     block_size: int | None = None,
     sequence_length: int | None = None,
     pad_id: int | None = None,
+    pad_to_multiple: int | None = None,
     split: str | None = None,
     prefix: Subjects | None = None,
     options: SampleOptions | None = None,
@@ -46,6 +47,7 @@ def open(
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
+        pad_to_multiple: For instruction data: each conversation takes a multiple of so many tokens of its block.
         split: For index caches or instruction data: train, valid or test, if there are several; train if None.
         prefix: For an index cache: the dataset, if its path differs from the description's; a list for a blend.
         options: For an index cache: how masks and positions of samples are made.
@@ -62,7 +64,13 @@ def open(
         MissingPackageError: If `torch` is set and torch is not installed.
     """
     given: dict[str, Any] = {"block_size": block_size, "sequence_length": sequence_length, "pad_id": pad_id}
-    given |= {"split": split, "options": options, "endpoint_url": endpoint_url, "region": region}
+    given |= {
+        "pad_to_multiple": pad_to_multiple,
+        "split": split,
+        "options": options,
+        "endpoint_url": endpoint_url,
+        "region": region,
+    }
     given |= {"check": None if check else False, "torch": torch or None}
     given = {name: plain_value(value) for name, value in given.items() if value is not None}
     if prefix is not None:

@@ -62,6 +62,9 @@ class DatasetBatch:
     sequence_boundaries: list[Any]
     """int32 per row, shape [conversations + 1]: start of each conversation, within which attention stays, and the last
     end."""
+    cu_seqlens: list[Any]
+    """int32 per row: as in a Block, for variable-length attention."""
+    cu_seqlens_unpadded: list[Any]
 
 
 def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetBatch:
@@ -80,6 +83,8 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
         position_ids=convert(np.stack([block.position_ids for block in blocks])),
         attention_lengths=convert(ends),
         sequence_boundaries=[convert(block.sequence_boundaries) for block in blocks],
+        cu_seqlens=[convert(block.cu_seqlens) for block in blocks],
+        cu_seqlens_unpadded=[convert(block.cu_seqlens_unpadded) for block in blocks],
     )
 
 
@@ -329,6 +334,7 @@ class PackedInstructionDataset:
         sequence_length: Tokens per block.
         pad_id: Token that fills up blocks.
         packed: Use the block layout; it is computed if it was not stored. False means one conversation per block.
+        pad_to_multiple: Each conversation takes a multiple of so many tokens, as context parallelism needs it.
         torch: Return blocks as dicts of tensors, by the names of a Block's fields.
         endpoint_url: As for IndexedDataset.
         region: As for IndexedDataset.
@@ -346,6 +352,7 @@ class PackedInstructionDataset:
         sequence_length: int,
         pad_id: int,
         packed: bool = True,
+        pad_to_multiple: int = 1,
         torch: bool = False,
         endpoint_url: str | None = None,
         region: str | None = None,
@@ -354,6 +361,7 @@ class PackedInstructionDataset:
         self._make_tensor = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._pad_id = pad_id
+        self._pad_to_multiple = pad_to_multiple
         self._text = IndexedDataset(with_suffix(self.prefix, "_text_document"))
         self._mask = IndexedDataset(with_suffix(self.prefix, "_loss_mask"))
         self._check_masks()
@@ -380,7 +388,12 @@ class PackedInstructionDataset:
         return [self._assemble([next(conversations) for _ in block]) for block in members]
 
     def _assemble(self, conversations: list[tuple[NDArray[Any], NDArray[Any]]]) -> Block | dict[str, Any]:
-        block = assemble_block(conversations, sequence_length=self.sequence_length, pad_id=self._pad_id)
+        block = assemble_block(
+            conversations,
+            sequence_length=self.sequence_length,
+            pad_id=self._pad_id,
+            pad_to_multiple=self._pad_to_multiple,
+        )
         if self._make_tensor is None:
             return block
         return convert_arrays({field.name: getattr(block, field.name) for field in fields(block)}, self._make_tensor)
@@ -444,32 +457,31 @@ class PackedInstructionDataset:
             )
 
     def _open_plan(self) -> BlockLayout:
-        path = with_suffix(self.prefix, packing_prefix("", self.sequence_length))
+        length, multiple = self.sequence_length, self._pad_to_multiple
+        path = with_suffix(self.prefix, packing_prefix("", length, multiple))
         lengths = self._text.sequence_lengths
         if not is_stored(with_suffix(path, ".idx")):
-            return lay_out_blocks(lengths, sequence_length=self.sequence_length)
+            return lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple)
         blocks = IndexedDataset(path)
-        starts = np.zeros(len(blocks) + 1, dtype=np.int64)
-        np.cumsum(blocks.sequence_lengths, out=starts[1:])
-        conversations, _ = blocks.take(np.arange(len(blocks)))
+        conversations, starts = blocks.take(np.arange(len(blocks)))
         counts = np.bincount(conversations, minlength=len(lengths)) if self._are_ids(conversations) else np.zeros(0)
-        if len(counts) != len(lengths) or not (counts == 1).all():
+        # Sequences that are longer than a block are in none if they were to be dropped.
+        if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= length):
             raise FormatError(
                 f"{path}.bin: expected each of {len(lengths)} sequences once, got another list; build it again"
             )
-        tokens = np.zeros(len(conversations) + 1, dtype=np.int64)
-        np.cumsum(lengths[conversations], out=tokens[1:])
-        fullest = int(np.diff(tokens[starts]).max(initial=0))
-        if fullest > self.sequence_length:
+        places = np.zeros(len(conversations) + 1, dtype=np.int64)
+        np.cumsum(-(-lengths[conversations] // multiple) * multiple, out=places[1:])
+        fullest = int(np.diff(places[starts]).max(initial=0))
+        if fullest > length:
             raise FormatError(
-                f"{path}.bin: expected blocks of at most {self.sequence_length} tokens, got one of {fullest}; "
-                "build it again"
+                f"{path}.bin: expected blocks of at most {length} tokens, got one of {fullest}; build it again"
             )
         return BlockLayout(
-            sequence_length=self.sequence_length,
-            conversations=conversations.astype(np.int64),
+            sequence_length=length,
+            conversations=conversations,
             block_starts=starts,
-            num_tokens=int(lengths.sum(dtype=np.int64)),
+            num_tokens=int(lengths[conversations].sum(dtype=np.int64)),
         )
 
     def _are_ids(self, conversations: NDArray[Any]) -> bool:
@@ -481,13 +493,13 @@ def _on_this_machine(path: str) -> str:
     return refuse_address(path, "expected a file on this machine, as lines are read one by one; copy it here")
 
 
-def packing_prefix(prefix: str, sequence_length: int) -> str:
+def packing_prefix(prefix: str, sequence_length: int, pad_to_multiple: int = 1) -> str:
     """Return the path of a block layout without `.bin` and `.idx`.
 
-    >>> packing_prefix("out/chat", 4096)
-    'out/chat_packing_4096'
+    >>> packing_prefix("out/chat", 4096), packing_prefix("out/chat", 4096, 16)
+    ('out/chat_packing_4096', 'out/chat_packing_4096_pad16')
     """
-    return f"{prefix}_packing_{sequence_length}"
+    return f"{prefix}_packing_{sequence_length}" + (f"_pad{pad_to_multiple}" if pad_to_multiple > 1 else "")
 
 
 def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:
@@ -495,7 +507,7 @@ def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLay
         raise ValueError(f"expected conversations of at most {sequence_length} tokens, got one of {lengths.max()}")
     return BlockLayout(
         sequence_length=sequence_length,
-        conversations=np.arange(len(lengths), dtype=np.int64),
+        conversations=np.arange(len(lengths), dtype=np.int32),
         block_starts=np.arange(len(lengths) + 1, dtype=np.int64),
         num_tokens=int(lengths.sum(dtype=np.int64)),
     )

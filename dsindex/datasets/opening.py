@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
@@ -54,6 +55,7 @@ def open_dataset(
     block_size: int | None = None,
     sequence_length: int | None = None,
     pad_id: int | None = None,
+    pad_to_multiple: int | None = None,
     split: str | None = None,
     prefix: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     options: SampleOptions | None = None,
@@ -71,6 +73,7 @@ def open_dataset(
         block_size: For a `.pbin`: return blocks of this many tokens instead of documents.
         sequence_length: For instruction data: tokens per block; may be None if only one block layout is stored.
         pad_id: For instruction data: token that fills up blocks; 0 if None. Loss is masked on padding.
+        pad_to_multiple: For instruction data: each conversation takes a multiple of so many tokens of its block.
         split: For a folder with several index caches: train, valid or test; train if None.
         prefix: For an index cache: the dataset, if its path differs from the description's; a list for a blend.
         options: For an index cache: how masks and positions of samples are made.
@@ -90,6 +93,7 @@ def open_dataset(
         "block_size": block_size,
         "sequence_length": sequence_length,
         "pad_id": pad_id,
+        "pad_to_multiple": pad_to_multiple,
         "split": split,
         "prefix": prefix,
         "options": options,
@@ -290,21 +294,28 @@ class _Opening:
         from dsindex.datasets.instruction import PackedInstructionDataset, packing_prefix
 
         path = self._path
-        self._allow("instruction data", "sequence_length", "pad_id")
-        length = self._given.get("sequence_length")
+        self._allow("instruction data", "sequence_length", "pad_id", "pad_to_multiple")
+        length, multiple = self._given.get("sequence_length"), self._given.get("pad_to_multiple", 1)
         if length is None:
             expected = "expected sequence_length, the tokens per block, which is not looked for in an object store"
             refuse_address(path, expected)
-            plans = glob.glob(f"{packing_prefix(glob.escape(path), 0)[:-1]}*.idx")
-            lengths = [plan[len(packing_prefix(path, 0)) - 1 : -len(".idx")] for plan in plans]
-            known = sorted(int(text) for text in lengths if text.isdecimal())
+            names = glob.glob(f"{packing_prefix(glob.escape(path), 0)[:-1]}*.idx")
+            own = re.compile(r"([0-9]+)(?:_pad([0-9]+))?\.idx")
+            found = [own.fullmatch(name[len(packing_prefix(path, 0)) - 1 :]) for name in names]
+            layouts = sorted((int(match[1]), int(match[2] or 1)) for match in found if match is not None)
+            known = [layout for layout in layouts if layout[1] == multiple or "pad_to_multiple" not in self._given]
             if len(known) != 1:
-                shown = f"layouts for {_list(map(str, known))}" if known else "none"
+                described = [packing_prefix("", *layout).removeprefix("_packing_") for layout in known]
+                shown = f"layouts for {_list(described)}" if known else "none"
                 msg = f"{path}: expected one block layout to take the sequence length from, got {shown}; "
                 raise InputError(f"{msg}set sequence_length")
-            length = known[0]
+            [(length, multiple)] = known
         return PackedInstructionDataset(
-            path, sequence_length=length, pad_id=self._given.get("pad_id", 0), torch=self._torch
+            path,
+            sequence_length=length,
+            pad_id=self._given.get("pad_id", 0),
+            pad_to_multiple=multiple,
+            torch=self._torch,
         )
 
     def _open_folder(self) -> Dataset:

@@ -18,10 +18,8 @@ from dsindex.engine.assemble import assemble
 from dsindex.engine.manifest import Manifest, describe_run
 from dsindex.engine.outputs import (
     find_finished,
-    is_of_same_run,
     look_at_output,
     refuse_inputs,
-    remove_published,
     require_unchanged,
 )
 from dsindex.engine.partial_files import partial_path
@@ -110,8 +108,6 @@ class Job:
     """Returns a message about what an interrupted run keeps, given the ledger if there is one."""
     conclude: Callable[[Executor], None] | None = None
     """Called once everything is published, by this run or an earlier one."""
-    obsolete: tuple[Output, ...] = ()
-    """Outputs of an earlier plan that do not fit this job's, removed if they are of the run that it replaces."""
 
     @property
     def work_dir(self) -> str:
@@ -349,7 +345,6 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
     for standing in standings:
         require_unchanged(standing)
     _record_publishing(standings, datasets, work.ledger)
-    _remove_obsolete(job)
     encoded = [Manifest(content=content, run=run).encode() for content in contents]
     ready = iter(zip(datasets, files, encoded, strict=True))
     for group in made.groups:
@@ -378,13 +373,3 @@ def _publish_group(ready: Sequence[tuple[Dataset, dict[str, StoredFile], bytes]]
     withdraw(ready[0][0].target, ledger)
     for dataset, files, manifest in reversed(ready):
         publish(dataset, files, manifest, ledger)
-
-
-def _remove_obsolete(job: Job) -> None:
-    """Remove obsolete outputs of an earlier plan, while its manifests prove that they are of one run with the output.
-
-    After a crash, those manifests are still there, or the obsolete outputs are gone.
-    """
-    for output in job.obsolete:
-        if any(is_of_same_run(output, successor) for successor in job.outputs):
-            remove_published(output)

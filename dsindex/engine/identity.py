@@ -52,8 +52,14 @@ def id_of_plan(plan: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(encode_json(plan, sort_keys=True))
 
 
-_HARMLESS_BEFORE = (("on-bad-record", "fail"),)
-"""Settings that may change from this value: shards made under `fail` have no bad records."""
+def _is_harmless(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a setting may change: shards made under `fail` have no bad record, nor one that is too long."""
+    if old.get("on-bad-record") != "fail":
+        return False
+    if name == "max_length" and old.get("too_long") == "refuse" == new.get("too_long"):
+        before, now = old.get(name), new.get(name)
+        return before is not None and (now or before) >= before
+    return name == "on-bad-record"
 
 
 def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> list[str]:
@@ -69,7 +75,7 @@ def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> l
     changes = [
         f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
         for name in sorted(old_settings.keys() | new_settings.keys())
-        if old_settings.get(name) != new_settings.get(name) and (name, old_settings.get(name)) not in _HARMLESS_BEFORE
+        if old_settings.get(name) != new_settings.get(name) and not _is_harmless(name, old_settings, new_settings)
     ]
     before, now = list(map(tuple, old.get("inputs", []))), list(map(tuple, new["inputs"]))
     return changes + _describe_inputs(before, now, may_grow=may_grow)

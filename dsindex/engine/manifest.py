@@ -190,6 +190,13 @@ class RecordedPacking(_Part):
     padding: Count
     fill: float
     """Share of the positions that hold tokens, to six digits."""
+    pad_to_multiple: Count | None = None
+    """Each sequence takes a multiple of so many positions; absent if it takes as many as it has tokens."""
+    between: Count | None = None
+    """Padding of the sequences to the multiple; the rest of `padding` is at the ends of blocks."""
+    dropped: Count | None = None
+    """Sequences that are longer than a block and in none; absent if they were refused or cut."""
+    dropped_tokens: Count | None = None
 
 
 class DamagedInputRecord(_Part):
@@ -337,7 +344,7 @@ def describe_run(
     plan: Plan,
     *,
     began: float,
-    executor: Executor,
+    executor: Executor | None,
     statistics: DispatchStatistics,
     shards: int,
     engine: Engine | None = None,
@@ -349,7 +356,7 @@ def describe_run(
     Args:
         plan: The job's plan, which is stored to recognise another one later.
         began: Start of the run, in seconds since the Unix epoch.
-        executor: The executor of its tasks.
+        executor: The executor of its tasks; None if the driver did all.
         statistics: Its counts of retries, lost workers and stragglers.
         shards: Number of shards.
         engine: The engine, if the job encodes.
@@ -366,8 +373,8 @@ def describe_run(
         started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
         seconds=round(time.time() - began, 3),
         host=socket.gethostname(),
-        executor=executor.kind,
-        workers=executor.slots,
+        executor="driver" if executor is None else executor.kind,
+        workers=1 if executor is None else executor.slots,
         shards=shards,
         retries=statistics.retries,
         lost_workers=statistics.lost_workers,

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.engine.identity import EMPTY_PLAN, describe_changes, has_added_inputs
+from dsindex.engine.identity import describe_changes, has_added_inputs
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
     Manifest,
@@ -20,7 +20,7 @@ from dsindex.engine.manifest import (
     read_manifest,
 )
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
-from dsindex.errors import FormatError, InputError, OutputError, PlanError
+from dsindex.errors import InputError, OutputError, PlanError
 from dsindex.json_text import show_name
 from dsindex.store.reading import digest_file, stored_size
 from dsindex.store.requests import MissingObjectError, fetch_all
@@ -198,16 +198,6 @@ def _digest(path: str) -> str | None:
         return digest_file(path)
     except InputError:
         return None
-
-
-def is_of_same_run(output: Output, successor: Output) -> bool:
-    """Tell whether two published datasets provably come from one run: their manifests hold the same plan."""
-    try:
-        manifests = [read_manifest(output.prefix), read_manifest(successor.prefix)]
-    except FormatError:
-        return False
-    plans = [EMPTY_PLAN if manifest is None else manifest.run.plan for manifest in manifests]
-    return plans[0] != EMPTY_PLAN and plans[0] == plans[1]
 
 
 def remove_published(output: Output) -> None:

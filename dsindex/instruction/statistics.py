@@ -26,6 +26,8 @@ class InstructionStatistics:
     """Number of trainable tokens, with mask 1."""
     cut: int = 0
     """Number of tokens that truncation or splitting left out."""
+    shortened: int = 0
+    """Number of conversations that were truncated or split."""
     special_in_text: int = 0
     """Number of conversations whose text contains a special token's string."""
 
@@ -43,6 +45,7 @@ class InstructionStatistics:
             tokens=sum(len(conversation.tokens) for conversation in encoded),
             learnt=learnt,
             cut=sum(conversation.cut for conversation in encoded),
+            shortened=sum(each.cut > 0 or len(each.lengths) > 1 for each in encoded),
             special_in_text=sum(conversation.special_in_text for conversation in encoded),
         )
 
@@ -58,4 +61,5 @@ class InstructionStatistics:
             f"{count(self.conversations, 'conversation')}, {count(self.sequences, 'sequence')}, "
             f"{count(self.tokens, 'token')}, "
             f"{self.learnt:,} trainable ({share:.1f} %), {self.cut:,} cut off"
+            + (f", {self.shortened:,} too long and truncated or split" if self.shortened else "")
         )

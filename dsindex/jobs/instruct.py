@@ -1,8 +1,8 @@
 """The driver of `dsindex instruct`: plan, encode, pack, merge, publish. It can be interrupted and resumed at any point.
 
-Per split (or once, without a split) it makes `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, with
-a sequence length, `<prefix>_packing_<L>`; each is an MMIDIDX pair with a manifest. The tokens are published last: if
-their `.idx` exists, the others are complete.
+Per split (or once, without a split) it makes `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8); each
+is an MMIDIDX pair with a manifest. The tokens are published last: if their `.idx` exists, the masks are complete.
+Packs (dsindex.jobs.packs) and exports are made of what is published, so a finished job takes more of them at any time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import xxhash
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource
+from dsindex.datasets.instruction import packing_prefix
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.export_folder import (
     ExportContent,
@@ -51,23 +53,22 @@ from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines, 
 from dsindex.jobs.instruct_shards import (
     MASK_DTYPE,
     InstructionSettings,
-    PackingResult,
-    PackingTask,
     SplitOutputs,
     encode_shard,
     split_names,
     split_prefix,
-    write_packing,
 )
+from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextJob
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
-from dsindex.options.instruct import InstructConfig, as_text_config
+from dsindex.options.instruct import PACKED_EXPORTS, InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.lock import hold_lock
 from dsindex.store.requests import RequestCounts, describe_requests
 from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
 from dsindex.store.urls import absolute, folder_of
+from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.instruction.config import InstructionConfig
+    from dsindex.instruction.recipe import EncoderRecipe
+    from dsindex.jobs.packs import MadePacking
     from dsindex.options.instruct import ExportKind
     from dsindex.text.forms import TextPart
 
@@ -100,7 +103,13 @@ SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "
 """A split's names in the exports, as `datasets` and the trainers call them."""
 BYTES_PER_TOKEN: dict[ExportKind, float] = {"hf": 1.5, "hf-disk": 13.0, "bridge": 1.0}
 """Disk space that is asked for: of `hf-disk` all, of what is compressed what English text took at least."""
-FOLDERS: dict[ExportKind, str] = {"hf": "hf", "hf-disk": "hf_disk", "bridge": "bridge", "sft": "sft"}
+FOLDERS: dict[ExportKind, str] = {
+    "hf": "hf",
+    "hf-disk": "hf_disk",
+    "bridge": "bridge",
+    "sft": "sft",
+    "sft-packed": "sft_packed",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,7 @@ class InstructExports:
         instruction: The form of the records.
         splits: The published datasets.
         source: The job's inputs and tokenizer.
+        eos_id: The tokenizer's EOS; None if it has none.
         reporter: Shows progress.
     """
 
@@ -132,10 +142,12 @@ class InstructExports:
         *,
         splits: Sequence[SplitOutputs],
         source: TextSource,
+        eos_id: int | None,
         reporter: Reporter,
     ) -> None:
         self._config = config
         self._instruction = instruction
+        self._eos_id = eos_id
         self._splits = splits
         self._source = source
         self._reporter = reporter
@@ -155,6 +167,12 @@ class InstructExports:
         Raises:
             OutputError: If one does.
         """
+        if "bridge" in self._paths and self._config.pad_to_multiple > 1 and self._eos_id is None:
+            raise InputError(
+                "--export bridge with --pad-to-multiple: expected a tokenizer with an EOS, with which Megatron-Bridge "
+                "pads, got none; name it as eos_token in the tokenizer_config.json beside the tokenizer, or among the "
+                "special_tokens of the configuration"
+            )
         for path in self._paths.values():
             require_own(path)
 
@@ -178,12 +196,13 @@ class InstructExports:
         return self._source.text_bytes if kind == "sft" else BYTES_PER_TOKEN[kind] * num_tokens
 
     def _path(self, kind: ExportKind) -> str:
-        length = f"_{self._config.seq_length}" if kind == "bridge" else ""
-        return f"{self._config.output_prefix}_{FOLDERS[kind]}{length}"
+        length = packing_prefix("", self._config.seq_length or 0, self._config.pad_to_multiple)
+        of_packs = length.removeprefix("_packing") if kind in PACKED_EXPORTS else ""
+        return f"{self._config.output_prefix}_{FOLDERS[kind]}{of_packs}"
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
-        names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+)?")
+        names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+(_pad[0-9]+)?)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]
         known = set(map(os.path.abspath, self._paths.values()))
@@ -247,8 +266,12 @@ class InstructExports:
                 name: {suffix: file.model_dump() for suffix, file in files.items()} for name, files in sources.items()
             },
         }
-        if kind == "bridge":
+        if kind in PACKED_EXPORTS:
             settings["seq-length"] = self._config.seq_length
+            if self._config.pad_to_multiple > 1:
+                settings |= {"pad-to-multiple": self._config.pad_to_multiple, "eos": self._eos_id}
+            if self._config.longer_than_pack == "drop":
+                settings["longer-than-pack"] = "drop"
         if kind == "sft":
             first = contents[self._splits[0].prefixes[0]]
             settings["on-bad-record"] = self._config.on_bad_record
@@ -276,8 +299,13 @@ class InstructExports:
         ]
         if kind == "bridge":
             length = self._config.seq_length or 0
-            packs = list(files.run("pack", bridge.pack_sequences, [(split.source, length) for split in splits]))
-            tasks = bridge.plan_bridge_files(splits, packs, sequence_length=length, folder=folder, facts=facts)
+            padding = bridge.Padding(multiple=self._config.pad_to_multiple, token=self._eos_id or 0)
+            drops = self._config.longer_than_pack == "drop"
+            pack = partial(bridge.pack_sequences, drop_longer=drops)
+            packs = list(files.run("pack", pack, [(split.source, length, padding) for split in splits]))
+            tasks = bridge.plan_bridge_files(
+                splits, packs, sequence_length=length, padding=padding, folder=folder, facts=facts
+            )
             written = files.write(bridge.write_bridge_file, tasks)
             return written, files.write_small({bridge.METADATA_FILE: bridge.encode_metadata(packs)})
         if kind == "hf-disk":
@@ -312,7 +340,7 @@ class InstructExports:
     ) -> ExportContent:
         return ExportContent(
             kind=kind,
-            sequence_length=self._config.seq_length if kind == "bridge" else None,
+            sequence_length=self._config.seq_length if kind in PACKED_EXPORTS else None,
             sources=self._sources(kind, contents),
             tokenizer=self._source.describe_tokenizer().model_dump(exclude_none=True),
             writer=None if kind == "sft" else _writer(),
@@ -456,6 +484,8 @@ class InstructResult(Report):
     """Sentences about inputs that are repeated or were left out."""
     requests: RequestCounts
     """The requests to object stores."""
+    packed: bool = False
+    """Whether packs were made, by a job that was already complete or by this one."""
     exports: tuple[MadeExport, ...] = ()
     """The folders in formats of other trainers."""
 
@@ -472,8 +502,9 @@ class InstructResult(Report):
         counts = self.counts
         lines = []
         if self.already_complete:
-            is_idle = all(export.already_complete for export in self.exports)
-            done = "nothing was done" if is_idle else "only exports were made"
+            exported = not all(export.already_complete for export in self.exports)
+            made = [*(["packs"] if self.packed else []), *(["exports"] if exported else [])]
+            done = f"only {' and '.join(made)} were made" if made else "nothing was done"
             lines.append(f"already complete: the same plan was carried out before, {done}")
         else:
             lines.append(
@@ -536,7 +567,6 @@ class _Instruct(TextJob):
             **self.source.settings(),
             **self._instruction,
             "special tokens and chat templates of the tokenizer's folder": self._chat_files,
-            "seq-length": config.seq_length,
             "split": config.split,
             "split-seed": config.split_seed,
             "output-prefix": str(absolute(config.output_prefix)),
@@ -544,21 +574,32 @@ class _Instruct(TextJob):
         self.plan = Plan(settings=settings, inputs=self.source.inputs)
         self._token_sources = [split.token_sources(self.plan.plan_id, self.source.text_bytes) for split in self._splits]
 
-        self._exports = InstructExports(config, instruction, splits=self._splits, source=self.source, reporter=reporter)
-        self._packings: list[PackingResult | None] = []
+        self._packings = Packings(config, [split.prefix for split in self._splits], reporter)
+        self._exports = InstructExports(
+            config,
+            instruction,
+            splits=self._splits,
+            source=self.source,
+            eos_id=_find_eos(self._recipe, instruction),
+            reporter=reporter,
+        )
 
     def run(self) -> InstructResult:
-        former = [prefix for split in self._splits for prefix in split.former_packings()]
         engine = self.source.engine
         outcome = self.carry_out(
-            obsolete=tuple(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for prefix in former),
             holds_gil=self.source.text_bytes > THREADS_UP_TO_BYTES[engine.name == "gigatoken"],
-            conclude=self._exports.make if self._exports.are_due else None,
+            conclude=self._conclude if self._exports.are_due else None,
         )
+        self._packings.make()
         return self._report(outcome)
 
+    def _conclude(self, executor: Executor) -> None:
+        self._packings.make()
+        self._exports.make(executor)
+
     def examine(self) -> None:
-        """Check the exports' folders and the disk space."""
+        """Check the places of packs and exports, and the disk space."""
+        self._packings.examine()
         self._exports.examine()
         total = self.source.text_bytes
         # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
@@ -575,12 +616,11 @@ class _Instruct(TextJob):
 
     def make(self, work: Work) -> Made:
         results = self._encode(work)
-        packings = self._packings = self._pack(work, [result for _, result in results])
         inputs = [file.path for file in self.source.inputs]
         return Made(
             groups=tuple(
-                tuple(split.datasets(sources, results, packing, inputs))
-                for split, sources, packing in zip(self._splits, self._token_sources, packings, strict=True)
+                tuple(split.datasets(sources, results, inputs))
+                for split, sources in zip(self._splits, self._token_sources, strict=True)
             ),
             num_shards=len(results),
         )
@@ -588,9 +628,9 @@ class _Instruct(TextJob):
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         remaining = iter(files)
         contents: list[Content] = []
-        for split, packing, group in zip(self._splits, self._packings, made.groups, strict=True):
+        for split, group in zip(self._splits, made.groups, strict=True):
             described = [(dataset, next(remaining)) for dataset in group]
-            contents += split.contents(self.source, self._instruction, self.results, packing, described)
+            contents += split.contents(self.source, self._instruction, self.results, described)
         return contents
 
     def _encode(self, work: Work) -> Results:
@@ -607,36 +647,11 @@ class _Instruct(TextJob):
         sources = [source for group in self._token_sources for source in group]
         return self.tokenize(work, settings, sources, function=encode_shard)
 
-    def _pack(self, work: Work, results: Sequence[ShardResult]) -> list[PackingResult | None]:
-        """Pack each split's conversations into blocks; the result depends only on their lengths and order."""
-        length = self._config.seq_length
-        if length is None:
-            return [None for _ in self._splits]
-        self.reporter.stage("pack", total=len(self._splits), unit="datasets")
-
-        def calls() -> Iterator[Call]:
-            for outputs, (tokens, _) in zip(self._splits, self._token_sources, strict=True):
-                name = split_prefix("blocks", outputs.split)
-                task = PackingTask(
-                    name=name,
-                    parts=tuple(tokens.part_of(result) for result in results),
-                    sequence_length=length,
-                    work_dir=self.work_dir,
-                )
-                yield Call(name=f"pack[{name}]", place=self.work_dir, function=write_packing, arguments=(task,))
-
-        packings: list[PackingResult | None] = []
-        for packing in run_in_order(
-            work.executor, calls(), policy=work.policy, statistics=work.statistics, on_idle=self.reporter.tick
-        ):
-            packings.append(packing)
-            self.reporter.advance(1)
-        return packings
-
     def _report(self, outcome: JobOutcome) -> InstructResult:
         contents = outcome.contents
         remaining = iter(contents)
         groups = [[next(remaining) for _ in split.prefixes] for split in self._splits]
+        packings: Sequence[MadePacking | None] = self._packings.make() or [None] * len(groups)
         first = contents[0].record_counts
         counts = first.model_copy(update={"kept": first.kept + first.elsewhere, "elsewhere": 0})
         return InstructResult(
@@ -644,19 +659,27 @@ class _Instruct(TextJob):
                 BuiltSplit(
                     prefix=split_prefix(self._config.output_prefix, split.split),
                     statistics=InstructionStatistics(**group[0].statistics or {}),
-                    packing=group[0].packing,
+                    packing=None if packing is None else packing.facts,
                     files={
                         prefix.removeprefix(f"{split.prefix}_"): content.digests
                         for prefix, content in zip(split.prefixes, group, strict=True)
-                    },
+                    }
+                    | ({} if packing is None else {packing.prefix.removeprefix(f"{split.prefix}_"): packing.files}),
                 )
-                for split, group in zip(self._splits, groups, strict=True)
+                for split, group, packing in zip(self._splits, groups, packings, strict=True)
             ),
+            packed=any(packing is not None and not packing.already_complete for packing in packings),
             counts=counts,
             bad_records=contents[0].bad_records or {},
             exports=tuple(self._exports.made),
             **self.outcome_fields(outcome),
         )
+
+
+def _find_eos(recipe: EncoderRecipe, instruction: InstructionConfig) -> int | None:
+    """Return the id of the EOS that the tokenizer's folder names, as trainers read it, or else the configuration."""
+    text = dict(recipe.special_tokens).get("eos_token") or instruction.special_tokens.get("eos_token")
+    return None if text is None else shared_tokenizer(recipe.tokenizer).token_to_id(text)
 
 
 def join_job(
@@ -681,15 +704,25 @@ def join_job(
         raise InputError(msg)
     merged = option_names(job, source=f"{source}: job") | dict(flags)
     config = validated(name_lists(merged), InstructConfig)
-    if config.seq_length is not None and loaded.get("max_length") is None:
-        loaded["max_length"] = config.seq_length
+    length, longer = config.seq_length, config.longer_than_pack
+    if longer is not None and loaded.get("too_long") not in (None, TOO_LONG.get(longer)):
+        given = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"
+        raise UsageError(f"expected {given}, got both; leave out one")
+    if longer in TOO_LONG:
+        loaded["too_long"] = TOO_LONG[longer]
+    if length is not None and loaded.get("max_length") is None and longer != "drop":
+        loaded["max_length"] = length
     instruction = check_config(loaded, source=source, folder=folder)
-    if config.seq_length is not None and (instruction.max_length or 0) > config.seq_length:
+    if length is not None and (instruction.max_length or 0) > length and longer != "drop":
         raise UsageError(
-            f"expected max_length to be at most --seq-length {config.seq_length}, got {instruction.max_length}: "
-            f"a conversation must fit into a block"
+            f"expected max_length to be at most --seq-length {length}, got {instruction.max_length}: "
+            f"a conversation must fit into a block; or leave longer ones out with --longer-than-pack drop"
         )
     return config, instruction
+
+
+TOO_LONG: dict[str, str] = {"refuse": "refuse", "truncate": "truncate", "split-turns": "split"}
+"""`too_long` of CONFIG for a value of --longer-than-pack; `drop` leaves the tokens as they are."""
 
 
 def _describe_export(export: MadeExport) -> list[str]:
@@ -706,10 +739,14 @@ def _describe_split(split: BuiltSplit) -> list[str]:
     lines = [f"{split.prefix}: {split.statistics.describe()}"]
     packing = split.packing
     if packing is not None:
+        between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""
         lines.append(
-            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding, "
+            f"  {count(packing.blocks, 'block')} of {packing.sequence_length:,}: {packing.padding:,} padding{between}, "
             f"fill {100 * packing.fill:.2f} %"
         )
+        if packing.dropped is not None:
+            tokens = count(packing.dropped_tokens or 0, "token")
+            lines.append(f"  {count(packing.dropped, 'longer sequence')} with {tokens} left out of the blocks")
     for name, files in split.files.items():
         lines += [f"  {name}.{suffix:4} {files[suffix].digest}" for suffix in ("bin", "idx")]
     return lines

@@ -18,9 +18,8 @@ import numpy as np
 from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
 from dsindex.engine.assemble import TokenSource
-from dsindex.engine.manifest import Content, RecordCounts, RecordedPacking, read_manifest
-from dsindex.engine.merge import Part, read_lengths
-from dsindex.engine.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine, stored_path
+from dsindex.engine.manifest import Content, RecordCounts
+from dsindex.engine.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
 from dsindex.engine.shards.attempt import Attempt, check_ids
 from dsindex.engine.shards.tokenize import (
     KeyResult,
@@ -31,10 +30,8 @@ from dsindex.engine.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.engine.source import count_records
-from dsindex.errors import BadRecordError, FormatError, LimitError, RecordLimitError, RecordProblem
+from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
 from dsindex.execution.calls import report
-from dsindex.formats.mmididx import LENGTH, IndexHeader
-from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
@@ -52,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.manifest import RecordedInput
+    from dsindex.engine.merge import Part
     from dsindex.engine.shards.attempt import AttemptFile
     from dsindex.engine.shards.tokenize import ShardTask
     from dsindex.engine.source import TextSource
@@ -361,77 +359,10 @@ def _too_large(num_bytes: int, limit: int) -> RecordProblem:
     return RecordProblem("too-large", describe_long_line(num_bytes, limit))
 
 
-# The packing as a file: an MMIDIDX of int32 whose sequences are blocks and whose entries are sequence numbers.
-#
-# It depends only on the lengths of all sequences in order, not on how the job was cut into shards.
-
-LAYOUT_DTYPE = np.dtype("<i4")
-MAX_SEQUENCES = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackingTask:
-    """Task of packing the sequences of one split into blocks."""
-
-    name: str
-    """Name of the files to write."""
-    parts: tuple[Part, ...]
-    """The shards' tokens, in output order."""
-    sequence_length: int
-    """L: tokens per block."""
-    work_dir: str
-    """The work folder, which holds the files of attempts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackingResult:
-    """The result of one attempt."""
-
-    num_blocks: int
-    num_sequences: int
-    """Number of token sequences, each of which is in one block."""
-    num_tokens: int
-    bin: StoredFile
-    idx: StoredFile
-
-
-def write_packing(task: PackingTask) -> PackingResult:
-    """Assign sequences to blocks by best fit and write the packing, in about 40 bytes of memory per sequence.
-
-    Raises:
-        LimitError: If there are more sequences than int32 can number.
-        InputError: If an index is missing or shorter than its header says.
-        OutputError: If the work folder cannot be written.
-    """
-    num_sequences = sum(part.header.num_sequences for part in task.parts)
-    if num_sequences > MAX_SEQUENCES:
-        raise LimitError(
-            f"{task.name}: expected at most {MAX_SEQUENCES:,} sequences to pack, got {num_sequences:,}; "
-            "build from fewer inputs at a time"
-        )
-    lengths = np.concatenate([np.empty(0, LENGTH), *read_lengths(task.parts)])
-    plan = lay_out_blocks(lengths, sequence_length=task.sequence_length)
-    with Attempt(task.work_dir, folder="shards/packing", name=task.name) as attempt:
-        with attempt.errors_named():
-            part = attempt.open_part("blocks", LAYOUT_DTYPE)
-            part.add(
-                plan.conversations.astype(LAYOUT_DTYPE), np.diff(plan.block_starts), np.ones(plan.num_blocks, np.int64)
-            )
-            bin_file, idx_file = part.finish()
-        attempt.commit()
-    return PackingResult(
-        num_blocks=plan.num_blocks,
-        num_sequences=num_sequences,
-        num_tokens=plan.num_tokens,
-        bin=bin_file,
-        idx=idx_file,
-    )
-
-
 # The outputs of `dsindex instruct` as data: the datasets of each split, their parts and their manifests.
 #
-# A split has two or three datasets: `<prefix>_text_document` (tokens), `<prefix>_loss_mask` (uint8) and, if blocks were
-# packed, `<prefix>_packing_<L>`. With --split, `<prefix>` ends in `_train`, `_valid` or `_test`.
+# A split has two datasets: `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8). With --split, `<prefix>`
+# ends in `_train`, `_valid` or `_test`.
 
 if TYPE_CHECKING:
     SplitResults = Sequence[tuple[ShardTask, ShardResult]]
@@ -454,24 +385,8 @@ class SplitOutputs:
 
     @property
     def prefixes(self) -> list[str]:
-        """The prefixes of the datasets: tokens, masks, packing."""
-        length = self.config.seq_length
-        names = ["text_document", "loss_mask", *([] if length is None else [f"packing_{length}"])]
-        return [with_suffix(self.prefix, f"_{name}") for name in names]
-
-    def former_packings(self) -> list[str]:
-        """Return the prefix of the packing in the published tokens' manifest, if its L differs from this job's.
-
-        That packing does not fit new tokens. Packings that the manifest does not name are not searched.
-        """
-        try:
-            manifest = read_manifest(self.prefixes[0])
-        except FormatError:
-            return []
-        length = None if manifest is None else manifest.run.plan["settings"].get("seq-length")
-        if not isinstance(length, int) or length == self.config.seq_length:
-            return []
-        return [with_suffix(self.prefix, f"_packing_{length}")]
+        """The prefixes of the datasets: tokens, masks."""
+        return [with_suffix(self.prefix, f"_{name}") for name in ("text_document", "loss_mask")]
 
     def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
         """Return tokens and masks, which are made of shards alone, with how to find their parts."""
@@ -494,7 +409,6 @@ class SplitOutputs:
         self,
         sources: Sequence[TokenSource],
         results: SplitResults,
-        packing: PackingResult | None,
         inputs: Sequence[str],
     ) -> list[Dataset]:
         """Return the datasets to assemble, in the order of `prefixes`.
@@ -502,12 +416,11 @@ class SplitOutputs:
         Args:
             sources: Tokens and masks.
             results: All shards with their results, in plan order.
-            packing: The packing, if there is one.
             inputs: Paths of the inputs as given.
         """
         text, mask = sources
         key = text_key(self.split)
-        found = [
+        return [
             Dataset(
                 target=text.target,
                 parts=tuple(text.part_of(result) for _, result in results),
@@ -517,31 +430,12 @@ class SplitOutputs:
             ),
             Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
         ]
-        if packing is not None:
-            target = Target(prefix=self.prefixes[2], plan_id=text.target.plan_id, bound_bytes=packing.bin.size_bytes)
-            found.append(Dataset(target=target, parts=(self._packing_part(packing),), provenance=None))
-        return found
-
-    def _packing_part(self, packing: PackingResult) -> Part:
-        return Part(
-            bin_path=stored_path(self.work_dir, packing.bin),
-            idx_path=stored_path(self.work_dir, packing.idx),
-            identity=f"{packing.bin.digest} {packing.idx.digest}",  # every run makes it again with the same content
-            bin_bytes=packing.bin.size_bytes,
-            header=IndexHeader(
-                dtype=LAYOUT_DTYPE,
-                num_sequences=packing.num_blocks,
-                num_boundaries=packing.num_blocks + 1,
-                has_modes=False,
-            ),
-        )
 
     def contents(
         self,
         source: TextSource,
         instruction: Mapping[str, Any],
         results: SplitResults,
-        packing: PackingResult | None,
         made: Sequence[tuple[Dataset, dict[str, StoredFile]]],
     ) -> list[Content]:
         """Return the contents of the manifests, in the order of `prefixes`.
@@ -550,13 +444,11 @@ class SplitOutputs:
             source: The job's inputs and tokenizer.
             instruction: The instruction configuration, in plain JSON types.
             results: All shards with their results, in plan order.
-            packing: The packing, if there is one.
             made: Each dataset with its files.
         """
         shards = [result for _, result in results]
         inputs = self._describe_inputs(source, results)
         options = source.describe_options(
-            seq_length=self.config.seq_length,
             split=None if self.config.split is None else list(self.config.split),
             split_seed=self.config.split_seed,
             split_name=self.split,
@@ -581,7 +473,6 @@ class SplitOutputs:
             "tokenizer": source.describe_tokenizer(),
             "statistics": asdict(statistics_of(shards, self.split)),
             "bad_records": bad_records_of(shards),
-            "packing": None if packing is None else describe_packing(packing, self.config.seq_length or 0),
         }
         return [contents[0].model_copy(update=of_tokens), *contents[1:]]
 
@@ -600,14 +491,3 @@ class SplitOutputs:
             described.model_copy(update=self._count_records(own))
             for described, own in zip(source.describe_inputs(results, self.work_dir), shards, strict=True)
         ]
-
-
-def describe_packing(packing: PackingResult, sequence_length: int) -> RecordedPacking:
-    """Return how full the blocks are; the fill is a share, to six digits."""
-    places = packing.num_blocks * sequence_length
-    return RecordedPacking(
-        sequence_length=sequence_length,
-        blocks=packing.num_blocks,
-        padding=places - packing.num_tokens,
-        fill=round(packing.num_tokens / places, 6) if places else 1.0,
-    )

@@ -13,45 +13,102 @@ if TYPE_CHECKING:
 
 
 @compiled
-def place_all(sizes: NDArray[np.int64], order: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """Return the block of each conversation; O(n log capacity).
+def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Place conversations into blocks: O(n) copies, and O(log capacity) of search for each block and length.
 
-    `newest[r]` is the most recently filled block with r free places, `older` links it to the one before. The tree has a
-    leaf for each r, and a node is 1 iff a leaf under it has a block.
+    Conversations of one length are placed together. The fullest block with room for the first of them takes as many as
+    fit: whatever is left of its room is less than any other block has that fits. `newest[r]` is the most recently
+    filled block with r free places, `older` links it to the one before. The tree has a leaf for each r, and a node is 1
+    iff a leaf under it has a block.
 
     Args:
-        sizes: Tokens of each conversation, in [1, capacity].
-        order: Ids in the order in which they are placed.
-        capacity: Tokens of a block.
+        sizes: Places of each conversation, each at least 1; those above `capacity` are left out. At most 2**31 - 1.
+        capacity: Places of a block.
 
     Returns:
-        Block of each conversation, numbered in the order in which blocks are opened; shape of `sizes`.
+        (conversations, block_starts) of a BlockLayout.
     """
+    order, ends = _longest_first(sizes, capacity)
     width = 1
     while width < capacity + 1:
         width *= 2
     tree = np.zeros(2 * width, np.uint8)
-    newest = np.full(capacity + 1, -1, np.int64)
-    older = np.full(sizes.size, -1, np.int64)
-    blocks = np.empty(sizes.size, np.int64)
+    newest = np.full(capacity + 1, -1, np.int32)
+    older = np.empty(order.size, np.int32)  # as many as blocks are used
+    blocks = np.full(sizes.size, -1, np.int32)
     num_blocks = 0
-    for conversation in order:
-        leaf = _find_room(tree, width + sizes[conversation])
-        if leaf == 0:
-            free, block = capacity, num_blocks
-            num_blocks += 1
-        else:
-            free = leaf - width
-            block = newest[free]
-            newest[free] = older[block]
-            if newest[free] == -1:
-                _clear(tree, leaf)
-        blocks[conversation] = block
-        free -= sizes[conversation]
-        older[block] = newest[free]
-        newest[free] = block
-        _set(tree, width + free)
-    return blocks
+    at = 0
+    while at < order.size:
+        size = sizes[order[at]]
+        end = ends[size]
+        while at < end:
+            leaf = _find_room(tree, width + size)
+            if leaf == 0:
+                free, block = capacity, num_blocks
+                num_blocks += 1
+            else:
+                free = leaf - width
+                block = newest[free]
+                newest[free] = older[block]
+                if newest[free] == -1:
+                    _clear(tree, leaf)
+            last = min(at + free // size, end)
+            free -= (last - at) * size
+            while at < last:
+                blocks[order[at]] = block
+                at += 1
+            older[block] = newest[free]
+            newest[free] = block
+            _set(tree, width + free)
+    return _arrange(blocks, num_blocks, order)
+
+
+@compiled
+def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the conversations of at most `capacity`, the longest first, and for each length where its own end."""
+    longest = 0
+    for size in sizes:
+        if longest < size <= capacity:
+            longest = size
+    ends = np.zeros(longest + 2, np.int64)
+    for size in sizes:
+        if size <= capacity:
+            ends[size] += 1
+    total = 0
+    for size in range(longest, -1, -1):
+        total, ends[size] = total + ends[size], total
+    order = np.empty(total, np.int32)
+    for conversation in range(sizes.size):
+        size = sizes[conversation]
+        if size <= capacity:
+            order[ends[size]] = conversation
+            ends[size] += 1
+    return order, ends
+
+
+@compiled
+def _arrange(
+    blocks: NDArray[np.int32], num_blocks: int, conversations: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Number blocks by their first conversation and list the conversations of each in `conversations`."""
+    numbers = np.full(num_blocks, -1, np.int32)
+    starts = np.zeros(num_blocks + 1, np.int64)
+    found = 0
+    for block in blocks:
+        if block >= 0:
+            if numbers[block] == -1:
+                numbers[block] = found
+                found += 1
+            starts[numbers[block] + 1] += 1
+    for number in range(num_blocks):
+        starts[number + 1] += starts[number]
+    nexts = starts[:-1].copy()
+    for conversation in range(blocks.size):
+        if blocks[conversation] >= 0:
+            number = numbers[blocks[conversation]]
+            conversations[nexts[number]] = conversation
+            nexts[number] += 1
+    return conversations, starts
 
 
 @compiled

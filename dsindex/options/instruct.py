@@ -11,7 +11,10 @@ from dsindex.options.config import EngineName, Options, RecordsConfig, ShardSize
 from dsindex.options.declare import option
 from dsindex.store.urls import refuse_address
 
-ExportKind = Literal["hf", "hf-disk", "bridge", "sft"]
+ExportKind = Literal["hf", "hf-disk", "bridge", "sft", "sft-packed"]
+LongerThanPack = Literal["refuse", "drop", "truncate", "split-turns"]
+PACKED_EXPORTS: frozenset[ExportKind] = frozenset({"bridge", "sft-packed"})
+MESSAGE_EXPORTS: frozenset[ExportKind] = frozenset({"sft", "sft-packed"})
 
 
 def parse_shares(value: object) -> object:
@@ -62,6 +65,19 @@ class InstructConfig(RecordsConfig):
         ge=2,
         le=2**27,
     )
+    pad_to_multiple: int = option(
+        1,
+        "pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its "
+        "ranks, times the tensor-parallel ranks with sequence parallelism (default: 1)",
+        "N",
+        ge=1,
+        le=2**20,
+    )
+    longer_than_pack: LongerThanPack | None = option(
+        None,
+        "a conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate "
+        "cuts it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)",
+    )
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = option(
         None,
         "shares of train, valid and test, by a hash of each conversation's content",
@@ -73,7 +89,8 @@ class InstructConfig(RecordsConfig):
     export: tuple[ExportKind, ...] = option(
         (),
         "also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
-        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft)",
+        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft), "
+        "sft-packed (the same with a pack in each line, also for NeMo-RL)",
         "KIND",
         accepts="ExportKind | Sequence[ExportKind]",
     )
@@ -98,11 +115,28 @@ class InstructConfig(RecordsConfig):
                 "--export, or write to a disk"
             )
             refuse_address(self.output_prefix, expected, ValueError)
-        if "bridge" in self.export and self.seq_length is None:
-            raise ValueError("--export bridge needs --seq-length, the places of a pack")
-        if "sft" in self.export and self.no_provenance:
-            msg = "--export sft needs the provenance, which tells what became of each line; leave out --no-provenance"
-            raise ValueError(msg)
+        for kind in self.export:
+            if kind in PACKED_EXPORTS and self.seq_length is None:
+                raise ValueError(f"--export {kind} needs --seq-length, the places of a pack")
+            if kind in MESSAGE_EXPORTS and self.no_provenance:
+                raise ValueError(
+                    f"--export {kind} needs the provenance, which tells what became of each line; "
+                    "leave out --no-provenance"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_packed(self) -> Self:
+        given = "--pad-to-multiple" if self.pad_to_multiple > 1 else "--longer-than-pack"
+        if self.seq_length is None:
+            if self.pad_to_multiple > 1 or self.longer_than_pack is not None:
+                raise ValueError(f"{given} needs --seq-length, the tokens of a pack")
+        elif self.seq_length % self.pad_to_multiple:
+            below = self.seq_length - self.seq_length % self.pad_to_multiple
+            raise ValueError(
+                f"expected a --seq-length that is a multiple of --pad-to-multiple {self.pad_to_multiple}, such as "
+                f"{below or self.pad_to_multiple}, got {self.seq_length}: a pack is cut like its conversations"
+            )
         return self
 
 

@@ -30,14 +30,18 @@ def blocks_of(plan):
     return [plan.block(number).tolist() for number in range(plan.num_blocks)]
 
 
-@settings(max_examples=300)
-@given(data=st.data(), capacity=st.integers(1, 70))
-def test_plan_is_that_of_the_slow_reference(data, capacity):
-    lengths = data.draw(st.lists(st.integers(1, capacity), max_size=40))
-    plan = lay_out_blocks(lengths, sequence_length=capacity)
-    assert blocks_of(plan) == reference_blocks(lengths, capacity)
-    assert plan.num_tokens == sum(lengths)
-    assert plan.num_padding == plan.num_blocks * capacity - sum(lengths)
+@settings(max_examples=400)
+@given(data=st.data(), multiple=st.sampled_from([1, 1, 2, 4, 6]), times=st.integers(1, 70))
+def test_plan_is_that_of_the_slow_reference(data, multiple, times):
+    """Of padded lengths; conversations that are longer than a block are left out."""
+    capacity = times * multiple
+    lengths = data.draw(st.lists(st.integers(1, data.draw(st.integers(1, capacity + 3))), max_size=40))
+    kept = [number for number, length in enumerate(lengths) if length <= capacity]
+    plan = lay_out_blocks(lengths, sequence_length=capacity, pad_to_multiple=multiple, drop_longer=True)
+    expected = reference_blocks([-(-lengths[number] // multiple) * multiple for number in kept], capacity)
+    assert blocks_of(plan) == [[kept[place] for place in block] for block in expected]
+    assert plan.num_tokens == sum(lengths[number] for number in kept)
+    assert plan.num_padding == plan.num_blocks * capacity - plan.num_tokens
 
 
 def test_order_of_a_plan_is_pinned():
@@ -76,5 +80,7 @@ def test_lengths_out_of_range_are_refused(lengths):
         lay_out_blocks(lengths, sequence_length=8)
     with pytest.raises(ValueError, match="at least 1"):
         lay_out_blocks([], sequence_length=0)
+    with pytest.raises(ValueError, match="a multiple of pad_to_multiple 3"):
+        lay_out_blocks([], sequence_length=8, pad_to_multiple=3)
     with pytest.raises(LimitError, match="sequence_length"):
         lay_out_blocks([1], sequence_length=2**40)

@@ -9,24 +9,20 @@ import numpy as np
 import pytest
 
 from dsindex.datasets.provenance import PROVENANCE
-from dsindex.engine.merge import open_part
 from dsindex.engine.shards.tokenize import ShardTask
 from dsindex.errors import BadRecordError, OutputError, RecordProblem, TokenizerError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.splits import split_by_hash
 from dsindex.jobs.instruct_shards import (
     InstructionSettings,
-    PackingTask,
     bad_records_of,
     encode_shard,
     split_names,
     statistics_of,
     text_key,
-    write_packing,
 )
 from dsindex.store.ownership import MARKER_FILE, mark_folder
 from dsindex.text.engines import choose_engine
@@ -203,22 +199,3 @@ def test_recipe_carries_the_whole_configuration():
     assert direct == check_config({**SPEC, **options}, source="test")
     assert len(make_instruction_encoder(recipe).encode(record).tokens) == 64
     assert make_instruction_encoder(recipe) is make_instruction_encoder(recipe_of(**options))
-
-
-def test_packing_is_planned_over_all_shards(tmp_path):
-    settings = settings_of(tmp_path / "work", recipe_of(max_length=512, too_long="truncate"))
-    results = [encode_shard(task, settings) for task in tasks_of(CONVERSATIONS, [50_000, 120_000])]
-    paths = [str(tmp_path / "work" / result.keys[0].idx.name) for result in results]
-    parts = tuple(open_part(path.removesuffix(".idx")) for path in paths)
-    task = PackingTask(name="blocks", parts=parts, sequence_length=512, work_dir=str(tmp_path / "work"))
-    packing = write_packing(task)
-    _, lengths, _ = written(tmp_path / "work", results, "text_document")
-    plan = lay_out_blocks(lengths, sequence_length=512)
-    index = read_index(str(tmp_path / "work" / packing.idx.name))
-    assert np.fromfile(tmp_path / "work" / packing.bin.name, "<i4").tolist() == plan.conversations.tolist()
-    assert index.sequence_lengths.tolist() == np.diff(plan.block_starts).tolist()
-    assert (packing.num_blocks, packing.num_sequences, packing.num_tokens) == (
-        plan.num_blocks,
-        len(lengths),
-        sum(lengths),
-    )

@@ -50,8 +50,12 @@ def test_statistics_add_up():
         special_in_text=True,
     )
     total = InstructionStatistics.of([encoded], learnt=3) + InstructionStatistics.of([encoded], learnt=3)
-    assert total == InstructionStatistics(conversations=2, sequences=4, tokens=12, learnt=6, cut=4, special_in_text=2)
-    assert total.describe() == "2 conversations, 4 sequences, 12 tokens, 6 trainable (50.0 %), 4 cut off"
+    assert total == InstructionStatistics(
+        conversations=2, sequences=4, tokens=12, learnt=6, cut=4, shortened=2, special_in_text=2
+    )
+    assert total.describe() == (
+        "2 conversations, 4 sequences, 12 tokens, 6 trainable (50.0 %), 4 cut off, 2 too long and truncated or split"
+    )
     assert (
         InstructionStatistics().describe() == "0 conversations, 0 sequences, 0 tokens, 0 trainable (0.0 %), 0 cut off"
     )

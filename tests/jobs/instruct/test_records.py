@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import yaml
 
+import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.datasets.provenance import read_source
 from dsindex.demo.run import demo_conversations, write_demo_conversations
-from dsindex.errors import BadRecordError, InputError, PlanError, RecordProblem
+from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.splits import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
+from dsindex.jobs import instruct, packs
 from tests.jobs.instruct.instruct_jobs import CHATML, SPLIT_IN_PARTS, job, published
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
@@ -148,12 +150,84 @@ def test_another_plan_is_refused_and_fresh_replaces_its_packing(tmp_path):
     assert not any("packing_768" in name for name in names)
 
 
+def test_packs_of_another_length_are_made_of_the_tokens_that_are_there(tmp_path, monkeypatch):
+    """Also after a crash between their files; somebody else's file is never replaced."""
+    instruction = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
+    config = job(tmp_path / "chat", split=None, on_bad_record="fail")
+    learnt = run_config(config, instruction).splits[0].statistics.learnt
+    before = published(tmp_path)
+    monkeypatch.setattr(instruct, "encode_shard", None)
+    padded = config.model_copy(update={"seq_length": 1024, "pad_to_multiple": 16})
+    foreign = tmp_path / "chat_packing_1024_pad16.idx"
+    foreign.write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"_pad16\.idx: expected packs that dsindex wrote, got a file of which no"):
+        run_config(padded, instruction)
+    foreign.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(packs, "manifest_path", lambda _path: str(tmp_path / "none" / "x"))
+        with pytest.raises(OutputError, match="none/x"):
+            run_config(padded, instruction)
+    report = run_config(padded, instruction)
+    assert report.lines()[0] == "already complete: the same plan was carried out before, only packs were made"
+    assert {name: published(tmp_path)[name] for name in before} == before
+    dataset = dsindex.open(tmp_path / "chat", sequence_length=1024, pad_to_multiple=16)
+    lengths = IndexedDataset(tmp_path / "chat_text_document").sequence_lengths
+    assert len(dataset) == report.splits[0].packing.blocks
+    assert sum(int(block.loss_mask.sum()) for block in dataset) == learnt
+    for number, block in enumerate(dataset):
+        own = lengths[dataset.plan.block(number)]
+        assert np.diff(block.cu_seqlens_unpadded)[: len(own)].tolist() == own.tolist()
+        assert np.diff(block.cu_seqlens)[: len(own)].tolist() == (-(-own // 16) * 16).tolist()
+        assert block.cu_seqlens[-1] == 1024
+        assert len(block.cu_seqlens) == len(block.cu_seqlens_unpadded)
+
+
+LONG = [{"role": "user", "content": "a " * 130}, {"role": "assistant", "content": "b " * 130}]
+SHORT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+LONGER = {
+    "refuse": ("too-long 1", (1, 1), 0, None),
+    "drop": (None, (2, 2), 0, 1),
+    "truncate": (None, (2, 2), 1, None),
+    "split-turns": (None, (2, 3), 0, None),
+}
+"""What is said, the conversations and sequences, whether tokens are cut off, and what is left out of the packs."""
+
+
+@pytest.mark.parametrize("longer", LONGER)
+def test_conversations_longer_than_a_pack_are_counted(tmp_path, cli, longer):
+    said, counts, is_cut, dropped = LONGER[longer]
+    turns = [*LONG, *LONG]
+    records = [{"messages": [*SHORT, *turns]}, {"messages": SHORT}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"chat_template": CHATML}))
+    command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "in.jsonl"), "--executor", "local"]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "chat")]
+    command += ["--seq-length", "512", "--on-bad-record", "quarantine", "--longer-than-pack", longer]
+    shown = cli(command).out
+    content = json.loads((tmp_path / "chat_text_document.manifest.json").read_bytes())["content"]
+    packing = json.loads((tmp_path / "chat_packing_512.manifest.json").read_bytes())["content"]["packing"]
+    statistics = content["statistics"]
+    assert (statistics["conversations"], statistics["sequences"]) == counts
+    assert (statistics["cut"] > 0) == bool(is_cut)
+    assert statistics.get("shortened", 0) == (longer in {"truncate", "split-turns"})
+    assert packing.get("dropped") == dropped
+    assert said is None or f"quarantined: {said}" in shown
+    if dropped:
+        assert "1 longer sequence with" in shown
+        assert len(dsindex.open(tmp_path / "chat")) == 1
+        assert "only packs were made" in cli([word.replace("512", "1024") for word in command]).out
+        assert (
+            json.loads((tmp_path / "chat_packing_1024.manifest.json").read_bytes())["content"]["packing"]["dropped"]
+            == 0
+        )
+
+
 def test_fresh_leaves_datasets_of_like_names(tmp_path):
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
         run_config(job(tmp_path / name, split=None), SPLIT_IN_PARTS)
     before = published(tmp_path)
     config = job(tmp_path / "chat", split=None, seq_length=1024, fresh=True)
-    run_config(config, SPLIT_IN_PARTS)
+    run_config(config, SPLIT_IN_PARTS.model_copy(update={"max_length": 512}))
     after = published(tmp_path)
     gone = {name for name in before if name not in after}
     assert gone == {name for name in before if name.startswith("chat_packing_768.")}
@@ -166,6 +240,10 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path):
     ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
     ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
     ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
+    ("{message_construction: [role]}", ["--longer-than-pack", "drop"], 2, "--longer-than-pack needs --seq-length"),
+    ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "such as 60, got 64"),
+    ("{message_construction: [role], too_long: split, max_length: 9}",
+     ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "got both; leave out one"),
     ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
     ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
