@@ -7,7 +7,6 @@ packs of another length take seconds.
 
 from __future__ import annotations
 
-import glob
 import io
 import re
 import time
@@ -39,8 +38,8 @@ from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present, replace_file
-from dsindex.store.stores import list_folder
-from dsindex.store.urls import ObjectUrl, folder_of, parse_url, with_suffix
+from dsindex.store.stores import find_stored
+from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -230,12 +229,9 @@ def _refuse_foreign(path: str, *known: Mapping[str, StoredFile]) -> None:
 
 def _find(prefix: str) -> list[str]:
     """Return the prefixes of all packs of a split that have a manifest."""
-    if isinstance(prefix, ObjectUrl):
-        names: list[str] = [str(url) for url in list_folder(parse_url(folder_of(prefix)), recursive=False)]
-    else:
-        names = glob.glob(f"{glob.escape(prefix)}_packing_*.{MANIFEST_SUFFIX}")
     ending = re.compile(rf"{re.escape(str(prefix))}(_packing_[0-9]+(_pad[0-9]+)?)\.{re.escape(MANIFEST_SUFFIX)}")
-    return [with_suffix(prefix, match[1]) for match in map(ending.fullmatch, sorted(names)) if match is not None]
+    found = map(ending.fullmatch, find_stored(with_suffix(prefix, "_packing_")))
+    return [with_suffix(prefix, match[1]) for match in found if match is not None]
 
 
 def _remove_if_old(path: str, sources: dict[str, list[Any]]) -> None:

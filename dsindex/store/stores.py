@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import json
 import os
 import re
@@ -312,6 +313,18 @@ def list_folder(url: ObjectUrl, *, recursive: bool = True, say: Say = ignore) ->
         for entry in list_entries(url, recursive=recursive, say=say)
     ]
     return sorted(objects, key=os.fsencode)
+
+
+def find_stored(beginning: str) -> list[str]:
+    """Return the paths of files, or the addresses of objects, that begin so and are in the same folder.
+
+    Raises:
+        InputError: If a bucket cannot be listed.
+    """
+    if not isinstance(beginning, ObjectUrl):
+        return sorted(glob.glob(f"{glob.escape(beginning)}*"))
+    found = list_folder(beginning.with_key(os.path.dirname(beginning.key)), recursive=False)
+    return [str(url) for url in found if url.startswith(beginning)]
 
 
 def list_entries(url: ObjectUrl, *, recursive: bool, say: Say = ignore) -> list[Any]:
