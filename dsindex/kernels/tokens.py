@@ -81,27 +81,51 @@ def find_characters(
     return count
 
 
-# Kernel that counts how often each token id occurs. Imports numba.
+# Kernel that counts how often each token id occurs, and digests every document in the same pass. Imports numba.
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+_SHIFTS = (np.uint64(32), np.uint64(29))
 
 
 @compiled
-def count_tokens(tokens: NDArray[Any], counts: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Add the occurrences of each id to `counts`.
+def measure_documents(
+    tokens: NDArray[Any],
+    ends: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    last_counts: NDArray[np.int64],
+    digests: NDArray[np.uint64],
+) -> tuple[int, int, int]:
+    """Add the occurrences of each id to `counts`, those as the last of a document too, and digest each document.
 
     Args:
         tokens: Integers, shape [T].
+        ends: Index in `tokens` after each document's last one, ascending, shape [D].
         counts: Shape [ids]; other ids are only counted together.
+        last_counts: The same shape.
+        digests: Output: 64 bits of each document's tokens, never 0 but for an empty one, shape [D].
 
     Returns:
         How many tokens have another id, and the smallest and the largest of those; (0, 0, 0) if there are none.
     """
-    others, smallest, largest = 0, 0, 0
-    for index in range(len(tokens)):
-        token = int(tokens[index])
-        if 0 <= token < len(counts):
-            counts[token] += 1
-        else:
-            smallest = token if others == 0 else min(smallest, token)
-            largest = token if others == 0 else max(largest, token)
-            others += 1
+    others, smallest, largest, begin = 0, 0, 0, 0
+    for document in range(len(ends)):
+        end = ends[document]
+        even, odd = np.uint64(end - begin), _PRIME
+        for index in range(begin, end):
+            token = int(tokens[index])
+            if 0 <= token < len(counts):
+                counts[token] += 1
+            else:
+                smallest = token if others == 0 else min(smallest, token)
+                largest = token if others == 0 else max(largest, token)
+                others += 1
+            # Two chains, so that one multiplication does not wait for the other.
+            mixed = (even ^ np.uint64(token)) * _PRIME
+            even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
+        mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
+        mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
+        digests[document] = (mixed ^ (mixed >> _SHIFTS[1])) | np.uint64(1) if end > begin else np.uint64(0)
+        if end > begin and 0 <= int(tokens[end - 1]) < len(last_counts):
+            last_counts[int(tokens[end - 1])] += 1
+        begin = end
     return others, smallest, largest

@@ -377,11 +377,38 @@ def index_options(path: str) -> dict[str, Any]:
         options |= {name: getattr(job, name) for name in ("train_samples", "global_batch_size", "eval_interval")}
         options["eval_iters"] = job.eval_iters
     else:
-        options["num_samples"] = (job.train_samples, None, None)
+        # Nothing says how much a weighted blend draws; other datasets are read once.
+        others = [
+            getattr(delivery, split) or ([] if delivery.split is None else delivery.train) for split in _SPLITS[1:]
+        ]
+        options["num_samples"] = (
+            job.train_samples,
+            *(0 if len(each) > 1 and each[0].weight else None for each in others),
+        )
     options["data_cache_path"] = cache_folder(path, delivery)
     if job.megatron_release is None:
         options["plain_names"] = True
     return {name: value for name, value in options.items() if value is not None}
+
+
+def mix_config(path: str) -> MixConfig:
+    """Return the options of `dsindex mix` that explain a delivery's blend.
+
+    Raises:
+        InputError: If a dataset is missing.
+    """
+    from dsindex.options.mix import MixConfig
+
+    delivery, _ = read_delivery(path)
+    places, _ = find_datasets(path, delivery)
+    own = {
+        name: words for split in _SPLITS if (words := delivery.blend(split, places)) for name in [f"{split}_data_path"]
+    }
+    own["data_path"] = own.pop("train_data_path")
+    split = delivery.split if delivery.split is not None or len(own) > 1 else "1"
+    job = delivery.job
+    lengths = {name: getattr(job, name) for name in ("seq_length", "train_samples", "global_batch_size")}
+    return MixConfig.model_validate({**own, **lengths, "split": split})
 
 
 def cache_and_prefixes(path: str, split: str = "train") -> tuple[str, tuple[str, ...]]:

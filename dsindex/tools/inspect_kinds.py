@@ -25,7 +25,7 @@ from dsindex.store.storage import what_is_no_file
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -234,6 +234,10 @@ class TokenStore(ABC):
         _require(self.paths[-1], document, self.num_documents, "document")
         return self.end(document - 1), self.end(document)
 
+    def spans(self, documents: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Return the spans of documents that there are."""
+        return {document: self.document_span(document) for document in documents}
+
     def document(self, number: int) -> NDArray[Any]:
         """Return the tokens of a document.
 
@@ -275,6 +279,15 @@ class IndexedStore(TokenStore):
         found[inside] = self._pointers[following[inside]] >> self._shift
         return found
 
+    def document_lengths(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the tokens of each document, in file order, a block at a time."""
+        for begin in range(0, self.num_documents, BLOCK_ITEMS):
+            end = min(begin + BLOCK_ITEMS, self.num_documents)
+            if np.array_equal(self._boundaries[begin : end + 1], np.arange(begin, end + 1)):  # a sequence each
+                yield self._lengths[begin:end].astype(np.int64)
+            else:
+                yield np.diff(self.ends(begin, end), prepend=self.end(begin - 1))
+
     def sequence_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each sequence, in file order, a block at a time."""
         for begin in range(0, self.num_sequences, BLOCK_ITEMS):
@@ -315,6 +328,17 @@ class PackedStore(TokenStore):
     def document_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each document, in file order, a block at a time; the index is read as a stream."""
         return read_document_lengths(self.paths[0], self.header)
+
+    def spans(self, documents: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Return the spans of documents that there are, from one pass over the index."""
+        wanted, found, first, begin = np.array(sorted(set(documents)), np.int64), {}, 0, 0
+        for lengths in self.document_lengths():
+            ends = np.cumsum(lengths) + begin
+            for number in wanted[(wanted >= first) & (wanted < first + len(lengths))].tolist():
+                end = int(ends[number - first])
+                found[number] = (end - int(lengths[number - first]), end)
+            first, begin = first + len(lengths), int(ends[-1]) if len(ends) else begin
+        return found
 
     def ends(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return where the documents [begin, end) end in `tokens`; the first call holds the whole index."""

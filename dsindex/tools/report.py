@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 import dsindex
-from dsindex.amounts import count
+from dsindex.amounts import count, short_number
 from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
@@ -20,9 +20,11 @@ from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute, real_path
 from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.delivery import cache_folder, find_datasets, is_delivery, job_flags, mix_config, read_delivery
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.inspect_origin import find_misfit, find_origin, summarize_lengths
+from dsindex.tools.inspect_origin import find_misfit, find_origin
+from dsindex.tools.mix import run_mix
 from dsindex.tools.page.page import (
     HEAD_BYTES,
     Page,
@@ -32,13 +34,13 @@ from dsindex.tools.page.page import (
     number,
     percent,
     require_drawing,
-    short,
     size,
     write_page,
 )
 from dsindex.tools.page.sections import (
     DatasetSummary,
     DocumentTexts,
+    TextBytes,
     choose_examples,
     draw_evenly,
     find_foreign_ids,
@@ -46,6 +48,7 @@ from dsindex.tools.page.sections import (
     show_caches,
     show_digests,
     show_lengths,
+    show_mixture,
     show_overview,
     show_records,
     show_run,
@@ -56,7 +59,6 @@ from dsindex.tools.page.sections import (
 from dsindex.tools.report_measures import (
     ConsecutiveSources,
     RecordedSources,
-    find_spans,
     measure,
     read_drawn,
 )
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.datasets import ReportConfig
     from dsindex.tools.inspect_kinds import Subject
-    from dsindex.tools.inspect_origin import LengthSummary, Origin
+    from dsindex.tools.inspect_origin import Origin
     from dsindex.tools.page.page import Block
     from dsindex.tools.report_measures import Measurement, Sources
 
@@ -157,11 +159,12 @@ class OpenedDataset:
 class KnownSources:
     """The sources of a dataset, as far as they are known; a damaged record of them is a finding."""
 
-    def __init__(self, sources: Sources, names: Sequence[str], input_bytes: Sequence[int | None]) -> None:
+    def __init__(self, sources: Sources, names: Sequence[str], text_bytes: Sequence[int | None] = ()) -> None:
         self._sources: Sources = sources
         self.num_sources = sources.num_sources
         self.names = names
-        self.input_bytes = input_bytes
+        self.text_bytes = text_bytes
+        """Bytes of the texts that became tokens, as the build counted them."""
         self.findings: list[str] = []
         self.is_damaged = False
         """Whether the record turned out to be damaged while it was read, so that totals by source are wrong."""
@@ -171,32 +174,22 @@ class KnownSources:
         """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
         inputs = content.inputs if content is not None else []
         names = distinct([file.path for file in inputs])
-        # The size says something about tokens only if all records became tokens.
-        input_bytes = [
-            None if file.share is not None or file.filtered or file.elsewhere else file.text_bytes or file.size_bytes
-            for file in inputs
-        ]
-        own = [file.documents for file in inputs]
+        text_bytes = [getattr(file, "kept_bytes", None) for file in inputs]
         problem = None
         path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
         if names and is_stored(path):
             try:
                 recorded = RecordedSources(path, num_documents=store.num_documents, num_inputs=len(names))
-                return cls(recorded, names, input_bytes)
+                return cls(recorded, names, text_bytes)
             except FormatError as error:
                 problem = str(error)
-        counts = [num for num in own if num is not None]
-        if len(counts) == len(own) > 0 and sum(counts) == store.num_documents:
-            return cls(ConsecutiveSources(counts), names, input_bytes)
-        whole = [size_bytes for size_bytes in input_bytes if size_bytes is not None]
-        name = names[0] if len(names) == 1 else "all"
-        known = cls(
-            ConsecutiveSources([store.num_documents]),
-            [name],
-            [sum(whole) if whole and len(whole) == len(input_bytes) else None],
-        )
-        known.findings += [] if problem is None else [problem]
-        return known
+        counts = [file.documents for file in inputs]
+        known = [num for num in counts if num is not None]
+        if len(known) == len(counts) > 0 and sum(known) == store.num_documents:
+            return cls(ConsecutiveSources(known), names, text_bytes)
+        whole = cls(ConsecutiveSources([store.num_documents]), [names[0] if len(names) == 1 else "all"])
+        whole.findings += [] if problem is None else [problem]
+        return whole
 
     def of(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of the sources of documents [begin, end); zeros once the record is found damaged."""
@@ -228,8 +221,6 @@ class Room:
     """Bytes of its examples on the page."""
     is_small: bool
     """Whether lists are short, since there are many datasets."""
-    folder: str
-    """Where files without a name may be made."""
 
     def few(self, num: int) -> int:
         """Return how many of a list may be shown."""
@@ -246,11 +237,7 @@ class DatasetReport:
 
 
 def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int], None]) -> DatasetReport:
-    """Measure a dataset and describe it.
-
-    Raises:
-        OutputError: If there is no room for the documents' digests.
-    """
+    """Measure a dataset and describe it."""
     findings = list(opened.findings)
     facts: dict[str, Any] = {
         "kind": opened.kind,
@@ -267,12 +254,11 @@ def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int]
         content = None
     sources = KnownSources.of_dataset(opened, store, content)
     try:
-        found = measure(store, sources, threads=available_cpus(), folder=room.folder, most=MOST, on_progress=advance)
-        summary = summarize_lengths(store.document_lengths())
+        found = measure(store, sources, threads=available_cpus(), most=MOST, on_progress=advance)
     except FormatError as error:
         return DatasetReport(section=_section(opened, facts, [*findings, str(error)]), summary=None)
     findings += sources.findings
-    return _describe(opened, store, content, found, summary, sources, room, facts=facts, findings=findings)
+    return _describe(opened, store, content, found, sources, room, facts=facts, findings=findings)
 
 
 def _describe(
@@ -280,14 +266,13 @@ def _describe(
     store: IndexedStore | PackedStore,
     content: Content | None,
     found: Measurement,
-    summary: LengthSummary,
     sources: KnownSources,
     room: Room,
     *,
     facts: dict[str, Any],
     findings: list[str],
 ) -> DatasetReport:
-    origin = opened.origin
+    origin, summary = opened.origin, found.lengths
     tokenizer = origin.tokenizer
     recorded = content.tokenizer if content is not None else None
     vocabulary_size = tokenizer.vocabulary_size if tokenizer is not None else None
@@ -301,14 +286,15 @@ def _describe(
     chosen = choose_examples(found, drawn, room.few(SHOWN_EACH))
     wanted = {*chosen, *(document for each in found.sources for document in each.drawn)}
     wanted |= {each.first for each in found.repeats.most}
-    texts = DocumentTexts(store, find_spans(store, wanted), tokenizer)
+    texts = DocumentTexts(store, store.spans(wanted), tokenizer)
     notes: list[str] = []
     lines = _lines_of(opened, content, [*chosen], notes, findings)
     used = int(np.count_nonzero(found.counts.by_id))
-    share = texts.bytes_per_token(drawn[::2])
+    text_bytes = TextBytes.of(found.sources, sources.text_bytes, texts)
+    share = text_bytes.whole
     tiles = [
-        ("documents", short(found.documents)),
-        ("tokens", short(found.tokens)),
+        ("documents", short_number(found.documents)),
+        ("tokens", short_number(found.tokens)),
         ("tokens per document", f"{found.tokens / found.documents:,.1f}" if found.documents else "-"),
         ("median length", number(summary.quantiles["50"]) if found.documents else "-"),
         ("repeated documents", percent(found.repeats.num_extra, found.documents)),
@@ -326,8 +312,8 @@ def _describe(
         facts["sequences"] = number(store.num_sequences)
     blocks = [
         *([show_records(content)] if content is not None else []),
-        *([] if sources.is_damaged else [show_sources(found.sources, sources.names, sources.input_bytes, texts)]),
-        show_lengths(found, summary),
+        *([] if sources.is_damaged else [show_sources(found.sources, sources.names, text_bytes)]),
+        show_lengths(found),
         show_tokens(found.counts, tokenizer, vocabulary_size, shown=room.few(SHOWN_TOKENS)),
         show_unusual(found, texts),
         *([show_run(opened.prefix, origin.manifest)] if content is not None and origin.manifest is not None else []),
@@ -355,7 +341,7 @@ def _describe(
             bytes_per_token=share,
             used_ids=used,
             vocabulary_size=vocabulary_size,
-            lengths=found.lengths,
+            lengths=found.lengths.bins,
             tokenizer=None if recorded is None else f"{recorded.name} ({recorded.sha256[:8]})",
             digest=content.digests["bin"].digest if content is not None and "bin" in content.digests else None,
         ),
@@ -467,19 +453,19 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """
     require_drawing()
     _check_output(options.output)
-    if len(options.prefix) > MOST_DATASETS:
-        msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(options.prefix)}; write several reports"
+    mixture, prefixes, caches = _expand(options)
+    if len(prefixes) > MOST_DATASETS:
+        msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(prefixes)}; write several reports"
         raise InputError(msg)
-    subjects = [tell_kind(path) for path in options.prefix]
+    subjects = [tell_kind(path) for path in prefixes]
     opened = [OpenedDataset.open(subject, options.tokenizer_model) for subject in subjects]
     _refuse_twice(opened)
     if options.tokenizer_model is not None:
         load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
-    closing: list[Block] = []
     findings: list[str] = []
-    for cache in options.cache:
+    for cache in caches:
         drawn = read_drawn(cache, lambda named: _lengths_of(opened, named))
-        closing += show_caches(cache, drawn)
+        mixture += show_caches(cache, drawn)
         findings += drawn.findings
     folder = os.path.dirname(os.path.abspath(options.output))
     make_folder(folder)
@@ -488,7 +474,6 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     room = Room(
         text_bytes=min(TEXT_BYTES_OF_DATASET, TEXT_BYTES // len(opened)),
         is_small=len(opened) > 4,
-        folder=folder,
     )
     reporter.stage("read", total=sum(each.num_tokens for each in opened), unit="tokens")
     reports = [report_dataset(each, room, advance=reporter.advance) for each in opened]
@@ -498,15 +483,38 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
         Page(
             title=names[0] if len(names) == 1 else f"{names[0]} and {count(len(names) - 1, 'other dataset')}",
             version=dsindex.__version__,
+            mixture=tuple(mixture),
             overview=show_overview([report.summary for report in reports if report.summary is not None]),
             sections=tuple(report.section for report in reports),
-            closing=tuple(closing),
         )
     )
     _check_output(options.output)
     with atomic_writer(options.output) as file:
         file.write(page)
     return ReportResult(output=options.output, size_bytes=len(page), datasets=tuple(reports), findings=tuple(findings))
+
+
+def _expand(options: ReportConfig) -> tuple[list[Block], list[str], list[str]]:
+    """Return the mixtures of deliveries, and all datasets and cache folders, each once.
+
+    Raises:
+        InputError: If a dataset of a delivery is missing or empty.
+    """
+    mixture: list[Block] = []
+    prefixes: list[str] = []
+    caches = list(options.cache)
+    for path in options.prefix:
+        if not is_delivery(path):
+            prefixes.append(path)
+            continue
+        delivery, _ = read_delivery(path)
+        places, _ = find_datasets(path, delivery)
+        mixture.append(show_mixture(path, run_mix(mix_config(path)), job_flags(path, delivery)))
+        prefixes += [place for place in places.values() if place not in prefixes]
+        folder = cache_folder(path, delivery)
+        if folder is not None and delivery.caches is not None and delivery.caches.files:
+            caches.append(folder)
+    return mixture, prefixes, caches
 
 
 def _check_output(path: str) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-import tempfile
 import threading
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import xxhash
 
 from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
@@ -20,101 +17,32 @@ from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_CLASS, read_description
 from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
-from dsindex.store.storage import output_error
+from dsindex.tools.inspect_origin import LengthCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from dsindex.tools.inspect_kinds import TokenStore
+    from dsindex.tools.inspect_origin import LengthSummary
 
 
-# How long documents are: counts by length on a logarithmic scale, and the longest and shortest documents.
-
-EDGES: NDArray[np.int64] = np.unique(np.rint(2.0 ** (np.arange(0, 2 * 44) / 2)).astype(np.int64))
-"""Where bins begin: 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling. Empty documents have a bin before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthBin:
-    """The documents whose number of tokens is in [begin, end)."""
-
-    begin: int
-    end: int
-    documents: int
-    tokens: int
-
-
-class LengthCounter:
-    """Counts documents and tokens by length."""
-
-    def __init__(self) -> None:
-        self._documents = np.zeros(len(EDGES) + 1, np.int64)
-        self._tokens = np.zeros(len(EDGES) + 1, np.int64)
-
-    def add(self, lengths: NDArray[np.int64]) -> None:
-        """Count a block of documents."""
-        places = np.searchsorted(EDGES, lengths, side="right")
-        self._documents += np.bincount(places, minlength=len(self._documents))
-        np.add.at(self._tokens, places, lengths)
-
-    def bins(self) -> tuple[LengthBin, ...]:
-        """Return the bins from the first to the last that has documents, without empty documents."""
-        used = np.flatnonzero(self._documents[1:])
-        if not len(used):
-            return ()
-        return tuple(
-            LengthBin(
-                begin=int(EDGES[number]),
-                end=int(EDGES[number + 1]) if number + 1 < len(EDGES) else 2**63 - 1,
-                documents=int(self._documents[number + 1]),
-                tokens=int(self._tokens[number + 1]),
-            )
-            for number in range(int(used[0]), int(used[-1]) + 1)
-        )
-
-
-class Extremes:
-    """Keeps the documents with the largest keys, of equal ones the first.
-
-    Args:
-        most: Number of documents to keep.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._keys = np.empty(0, np.int64)
-        self._documents = np.empty(0, np.int64)
-
-    def add(self, keys: NDArray[np.int64], documents: NDArray[np.int64]) -> None:
-        """Offer documents, whose numbers are above all before."""
-        if len(keys) > self._most:
-            least = np.partition(keys, len(keys) - self._most)[len(keys) - self._most]
-            above, equal = np.flatnonzero(keys > least), np.flatnonzero(keys == least)
-            chosen = np.concatenate([above, equal[: self._most - len(above)]])
-            keys, documents = keys[chosen], documents[chosen]
-        keys, documents = np.concatenate([self._keys, keys]), np.concatenate([self._documents, documents])
-        order = np.lexsort((documents, -keys))[: self._most]
-        self._keys, self._documents = keys[order], documents[order]
-
-    def documents(self) -> tuple[int, ...]:
-        """Return the numbers of the documents, the largest key first."""
-        return tuple(self._documents.tolist())
-
-
-# Documents that occur more than once, found by 128-bit digests of their tokens in bounded memory.
+# Documents that occur more than once, by 64-bit digests of their tokens, in memory that does not grow with the dataset.
 #
-# Digests are sorted in parts of about PART_DOCUMENTS. If there are several parts, they wait in files without a name,
-# which the system removes however the process ends.
+# Of a large dataset, all copies of a share of the different documents are counted, chosen by digest, and all copies of
+# the documents that an even sample shows to be frequent. The rest is estimated from the share.
 
-DOCUMENTS = np.dtype([("high", "<u8"), ("low", "<u8"), ("first", "<i8"), ("num_tokens", "<i8"), ("copies", "<i8")])
+GROUPS = np.dtype([("digest", "<u8"), ("first", "<i8"), ("num_tokens", "<i8"), ("copies", "<i8")])
 """Equal documents: their digest, the number of the first, its length, and how many there are."""
-
-PART_DOCUMENTS = 1 << 20
-"""Documents whose digests are sorted at once; a part of them takes about 100 MiB."""
-MOST_PARTS = 512
+MOST_DIGESTS = 1 << 21
+"""Documents of which all are counted; of more, a share."""
+FREQUENT = 1 << 10
+"""The largest number of frequent documents that are counted beyond the share."""
+FREQUENT_COPIES = 8
+"""Copies in the even sample from which a document is frequent."""
+SAMPLED_RUNS, RUN_DOCUMENTS = 64, 1 << 14
+"""Runs of consecutive documents of that sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,129 +66,93 @@ class Repeats:
     extra_tokens: int
     most: tuple[RepeatedDocument, ...]
     """Those with the most copies, then the longest, then the first."""
+    one_of: int
+    """Of how many different documents one was counted; 1 if all were."""
 
 
-def group_documents(tokens: NDArray[Any], ends: NDArray[np.int64], first: int) -> NDArray[np.void]:
-    """Return the different documents of a block, by ascending digest, without empty ones.
-
-    Args:
-        tokens: Contiguous tokens of the block.
-        ends: End of each document in `tokens`, ascending, shape [documents].
-        first: Number of the first document.
-
-    Returns:
-        Array of type DOCUMENTS.
-    """
-    size = tokens.itemsize
-    data = memoryview(tokens.view(np.uint8))  # type: ignore[arg-type]  # numpy's stubs lack the buffer of slices
-    digest = xxhash.xxh3_128_digest
-    digests, begin = [], 0
-    for end in (ends * size).tolist():
-        digests.append(digest(data[begin:end]))
-        begin = end
-    words = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype("<u8")
-    found = np.empty(len(ends), DOCUMENTS)
-    found["high"], found["low"] = words[:, 0], words[:, 1]
-    found["first"] = np.arange(first, first + len(ends))
-    found["num_tokens"] = np.diff(ends, prepend=0)
-    found["copies"] = 1
-    return _group(found[found["num_tokens"] > 0])
-
-
-class RepeatFinder:
-    """Collects the documents of blocks, and finds those that are equal.
+class RepeatCounter:
+    """Counts equal documents.
 
     Args:
-        num_documents: Documents that will be added.
-        folder: Where files without a name may be made.
-        part_documents: As PART_DOCUMENTS.
+        one_of: Of how many different documents one is counted, a power of 2.
+        frequent: Digests of documents that are counted anyway, ascending.
     """
 
-    def __init__(self, num_documents: int, *, folder: str, part_documents: int = PART_DOCUMENTS) -> None:
-        parts = -(-num_documents // part_documents)
-        self._bits = min((max(parts, 1) - 1).bit_length(), MOST_PARTS.bit_length() - 1)
-        self._folder = folder
-        self._files: list[IO[bytes]] = []
-        self._held: list[NDArray[np.void]] = []
+    def __init__(self, one_of: int, frequent: NDArray[np.uint64]) -> None:
+        self._one_of = one_of
+        self._limit = np.uint64((1 << 64) // one_of - 1)
+        self._frequent = frequent
+        self._groups = np.empty(0, GROUPS)
+        self._waiting: list[NDArray[np.void]] = []
+        self._num_waiting = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for file in self._files:
-            with contextlib.suppress(OSError):  # a full disk was reported by `add`
-                file.close()
-
-    def add(self, documents: NDArray[np.void]) -> None:
-        """Add the documents of a block, as `group_documents` returns them.
-
-        Raises:
-            OutputError: If the folder or the disk refuses.
-        """
-        if not self._bits:
-            self._held.append(documents)
-            return
-        parts = (documents["high"] >> np.uint64(64 - self._bits)).astype(np.int64)
-        bounds = np.searchsorted(parts, np.arange((1 << self._bits) + 1)).tolist()
-        try:
-            while len(self._files) < 1 << self._bits:
-                self._files.append(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 - closed on exit
-            for file, begin, end in zip(self._files, bounds[:-1], bounds[1:], strict=True):
-                file.write(documents[begin:end].tobytes())
-        except OSError as error:
-            raise output_error(self._folder, error) from error
-
-    def find(self, most: int) -> Repeats:
-        """Return what is repeated.
+    def choose(self, digests: NDArray[np.uint64], lengths: NDArray[np.int64], first: int) -> NDArray[np.void]:
+        """Return the groups of a block's documents that are counted, for `add`; threads may call it side by side.
 
         Args:
-            most: The largest number of documents to name.
-
-        Raises:
-            OutputError: If a file cannot be written.
+            digests: 0 for an empty document, shape [D].
+            lengths: Shape [D].
+            first: Number of the block's first document.
         """
-        num_repeated = num_extra = extra_tokens = 0
-        top = np.empty(0, DOCUMENTS)
-        for part in self._parts():
-            groups = _group(part)
-            groups = groups[groups["copies"] > 1]
-            num_repeated += len(groups)
-            num_extra += int((groups["copies"] - 1).sum())
-            extra_tokens += int(((groups["copies"] - 1) * groups["num_tokens"]).sum())
-            top = np.concatenate([top, groups])
-            order = np.lexsort((top["first"], -top["num_tokens"], -top["copies"]))
-            top = top[order[:most]]
+        is_chosen = digests <= self._limit
+        if len(self._frequent):
+            # The low bits of a digest tell most of those apart that are not frequent.
+            low = np.zeros(1 << 16, bool)
+            low[self._frequent & np.uint64(0xFFFF)] = True
+            places = np.flatnonzero(low[digests & np.uint64(0xFFFF)])
+            near = np.searchsorted(self._frequent, digests[places])
+            is_chosen[places[self._frequent[np.minimum(near, len(self._frequent) - 1)] == digests[places]]] = True
+        chosen = np.flatnonzero(is_chosen & (digests > 0))
+        found = np.empty(len(chosen), GROUPS)
+        found["digest"], found["first"], found["num_tokens"] = digests[chosen], chosen + first, lengths[chosen]
+        found["copies"] = 1
+        return _group(found)
+
+    def add(self, groups: NDArray[np.void]) -> None:
+        """Add the groups of a block."""
+        self._waiting.append(groups)
+        self._num_waiting += len(groups)
+        if self._num_waiting > len(self._groups) // 2 + (1 << 16):
+            self._merge()
+
+    def _merge(self) -> None:
+        self._groups = _group(np.concatenate([self._groups, *self._waiting]))
+        self._waiting, self._num_waiting = [], 0
+
+    def find(self, most: int) -> Repeats:
+        """Return what is repeated, naming up to `most` documents."""
+        self._merge()
+        groups = self._groups[self._groups["copies"] > 1]
+        of = np.where(np.isin(groups["digest"], self._frequent), 1, self._one_of)
+        more = groups["copies"] - 1
+        order = np.lexsort((groups["first"], -groups["num_tokens"], -groups["copies"]))[:most]
         return Repeats(
-            num_repeated=num_repeated,
-            num_extra=num_extra,
-            extra_tokens=extra_tokens,
+            num_repeated=int(of.sum()),
+            num_extra=int((of * more).sum()),
+            extra_tokens=int((of * more * groups["num_tokens"]).sum()),
             most=tuple(
                 RepeatedDocument(
                     first=int(each["first"]), num_tokens=int(each["num_tokens"]), copies=int(each["copies"])
                 )
-                for each in top
+                for each in groups[order]
             ),
+            one_of=self._one_of,
         )
 
-    def _parts(self) -> Iterator[NDArray[np.void]]:
-        """Yield documents so that equal ones are in the same part."""
-        if not self._bits:
-            yield np.concatenate([np.empty(0, DOCUMENTS), *self._held])
-        for file in self._files:
-            try:
-                file.seek(0)
-                yield np.frombuffer(file.read(), DOCUMENTS)
-            except OSError as error:
-                raise output_error(self._folder, error) from error
+    def frequent(self, copies: int, most: int) -> NDArray[np.uint64]:
+        """Return the digests of the documents with at least so many copies, ascending."""
+        self._merge()
+        groups = self._groups[self._groups["copies"] >= copies]
+        return np.sort(groups["digest"][np.lexsort((groups["digest"], -groups["copies"]))[:most]])
 
 
 def _group(documents: NDArray[np.void]) -> NDArray[np.void]:
-    """Return one entry for equal documents, by ascending digest."""
-    if not len(documents):
+    """Return one entry for equal documents, by ascending digest; those of one digest must be in order."""
+    if len(documents) < 2:
         return documents
-    order = np.lexsort((documents["first"], documents["low"], documents["high"]))
-    high, low = documents["high"][order], documents["low"][order]
-    begins = np.flatnonzero(np.concatenate([[True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])]))
+    order = np.argsort(documents["digest"], kind="stable")
+    digests = documents["digest"][order]
+    begins = np.flatnonzero(np.concatenate([[True], digests[1:] != digests[:-1]]))
     groups = documents[order[begins]]
     groups["copies"] = np.add.reduceat(documents["copies"][order], begins)
     return groups
@@ -374,45 +266,44 @@ class SourceCounter:
 
     def add(self, sources: NDArray[np.int64], lengths: NDArray[np.int64], first: int) -> None:
         """Count a block of documents, the first of which has the number `first`."""
-        np.add.at(self._documents, sources, 1)
-        np.add.at(self._tokens, sources, lengths)
+        low, high = int(sources.min()), int(sources.max())
+        own = slice(low, high + 1)
+        if low == high:
+            self._documents[low] += len(sources)
+            self._tokens[low] += int(lengths.sum())
+        else:
+            self._documents[own] += np.bincount(sources - low, minlength=high - low + 1)
+            np.add.at(self._tokens, sources, lengths)
         priorities = _mix(np.arange(first, first + len(lengths)).astype(np.uint64))
-        offered = np.flatnonzero((priorities < self._worst[sources]) & (lengths > 0))
+        worst = self._worst[low] if low == high else self._worst[sources]
+        offered = np.flatnonzero((priorities < worst) & (lengths > 0))
         # Only the first few of each source in the block can stay.
         order = offered[np.lexsort((priorities[offered], sources[offered]))]
-        own = sources[order]
-        begins = np.searchsorted(own, own)
-        kept = order[np.arange(len(order)) - begins < DRAWN]
-        for place in kept.tolist():
-            self._draw(int(sources[place]), int(priorities[place]), first + place)
-
-    def _draw(self, source: int, priority: int, document: int) -> None:
-        drawn = self._drawn.setdefault(source, [])
-        drawn.append((priority, document))
-        if len(drawn) >= DRAWN:
-            drawn.sort()
-            del drawn[DRAWN:]
-            self._worst[source] = drawn[-1][0]
+        begins = np.searchsorted(sources[order], sources[order])
+        for place in order[np.arange(len(order)) - begins < DRAWN].tolist():
+            source = int(sources[place])
+            drawn = sorted([*self._drawn.get(source, ()), (int(priorities[place]), first + place)])[:DRAWN]
+            self._drawn[source] = drawn
+            if len(drawn) == DRAWN:
+                self._worst[source] = drawn[-1][0]
 
     def totals(self) -> tuple[SourceTotals, ...]:
         """Return what there is of each source."""
+        pairs = zip(self._documents.tolist(), self._tokens.tolist(), strict=True)
         return tuple(
             SourceTotals(
                 documents=documents,
                 tokens=tokens,
                 drawn=tuple(sorted(document for _, document in self._drawn.get(number, ()))),
             )
-            for number, (documents, tokens) in enumerate(
-                zip(self._documents.tolist(), self._tokens.tolist(), strict=True)
-            )
+            for number, (documents, tokens) in enumerate(pairs)
         )
 
 
 def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers in an order that looks random: SplitMix64."""
+    """Return numbers in an order that looks random: the end of SplitMix64."""
     mixed = (numbers + np.uint64(1)) * _ODD
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
@@ -587,7 +478,7 @@ def _array(path: str, name: str) -> str:
     return f"{path.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
 
 
-BLOCK_DOCUMENTS = 1 << 16
+BLOCK_DOCUMENTS = 1 << 18
 BLOCK_TOKENS = 1 << 24
 """Tokens of a block, unless a single document has more."""
 LARGEST_VOCABULARY = 1 << 20
@@ -614,8 +505,7 @@ class Measurement:
 
     documents: int
     tokens: int
-    empty: int
-    lengths: tuple[LengthBin, ...]
+    lengths: LengthSummary
     longest: tuple[int, ...]
     shortest: tuple[int, ...]
     """Numbers of the shortest documents that have tokens."""
@@ -635,77 +525,97 @@ def measure(
     sources: Sources,
     *,
     threads: int,
-    folder: str,
     most: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Measurement:
     """Read all tokens of a dataset once. The result does not depend on the number of threads.
 
-    Memory: the counts of ids for each thread (at most 16 MiB), a block's digests, and 1 Mi documents to sort.
+    Memory: the counts of ids for each thread (at most 16 MiB), some blocks, and MOST_DIGESTS groups of documents.
 
     Args:
         store: The dataset, with integer tokens.
         sources: The source of each document.
         threads: Blocks that are read at once.
-        folder: Where files without a name may be made, 40 bytes per document, if there are more than 1 Mi of them.
         most: The largest number of documents to name as longest, shortest, and most repeated.
         on_progress: Called with the number of tokens read since the last call.
 
     Raises:
         FormatError: If tokens are missing, or the sources cannot be read.
-        OutputError: If `folder` cannot be written to.
     """
-    counter = _IdCounter(store.tokens.dtype)
-    lengths, by_source = LengthCounter(), SourceCounter(sources.num_sources)
-    longest, shortest = Extremes(most), Extremes(most)
-    documents = tokens = empty = 0
+    counter, lengths, by_source = _IdCounter(store.tokens.dtype), LengthCounter(), SourceCounter(sources.num_sources)
+    longest, shortest = _Extremes(most, sign=1), _Extremes(most, sign=-1)
+    one_of = 1 << (max(1, -(-store.num_documents // MOST_DIGESTS)) - 1).bit_length()
+    repeats = RepeatCounter(one_of, np.empty(0, np.uint64) if one_of == 1 else _find_frequent(store))
 
     def read(block: _Block) -> NDArray[np.void]:
-        end = block.first_token + int(block.lengths.sum())
-        found = store.tokens[block.first_token : end]
-        ends = np.cumsum(block.lengths)
-        counter.add(found, ends[block.lengths > 0])
-        return group_documents(found, ends, block.first_document)
+        digests = counter.add(store, block)
+        return repeats.choose(digests, block.lengths, block.first_document)
 
-    with RepeatFinder(store.num_documents, folder=folder) as finder:
-        for block, groups in map_ahead(read, _blocks(store), threads=threads, ahead=threads):
-            finder.add(groups)
-            own = sources.of(block.first_document, block.first_document + len(block.lengths))
-            by_source.add(own, block.lengths, block.first_document)
-            lengths.add(block.lengths)
-            has_tokens = np.flatnonzero(block.lengths)
-            longest.add(block.lengths[has_tokens], has_tokens + block.first_document)
-            shortest.add(-block.lengths[has_tokens], has_tokens + block.first_document)
-            documents += len(block.lengths)
-            tokens += int(block.lengths.sum())
-            empty += len(block.lengths) - len(has_tokens)
-            on_progress(int(block.lengths.sum()))
-        repeats = finder.find(most)
+    documents = tokens = 0
+    for block, groups in map_ahead(read, _blocks(store), threads=threads, ahead=threads):
+        repeats.add(groups)
+        own = sources.of(block.first_document, block.first_document + len(block.lengths))
+        by_source.add(own, block.lengths, block.first_document)
+        lengths.add(block.lengths)
+        longest.add(block)
+        shortest.add(block)
+        documents += len(block.lengths)
+        num_tokens = int(block.lengths.sum())
+        tokens += num_tokens
+        on_progress(num_tokens)
     return Measurement(
         documents=documents,
         tokens=tokens,
-        empty=empty,
-        lengths=lengths.bins(),
+        lengths=lengths.summary(),
         longest=longest.documents(),
         shortest=shortest.documents(),
         counts=counter.counts(),
         sources=by_source.totals(),
-        repeats=repeats,
+        repeats=repeats.find(most),
     )
 
 
-def find_spans(store: TokenStore, documents: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the first token of documents, and one past their last, from one pass over the lengths."""
-    wanted = np.array(sorted(set(documents)), np.int64)
-    spans: dict[int, tuple[int, int]] = {}
+def _find_frequent(store: TokenStore) -> NDArray[np.uint64]:
+    """Return the digests of documents that an even sample shows to be frequent."""
+    counter, found = _IdCounter(store.tokens.dtype), RepeatCounter(1, np.empty(0, np.uint64))
+    step, wanted = max(1, store.num_documents // SAMPLED_RUNS), 0
     for block in _blocks(store):
-        some = wanted[(wanted >= block.first_document) & (wanted < block.first_document + len(block.lengths))]
-        if len(some):
-            ends = np.cumsum(block.lengths) + block.first_token
-            for document in some.tolist():
-                place = document - block.first_document
-                spans[document] = (int(ends[place] - block.lengths[place]), int(ends[place]))
-    return spans
+        if block.first_document >= wanted:
+            run = block._replace(lengths=block.lengths[:RUN_DOCUMENTS])
+            found.add(found.choose(counter.add(store, run), run.lengths, run.first_document))
+            wanted += step
+    return found.frequent(FREQUENT_COPIES, FREQUENT)
+
+
+class _Extremes:
+    """Keeps the longest (sign 1) or shortest (sign -1) documents that have tokens, of equal ones the first."""
+
+    def __init__(self, most: int, *, sign: int) -> None:
+        self._most, self._sign = most, sign
+        self._keys, self._documents = np.empty((2, 0), np.int64)
+
+    def add(self, block: _Block) -> None:
+        """Offer the documents of a block, whose numbers are above all before."""
+        keys = self._sign * block.lengths
+        is_offered = block.lengths > 0
+        if len(self._keys) == self._most:
+            is_offered &= keys > self._keys[-1]
+        places = np.flatnonzero(is_offered)
+        if not len(places):
+            return
+        keys, documents = keys[places], places + block.first_document
+        if len(keys) > self._most:
+            least = np.partition(keys, len(keys) - self._most)[len(keys) - self._most]
+            above, equal = np.flatnonzero(keys > least), np.flatnonzero(keys == least)
+            chosen = np.concatenate([above, equal[: self._most - len(above)]])
+            keys, documents = keys[chosen], documents[chosen]
+        keys, documents = np.concatenate([self._keys, keys]), np.concatenate([self._documents, documents])
+        order = np.lexsort((documents, -keys))[: self._most]
+        self._keys, self._documents = keys[order], documents[order]
+
+    def documents(self) -> tuple[int, ...]:
+        """Return the numbers of the documents, the most extreme first."""
+        return tuple(self._documents.tolist())
 
 
 def _blocks(store: TokenStore) -> Iterator[_Block]:
@@ -731,9 +641,9 @@ class _IdCounter:
     """Counts ids in tables of each thread."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        from dsindex.kernels.tokens import count_tokens  # compiled by numba, which is slow to import
+        from dsindex.kernels.tokens import measure_documents  # compiled by numba, which is slow to import
 
-        self._count = count_tokens
+        self._measure = measure_documents
         self._size = min(LARGEST_VOCABULARY, 1 << (8 * dtype.itemsize)) if dtype.itemsize <= 2 else LARGEST_VOCABULARY
         self._own = threading.local()
         self._lock = threading.Lock()
@@ -741,20 +651,22 @@ class _IdCounter:
         self._others = 0
         self._range: tuple[int, int] | None = None
 
-    def add(self, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
-        """Count tokens, and those before each end as the last of a document."""
+    def add(self, store: TokenStore, block: _Block) -> NDArray[np.uint64]:
+        """Count the tokens of a block, and return the digest of each document."""
         if not hasattr(self._own, "tables"):
             self._own.tables = np.zeros(self._size, np.int64), np.zeros(self._size, np.int64)
             with self._lock:
                 self._tables.append(self._own.tables)
+        ends, digests = np.cumsum(block.lengths), np.empty(len(block.lengths), np.uint64)
+        tokens = store.tokens[block.first_token : block.first_token + (int(ends[-1]) if len(ends) else 0)]
         by_id, last_by_id = self._own.tables
-        others, smallest, largest = self._count(tokens, by_id)
-        self._count(tokens[ends - 1], last_by_id)
+        others, smallest, largest = self._measure(tokens, ends, by_id, last_by_id, digests)
         if others:
             with self._lock:
                 self._others += int(others)
                 low, high = self._range or (smallest, largest)
                 self._range = (min(low, int(smallest)), max(high, int(largest)))
+        return digests
 
     def counts(self) -> TokenCounts:
         """Return the counts of all threads."""

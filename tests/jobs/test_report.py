@@ -55,7 +55,7 @@ def test_page_says_what_the_manifest_and_the_tokens_say(built, tmp_path, capsys)
     ]
     [first, second] = [file["path"] for file in manifest["inputs"]]
     assert page.row(first)[1:] == [str(manifest["inputs"][0]["lines"]), *page.row(second)[2:]]
-    by_source = [row for row in page.rows if row[0] in {first, second} and len(row) == 7]
+    by_source = [row for row in page.rows if row[0] in {first, second} and len(row) == 6]
     assert [row[1] for row in by_source] == [f"{documents // 2:,}"] * 2
     assert [row[2] for row in by_source] == [f"{tokens // 2:,}"] * 2
     assert [row[3] for row in by_source] == ["50.0%"] * 2
@@ -299,7 +299,7 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path):
     index += ["--num-samples", "400,40,0", "--split", "90,10,0", "--data-cache-path", cache]
     assert main(index) == 0
     page = report(tmp_path, built, GOLDEN_EOD, "--cache", cache)
-    assert page.texts["h2"] == ["Side by side", built, GOLDEN_EOD, "Splits and blends"]
+    assert page.texts["h2"] == ["Mixture and splits", "Side by side", built, GOLDEN_EOD]
     splits = {(row[0], row[1]): row for row in page.rows if len(row) == 8 and row[1] in {"train", "valid"}}
     assert len(splits) == 4
     lengths = IndexedDataset(built).sequence_lengths
@@ -326,3 +326,27 @@ def test_function_does_what_the_command_does(built, tmp_path):
     assert str(written).startswith(f"{output}: 1 dataset, ")
     with pytest.raises(dsindex.DsindexError, match="choose another output"):
         dsindex.report(built, output=__file__)
+
+
+def test_report_of_a_delivery_begins_with_the_mixture(built, tmp_path):
+    file = str(tmp_path / "delivery.yaml")
+    words = ["mix", f"{built}=75%", GOLDEN_EOD, "--seq-length", "64", "--tokens", "40k", "--split", "9,1,0"]
+    assert main([*words, "--data-cache-path", str(tmp_path / "cache"), "--write", file]) == 0
+    page = report(tmp_path, file)
+    assert page.texts["h2"] == ["Mixture and splits", "Side by side", built, GOLDEN_EOD]
+    assert page.texts["h3"][0] == "What is drawn"
+    assert page.row("--data-path") == ["--data-path", f"0.75 {built} 0.25 {GOLDEN_EOD}"]
+    assert main(["index", file, "--executor", "local"]) == 0
+    page = report(tmp_path, file)
+    assert {"What is drawn", "Splits and epochs", "Blend of train"} <= set(page.texts["h3"])
+
+
+def test_bytes_per_token_are_one_number(built, tmp_path):
+    page = report(tmp_path, built, GOLDEN_EOD)
+    [overview] = [row[6] for row in page.rows if len(row) == 10 and row[0] == built]
+    tile = page.texts["dd"][page.texts["dt"].index("bytes of text per token")]
+    [tokens, shares] = zip(*[(int(row[2].replace(",", "")), float(row[5])) for row in page.rows if len(row) == 6
+                             and row[0].endswith(".jsonl") and "." in row[5]], strict=True)  # fmt: skip
+    assert overview == tile
+    mean = sum(num * share for num, share in zip(tokens, shares, strict=True)) / sum(tokens)
+    assert abs(mean - float(tile)) <= 0.01

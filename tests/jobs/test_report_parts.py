@@ -3,9 +3,9 @@
 import pytest
 from markupsafe import escape
 
+from dsindex.tools.inspect_origin import LengthBin
 from dsindex.tools.page.page import Block, Example, Page, Section, Table, is_page, show_lines, write_page
 from dsindex.tools.page.sections import cut_to_fit
-from dsindex.tools.report_measures import LengthBin
 from tests.support.pages import ReadPage
 
 HOSTILE = "</script></title><b onclick=x>&amp;]]>\u2028\u202e\x00\x1b"
@@ -21,7 +21,7 @@ def page_of(text):
         blocks=(Block(title=text, sentences=(text,), tables=(table,)),), examples=(example,),
     )  # fmt: skip
     block = Block(title=text, sentences=(text,), tables=(table,))
-    return write_page(Page(title=text, version="1", overview=(block,), sections=(section,), closing=(block,)))
+    return write_page(Page(title=text, version="1", overview=(block,), sections=(section,), mixture=(block,)))
 
 
 def test_every_text_of_a_page_is_escaped():

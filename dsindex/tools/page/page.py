@@ -21,6 +21,7 @@ from xml.etree import ElementTree as ET
 import xxhash
 from markupsafe import Markup
 
+from dsindex.amounts import short_number
 from dsindex.errors import MissingPackageError
 from dsindex.tools.inspect import show_text
 
@@ -165,6 +166,8 @@ class Table:
     """Columns of text; the others hold numbers."""
     code: frozenset[int] = frozenset()
     """Columns with text of a dataset, in which every space counts."""
+    is_folded: bool = False
+    """Whether it is shown on demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +248,11 @@ class Page:
     title: str
     version: str
     """Version of dsindex that wrote it."""
+    mixture: tuple[Block, ...] = ()
+    """What is about all datasets: the mixture, splits, epochs and blends."""
     overview: tuple[Block, ...] = ()
     """What compares the datasets with each other."""
     sections: tuple[Section, ...] = ()
-    closing: tuple[Block, ...] = ()
-    """What is about all of them: splits, epochs and blends."""
 
 
 # Texts in a form for a page.
@@ -278,26 +281,13 @@ def number(value: int) -> str:
     return f"{value:,}"
 
 
-def short(value: float) -> str:
-    """Return a number of at most four digits with a unit.
-
-    >>> short(999), short(1_102_275), short(12_345), short(3.2e9)
-    ('999', '1.1 M', '12.3 k', '3.2 G')
-    """
-    for unit in ("", " k", " M", " G"):
-        if abs(value) < 999.5:
-            return f"{value:,.0f}" if not unit else f"{value:,.1f}{unit}"
-        value /= 1000
-    return f"{value:,.1f} T"
-
-
 def size(size_bytes: int) -> str:
     """Return a size.
 
     >>> size(999), size(7_300_000)
     ('999 B', '7.3 MB')
     """
-    text = short(size_bytes)
+    text = short_number(size_bytes).replace(" B", " G")
     return f"{text}B" if " " in text else f"{text} B"
 
 

@@ -12,15 +12,14 @@ from dsindex.tools.page.page import COLOURS, DASHES, NARROW, Picture, Table, dis
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.tools.report_measures import LengthBin
+    from dsindex.tools.inspect_origin import LengthBin
 
 ROW_HEIGHT = 44
 """Height of a bar with its name above it and the gap, in CSS pixels."""
 LABEL, LONG_LABEL = 22, 66
 """Characters of a name on narrow and wide screens."""
 _LABELS = {
-    "labelExpr": "datum.value < 1024 ? datum.value : datum.value < 1048576 ? datum.value / 1024 + ' Ki' : "
-    "datum.value / 1048576 + ' Mi'",
+    "format": ",",
     "labelOverlap": True,
 }
 """How an axis of powers of two is labelled."""

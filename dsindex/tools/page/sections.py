@@ -7,12 +7,12 @@ import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from markupsafe import escape
 
-from dsindex.amounts import count, format_speed, format_token_speed
+from dsindex.amounts import count, format_speed, format_token_speed, short_number
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
 from dsindex.text.tokenizer import shared_tokenizer
 from dsindex.tools.inspect import cut_pieces, show_text, text_of
@@ -28,7 +28,6 @@ from dsindex.tools.page.page import (
     number,
     percent,
     seconds,
-    short,
     show_lines,
     size,
 )
@@ -40,6 +39,7 @@ from dsindex.tools.page.pictures import (
     draw_shares,
     quantitative,
 )
+from dsindex.tools.report_measures import DRAWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Content, Manifest, RecordedInput, Run
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.inspect_kinds import TokenStore
-    from dsindex.tools.inspect_origin import LengthSummary
-    from dsindex.tools.report_measures import DrawnCaches, LengthBin, Measurement, SourceTotals, TokenCounts
+    from dsindex.tools.inspect_origin import LengthBin
+    from dsindex.tools.mix import MixResult
+    from dsindex.tools.report_measures import DrawnCaches, Measurement, SourceTotals, TokenCounts
 
 
 # What is said of a dataset's tokens: the most frequent ones, unused vocabulary, and how documents end.
@@ -206,17 +207,59 @@ def _unused(by_id: NDArray[np.int64], vocabulary_size: int, texts: TokenTexts | 
         for place in longest
         if ends[place] > begins[place]
     )
-    tables = [Table(caption="The longest runs of unused ids", head=("ids", "unused"), rows=runs)] if runs else []
+    caption = "The longest runs of unused ids"
+    tables = [Table(caption=caption, head=("ids", "unused"), rows=runs, is_folded=True)] if runs else []
     if texts is not None:
         some = unused[np.unique(np.linspace(0, len(unused) - 1, min(SHOWN_UNUSED, len(unused))).astype(np.int64))]
         which = "Unused tokens" if len(some) == len(unused) else f"{len(some)} unused tokens, drawn evenly"
         rows = tuple((str(token), texts.of(token)) for token in some.tolist())
         code = frozenset({1})
-        tables.append(Table(caption=which, head=("id", "text"), rows=rows, texts=code, code=code))
+        tables.append(Table(caption=which, head=("id", "text"), rows=rows, texts=code, code=code, is_folded=True))
     return tables
 
 
-# What is said of splits, epochs and blends.
+# What is said of a mixture that is handed over, and of splits, epochs and blends.
+
+
+def show_mixture(path: str, mixed: MixResult, flags: Sequence[str]) -> Block:
+    """Return what a delivery draws from each dataset, and the flags for the training script."""
+    mixture = mixed.mixture
+    rows = tuple(
+        (
+            each.prefix,
+            number(each.tokens),
+            each.weight or "-",
+            number(each.tokens_drawn),
+            f"{each.share:.3%}",
+            f"{each.epochs:,.3f}",
+        )
+        for each in mixture.sources
+    )
+    head = ("dataset", "tokens", "weight", "tokens drawn", "share drawn", "epochs")
+    part = "all of each dataset" if mixed.split is None else f"the train split of {mixed.split!r}"
+    run = f"{count(mixture.num_samples, 'sample')} of {number(mixture.sequence_length)} tokens"
+    code = frozenset({1})
+    words = tuple((name, value) for name, _, value in (flag.partition(" ") for flag in flags))
+    return Block(
+        title="What is drawn",
+        sentences=(f"By {path}: {run} from {part}.", *(f"{each}." for each in mixed.warnings)),
+        pictures=(
+            draw_shares(
+                "Tokens drawn", "dataset", {row.prefix: row.tokens_drawn for row in mixture.sources}, unit="tokens"
+            ),
+        ),
+        tables=(
+            Table(caption="Tokens of each dataset in the run", head=head, rows=rows),
+            Table(
+                caption="Flags for the training script",
+                head=("flag", "value"),
+                rows=words,
+                texts=frozenset({0, 1}),
+                code=code,
+            ),
+        ),
+    )
+
 
 MOST_BARS = 30
 
@@ -575,11 +618,6 @@ class DocumentTexts:
         self._spans = spans
         self._tokenizer = tokenizer
 
-    @property
-    def has_texts(self) -> bool:
-        """Whether there is a tokenizer."""
-        return self._tokenizer is not None
-
     def num_tokens(self, document: int) -> int:
         """Return the number of tokens of a document."""
         begin, end = self._spans[document]
@@ -599,10 +637,49 @@ class DocumentTexts:
     def bytes_per_token(self, documents: Iterable[int]) -> float | None:
         """Return the bytes of text per token of documents; None without tokens or a tokenizer."""
         num_bytes = tokens = 0
-        for document in documents if self.has_texts else ():
+        for document in documents if self._tokenizer is not None else ():
             num_bytes += len(self.text(document, SAMPLED_TOKENS).encode(errors="replace"))
             tokens += min(self.num_tokens(document), SAMPLED_TOKENS)
         return num_bytes / tokens if tokens else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextBytes:
+    """The bytes of text per token, which are the same wherever the page has them."""
+
+    by_source: dict[int, float]
+    """Of the largest sources that have tokens."""
+    whole: float | None
+    """Of the dataset: the mean of the sources by their tokens."""
+    is_counted: bool
+    """Whether the manifest counts them; otherwise drawn documents were decoded."""
+
+    @classmethod
+    def of(cls, totals: Sequence[SourceTotals], counted: Sequence[int | None], texts: DocumentTexts) -> Self:
+        """Take what is counted for all sources, or else measure the documents drawn of the largest.
+
+        Args:
+            totals: What there is of each source.
+            counted: Bytes of text of each source; None where they were not counted.
+            texts: The texts of documents drawn of each source.
+        """
+        used = [place for place in largest_sources(totals)[0] if totals[place].tokens]
+        if len(counted) == len(totals) and None not in counted:
+            tokens = sum(each.tokens for each in totals)
+            total = sum(num for num in counted if num is not None)
+            known = {place: (counted[place] or 0) / totals[place].tokens for place in used}
+            return cls(by_source=known, whole=total / tokens if tokens else None, is_counted=True)
+        shares = ((place, texts.bytes_per_token(totals[place].drawn)) for place in used)
+        known = {place: share for place, share in shares if share is not None}
+        tokens = sum(totals[place].tokens for place in known)
+        whole = sum(share * totals[place].tokens for place, share in known.items()) / tokens if tokens else None
+        return cls(by_source=known, whole=whole, is_counted=False)
+
+
+def largest_sources(totals: Sequence[SourceTotals]) -> tuple[list[int], list[int]]:
+    """Return the numbers of the sources to show, by descending tokens, and those of the others."""
+    order = sorted(range(len(totals)), key=lambda place: (-totals[place].tokens, place))
+    return order[:SHOWN_SOURCES], order[SHOWN_SOURCES:]
 
 
 def draw_evenly(num_documents: int, num: int) -> list[int]:
@@ -776,10 +853,10 @@ SHORT, LONG = (2, 8, 32, 128), (4096, 32768, 131072, 1048576)
 """Bounds by which documents are called short and long, in tokens; powers of two, which begin bins."""
 
 
-def show_lengths(found: Measurement, summary: LengthSummary) -> Block:
+def show_lengths(found: Measurement) -> Block:
     """Return how long documents are."""
-    title = "Document lengths"
-    if not found.lengths:
+    title, summary = "Document lengths", found.lengths
+    if not summary.bins:
         return Block(title=title, sentences=(f"{count(found.documents, 'document')}, none of them with tokens.",))
     quantiles = Table(
         caption="Quantiles: this share of the documents has at most this many tokens",
@@ -789,8 +866,8 @@ def show_lengths(found: Measurement, summary: LengthSummary) -> Block:
     mean = f"{found.tokens / max(found.documents, 1):,.1f} tokens on average"
     return Block(
         title=title,
-        sentences=(f"{count(found.documents, 'document')}, {number(found.empty)} of them empty; {mean}.",),
-        pictures=(draw_lengths(found.lengths),),
+        sentences=(f"{count(found.documents, 'document')}, {number(found.lengths.empty)} of them empty; {mean}.",),
+        pictures=(draw_lengths(summary.bins),),
         tables=(quantiles,),
     )
 
@@ -798,27 +875,33 @@ def show_lengths(found: Measurement, summary: LengthSummary) -> Block:
 def show_unusual(found: Measurement, texts: DocumentTexts) -> Block:
     """Return the short, long and repeated documents."""
     repeats = found.repeats
-    sentence = "No document with tokens occurs more than once, by the XXH3-128 of its tokens."
+    about = "" if repeats.one_of == 1 else "about "
+    sentence = "No document with tokens occurs more than once, by a digest of its tokens."
     if repeats.num_repeated:
-        documents = f"{count(repeats.num_extra, 'document')} ({percent(repeats.num_extra, found.documents)})"
-        tokens = f"{count(repeats.extra_tokens, 'token')} ({percent(repeats.extra_tokens, found.tokens)})"
+        documents = f"{about}{count(repeats.num_extra, 'document')} ({percent(repeats.num_extra, found.documents)})"
+        tokens = f"{about}{count(repeats.extra_tokens, 'token')} ({percent(repeats.extra_tokens, found.tokens)})"
         sentence = (
-            f"Documents that occur more than once, by the XXH3-128 of their tokens: {number(repeats.num_repeated)}. "
+            f"Documents that occur more than once, by a digest of their tokens: {about}{number(repeats.num_repeated)}. "
             f"Their repetitions are {documents} with {tokens}."
         )
+    if about:
+        sentence += (
+            f" Of every {number(repeats.one_of)} different documents, one was looked for in the whole dataset, chosen "
+            "by its digest, as were those that are frequent in an even sample; the rest is estimated."
+        )
     bounds = [("1" if bound == 2 else f"1 to {bound - 1:,}", 1, bound) for bound in SHORT]
-    longest = found.lengths[-1].end if found.lengths else 0
+    longest = found.lengths.bins[-1].end if found.lengths.bins else 0
     bounds += [(f"{bound:,} or more", bound, 2**63) for bound in LONG if bound == LONG[0] or bound < longest]
     rows = []
     for name, least, most in bounds:
-        bins = [each for each in found.lengths if least <= each.begin and each.end <= most]
+        bins = [each for each in found.lengths.bins if least <= each.begin and each.end <= most]
         rows.append((name, sum(each.documents for each in bins), sum(each.tokens for each in bins)))
     tables = [
         Table(
             caption="Short and long documents",
             head=("tokens of a document", "documents", "share", "tokens", "share"),
             rows=(
-                ("none", number(found.empty), percent(found.empty, found.documents), "0", "-"),
+                ("none", number(found.lengths.empty), percent(found.lengths.empty, found.documents), "0", "-"),
                 *(
                     (name, *_amount_and_share(documents, found.documents), *_amount_and_share(tokens, found.tokens))
                     for name, documents, tokens in rows
@@ -851,59 +934,46 @@ def _amount_and_share(amount: int, total: int) -> tuple[str, str]:
     return number(amount), percent(amount, total)
 
 
-def show_sources(
-    totals: Sequence[SourceTotals], names: Sequence[str], input_bytes: Sequence[int | None], texts: DocumentTexts
-) -> Block:
+def show_sources(totals: Sequence[SourceTotals], names: Sequence[str], text_bytes: TextBytes) -> Block:
     """Return the documents and tokens of each source.
 
     Args:
         totals: What there is of each source.
         names: Names of the sources.
-        input_bytes: Size of the text of each source; None where it is not recorded.
-        texts: The texts of documents drawn of each source.
+        text_bytes: Their bytes of text per token.
     """
-    order = sorted(range(len(totals)), key=lambda place: (-totals[place].tokens, place))
-    shown, rest = order[:SHOWN_SOURCES], order[SHOWN_SOURCES:]
+    shown, rest = largest_sources(totals)
     tokens = sum(each.tokens for each in totals)
-    has_inputs, has_texts = any(size for size in input_bytes), texts.has_texts
     head = ["source", "documents", "tokens", "share", "tokens per document"]
-    head += ["bytes of input per token"] if has_inputs else []
-    head += ["bytes of text per token"] if has_texts else []
+    head += ["bytes of text per token"] if text_bytes.by_source else []
 
-    def row(name: str, places: Sequence[int], *, is_rest: bool = False) -> tuple[str, ...]:
+    def row(name: str, places: Sequence[int]) -> tuple[str, ...]:
         documents = sum(totals[place].documents for place in places)
         own = sum(totals[place].tokens for place in places)
-        mean = short(own / documents) if documents else "-"
-        cells = [name, number(documents), *_amount_and_share(own, tokens), mean]
-        if has_inputs:
-            sizes = [input_bytes[place] for place in places]
-            known = sum(size for size in sizes if size is not None)
-            cells.append(f"{known / own:.2f}" if own and None not in sizes else "-")
-        if has_texts:
-            share = None if is_rest else texts.bytes_per_token(totals[places[0]].drawn)
+        cells = [name, number(documents), *_amount_and_share(own, tokens)]
+        cells.append(short_number(own / documents) if documents else "-")
+        if text_bytes.by_source:
+            share = text_bytes.by_source.get(places[0]) if len(places) == 1 else None
             cells.append("-" if share is None else f"{share:.2f}")
         return tuple(cells)
 
     rows = [row(names[place], [place]) for place in shown]
-    if rest:
-        rows.append(row(count(len(rest), "smaller source"), rest, is_rest=True))
+    rows += [row(count(len(rest), "smaller source"), rest)] if rest else []
     pictures = []
     if len(totals) > 1 and tokens:
-        bars = {names[place]: totals[place].tokens for place in order[:SHOWN_BARS]}
-        others = order[SHOWN_BARS:]
+        bars = {names[place]: totals[place].tokens for place in shown[:SHOWN_BARS]}
+        others = [*shown[SHOWN_BARS:], *rest]
         remaining = (count(len(others), "other source"), sum(totals[place].tokens for place in others))
         picture = draw_shares("Tokens by source", "source", bars, unit="tokens", rest=remaining if others else None)
         pictures.append(picture)
-    sentences = []
-    if has_inputs:
-        sentences.append(
-            "Bytes of input count a file as it is (unpacked, if compressed), with all fields of its records."
-        )
-    if has_texts:
-        sentences.append("Bytes of text are of up to 16 documents of each source, drawn evenly and decoded.")
+    said = (
+        "are those that the build counted"
+        if text_bytes.is_counted
+        else (f"are of up to {DRAWN} documents of each source, drawn evenly and decoded")
+    )
     return Block(
         title="Sources",
-        sentences=tuple(sentences),
+        sentences=(f"Bytes of text {said}.",) if text_bytes.by_source else (),
         pictures=tuple(pictures),
         tables=(Table(caption="Documents and tokens by source", head=tuple(head), rows=tuple(rows)),),
     )
