@@ -34,6 +34,7 @@ _MODULES = {
     "PackedRepairResult": _RESULTS,
     "RepairResult": _RESULTS,
     "ReportResult": "dsindex.tools.report",
+    "RestResult": "dsindex.jobs.rest",
     "Snapshot": "dsindex.execution.progress.reporter",
     "VerifyResult": _RESULTS,
     "build": "dsindex.api.build",
@@ -49,6 +50,7 @@ _MODULES = {
     "ray_datasource": "dsindex.api.ray_data",
     "repair": "dsindex.api.verify",
     "report": "dsindex.api.report",
+    "rest": "dsindex.api.index",
     "verify": "dsindex.api.verify",
 }
 

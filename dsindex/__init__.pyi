@@ -29,6 +29,7 @@ from dsindex.jobs.pack import PackResult as PackResult
 from dsindex.api.results import PackedRepairResult as PackedRepairResult
 from dsindex.api.results import RepairResult as RepairResult
 from dsindex.tools.report import ReportResult as ReportResult
+from dsindex.jobs.rest import RestResult as RestResult
 from dsindex.api.results import VerifyResult as VerifyResult
 
 __version__: str
@@ -875,6 +876,30 @@ def report(
         MissingPackageError: If vl-convert-python is not installed.
         InputError: If there is no such dataset, or no cache of these datasets.
         OutputError: If `output` is someone else's file, or cannot be written.
+    """
+
+def rest(
+    cache: str | os.PathLike[str] | IndexResult,
+    *,
+    consumed_samples: int,
+    output_prefix: str,
+    global_batch_size: int | None = None,
+    data_path: Sequence[str] | None = None,
+    dataloader_type: str | None = None,
+) -> RestResult:
+    """Write views of what a job has not read, to go on with another sequence length, as `dsindex rest` does.
+
+    Args:
+        cache: The job's cache folder, the description of its train split, or the result of `build_index`.
+        consumed_samples: The samples that the job has read: `consumed samples` in its log.
+        output_prefix: Writes R.idx, R.bin, a link, and R.view.json; in a blend R_NAME for each dataset.
+        global_batch_size: The job's, of which N has to be a multiple.
+        data_path: The datasets, in the order of the blend, if they moved.
+        dataloader_type: The job's; refused here if it is not single.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        DsindexError: If the caches are damaged, or do not fit their datasets.
     """
 
 def verify(

@@ -76,7 +76,10 @@ class IndexedDataset:
         self.dtype: np.dtype[Any] = index.dtype
         """Type of the tokens, little-endian."""
         tokens, bin_size_bytes = open_token_array(with_suffix(self.prefix, ".bin"), self.dtype)
-        (check_index if check else check_ends)(idx_path, index, bin_size_bytes=bin_size_bytes)
+        if check:
+            check_index(idx_path, index, bin_size_bytes=bin_size_bytes, may_be_view=True)
+        else:
+            check_ends(idx_path, index, bin_size_bytes=bin_size_bytes)
         self._index: SequenceIndex | None = index
         self._num_sequences = index.header.num_sequences
         self._tokens = tokens

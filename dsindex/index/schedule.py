@@ -18,7 +18,6 @@ import numpy as np
 
 from dsindex.errors import InputError
 from dsindex.option_problems import show_value
-from dsindex.store.config_files import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +67,8 @@ def read_blend_schedule(given: str) -> BlendSchedule:
     ['0', '1500000000tokens', '80%']
     """
     if given.endswith(FILES):
+        from dsindex.store.config_files import read_yaml  # yaml is not there in an environment that only reads
+
         content = read_yaml(given)
         try:
             return _from_mapping(content)

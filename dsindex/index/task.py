@@ -292,7 +292,8 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
             f"of {index.header.num_sequences} sequences, at which MaxText's mmap_npy stops; use its mmap"
         )
     has_tokens = is_stored(f"{task.prefix}.bin")
-    check_index(f"{task.prefix}.idx", index, bin_size_bytes=stored_size(f"{task.prefix}.bin") if has_tokens else None)
+    bin_size_bytes = stored_size(f"{task.prefix}.bin") if has_tokens else None
+    check_index(f"{task.prefix}.idx", index, bin_size_bytes=bin_size_bytes, may_be_view=not task.one_sequence)
     lengths = index.sequence_lengths
     bounds: list[tuple[int, int] | None]
     if task.bigscience_split is None:

@@ -19,7 +19,15 @@ from dsindex.index.job_tokenizer import JobTokenizer
 from dsindex.index.schedule import read_blend_schedule
 from dsindex.option_problems import show_value
 from dsindex.options.build import BuildConfig
-from dsindex.options.config import ExecutorConfig, LocalPath, Options, SequenceLength, TrainingLength, validated
+from dsindex.options.config import (
+    ExecutorConfig,
+    LocalPath,
+    MappedPath,
+    Options,
+    SequenceLength,
+    TrainingLength,
+    validated,
+)
 from dsindex.options.declare import option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
@@ -523,6 +531,36 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
             "--max-epochs needs --blend-schedule or --continue-from": self.max_epochs is not None
             and not self.is_over_time,
         }
+
+
+class RestConfig(Options):
+    """`dsindex rest`: views of what a job has not read."""
+
+    cache: MappedPath = option(
+        ..., "the job's cache folder, or the description of its train split", "CACHE", positional=True
+    )
+    consumed_samples: int = option(..., "the samples that the job has read: `consumed samples` in its log", "N", ge=0)
+    output_prefix: LocalPath = option(
+        ..., "writes R.idx, R.bin, a link, and R.view.json; in a blend R_NAME for each dataset", "R"
+    )
+    global_batch_size: int | None = option(None, "the job's, of which N has to be a multiple", "B", ge=1)
+    data_path: Words | None = option(None, "the datasets, in the order of the blend, if they moved", "P")
+    dataloader_type: str | None = option(None, "the job's; refused here if it is not single", "KIND")
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> RestConfig:
+        batch = self.global_batch_size
+        if batch is not None and self.consumed_samples % batch:
+            raise ValueError(
+                f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
+                f"{self.consumed_samples}"
+            )
+        if self.dataloader_type not in {None, "single"}:
+            raise ValueError(
+                f"--dataloader-type {self.dataloader_type} reads samples in an order of its own, so what is unread is "
+                "not known"
+            )
+        return self
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:

@@ -11,6 +11,7 @@ from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths
 from dsindex.formats.token_copy import open_token_array
+from dsindex.index.cache import count_tokens
 from dsindex.store.reading import digest_file, open_readable, open_stored
 from dsindex.store.requests import MissingObjectError
 
@@ -66,7 +67,7 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
         return None, [f"{prefix}.bin: cannot be read ({error.strerror}); restore it, or build the dataset again"]
     try:
         index = read_index(f"{prefix}.idx")
-        check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
+        check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes, may_be_view=True)
     except MissingObjectError as error:
         return None, [str(error)]
     except FormatError as error:
@@ -74,7 +75,7 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
     counts = IndexCounts(
         num_sequences=index.header.num_sequences,
         num_documents=index.header.num_documents,
-        num_tokens=bin_bytes // index.dtype.itemsize,
+        num_tokens=count_tokens(index.sequence_lengths),
         num_empty_documents=_count_empty(index),
         token_dtype=str(index.dtype),
     )

@@ -15,7 +15,7 @@ from dsindex.errors import DsindexError, FormatError, InputError, LimitError, Ou
 from dsindex.index.continuing import PLACEHOLDER
 from dsindex.options.config import UsageError, validated
 from dsindex.options.index import IndexConfig
-from tests.jobs.index.index_jobs import IDENTIFIERS, indexed, options
+from tests.jobs.index.index_jobs import indexed
 from tests.support.datasets import write_dataset
 
 pytestmark = pytest.mark.usefixtures("folder")
