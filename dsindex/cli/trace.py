@@ -16,8 +16,9 @@ from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.option_problems import show_value
 from dsindex.options.config import UsageError
 from dsindex.options.datasets import TraceConfig
+from dsindex.options.mix_amounts import show_percent
 from dsindex.tools.delivery import cache_and_prefixes, is_delivery
-from dsindex.tools.trace import open_samples, trace_document, trace_forward, trace_line
+from dsindex.tools.trace import open_samples, trace_consumed, trace_document, trace_forward, trace_line
 from dsindex.tools.verify_source import TracedTexts
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dsindex.store.requests import RequestCounts
-    from dsindex.tools.trace import BackwardReport, ForwardReport, ShownPart, TracedDocument
+    from dsindex.tools.trace import BackwardReport, ConsumedReport, ForwardReport, ShownPart, TracedDocument
 
 DESCRIPTION = """\
 Show which documents and lines of the inputs a training sample or step consists of, or which
@@ -38,10 +39,11 @@ EXAMPLES = (
     "dsindex trace out/cache --sample 3",
     "dsindex trace out/cache --step 1200 --global-batch-size 1024",
     "dsindex trace out/cache --line docs.jsonl:180",
+    "dsindex trace out/cache --consumed 400000",
 )
 OPTIONS = (TraceConfig,)
 
-Report = TypeVar("Report", "ForwardReport", "BackwardReport")
+Report = TypeVar("Report", "ForwardReport", "BackwardReport", "ConsumedReport")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,6 +59,9 @@ def run(options: argparse.Namespace) -> int:
     if is_delivery(cache):
         cache, prefixes = cache_and_prefixes(cache, config.split or "train")
     samples = open_samples(cache, split=config.split, prefixes=prefixes)
+    if config.consumed is not None:
+        _print(config, trace_consumed(samples, config.consumed), describe_consumed, before)
+        return 0
     if config.step is not None and batches is not None:
         try:
             numbers = batches.samples(config.step, len(samples), rank=config.data_parallel_rank)
@@ -103,6 +108,23 @@ def describe_forward(report: ForwardReport) -> list[str]:
         lines.append(f"sample {sample.sample} of {report.num_samples:,}{place}: {count(tokens, 'token')}, {documents}")
         lines += [line for part in sample.parts for line in _describe_part(part)]
     lines += [f"note: {note}" for note in report.notes]
+    return lines
+
+
+def describe_consumed(report: ConsumedReport) -> list[str]:
+    """Return a report about what was read as text."""
+    lines = [f"after {report.consumed:,} of {count(report.num_samples, 'sample')}:"]
+    for each in report.datasets:
+        lines.append(f"{each.prefix}: {count(each.num_samples, 'sample')}")
+        total = max(1, sum(each.tokens_by_times.values()))
+        lines += [
+            f"  read {times} time{'s' * (times != 1)}: {count(tokens, 'token')}, {show_percent(tokens / total)}"
+            for times, tokens in each.tokens_by_times.items()
+        ]
+    if report.placeholders:
+        lines.append(
+            f"note: {count(report.placeholders, 'placeholder')}: the caches of the job before know what it read"
+        )
     return lines
 
 

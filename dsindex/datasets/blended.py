@@ -16,6 +16,7 @@ from dsindex.datasets.sample_parts import most_ahead
 from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace, find_pairs, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
+from dsindex.index.continuing import PLACEHOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -252,7 +253,23 @@ class BlendedDataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"expected a sample below {len(self)}, got {number}")
 
+    @property
+    def description_path(self) -> str:
+        """Path of the cache's description; empty if it was not opened from paths."""
+        source = self._sources[0]
+        ending = "dataset_index.npy"
+        if isinstance(source, np.ndarray) or not os.fspath(source).endswith(ending):
+            return ""
+        return f"{os.fspath(source).removesuffix(ending)}description.txt"
+
+    def is_placeholder(self, index: SupportsIndex) -> bool:
+        """Tell whether a sample cannot be read any more: it was read before this run went on with other data."""
+        return bool(self.dataset_sample_index[index.__index__()] == PLACEHOLDER)
+
     def _check_location(self, dataset_id: np.integer[Any], sample: int) -> None:
+        if sample == PLACEHOLDER:
+            msg = "expected a sample of this run, got a placeholder of one read before it went on with other data"
+            raise IndexError(msg)
         if not 0 <= dataset_id < len(self.datasets) or not 0 <= sample < len(self.datasets[dataset_id]):
             raise FormatError(
                 f"expected only samples that the blend's {len(self.datasets)} datasets have, got sample {sample} of "

@@ -20,7 +20,7 @@ import numpy as np
 
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.sample_parts import ObjectSamples, SamplePart, find_occurrences, find_parts
+from dsindex.datasets.sample_parts import ObjectSamples, SamplePart, find_in_source, find_occurrences, find_parts
 from dsindex.datasets.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import GPT_CLASS, read_description
@@ -540,7 +540,8 @@ class GPTDataset:
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
-        return LocatedSample(sample=self._number(index), dataset=0, data=self.dataset, parts=self.parts(index))
+        data, parts = find_in_source(self.dataset, self.parts(index))
+        return LocatedSample(sample=self._number(index), dataset=0, data=data, parts=parts)
 
     def find_document(self, document: SupportsIndex) -> list[Occurrence]:
         """Return where the tokens of a document occur in the samples, by sample number.

@@ -8,6 +8,7 @@ ranges; arrays are copies.
 from __future__ import annotations
 
 import itertools
+import os
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
@@ -20,10 +21,10 @@ from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import check_ends, check_index, read_index
 from dsindex.formats.token_copy import as_items, open_token_array
+from dsindex.formats.view import read_view
 from dsindex.store.urls import absolute, located, pickled_address, with_suffix
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
@@ -207,6 +208,14 @@ class IndexedDataset:
         """
         index = self._open_index()
         return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
+
+    @property
+    def view_source(self) -> IndexedDataset | None:
+        """The dataset that this one is a view of (`dsindex rest`); None if it is no view, or that one is gone."""
+        view = read_view(str(self.prefix))
+        if view is None or not os.path.isfile(f"{view.source}.idx"):
+            return None
+        return IndexedDataset(view.source, check=False)
 
     @property
     def num_documents(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.datasets.samples import Occurrence, find_range, find_values, rows_with_position
+from dsindex.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +80,31 @@ def find_parts(
             parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
         room -= high - low
     return parts
+
+
+def find_in_source(dataset: IndexedDataset, parts: Sequence[SamplePart]) -> tuple[IndexedDataset, list[SamplePart]]:
+    """Return parts of a view as parts of the dataset that it shows; those of another dataset as they are.
+
+    Raises:
+        FormatError: If the view leads to tokens that its source does not have.
+    """
+    source = dataset.view_source
+    if source is None:
+        return dataset, list(parts)
+    _, _, pointers, shift = dataset.token_columns()
+    _, lengths, starts, _ = source.token_columns()
+    found = []
+    for part in parts:
+        begin = int(pointers[part.sequence]) + (part.offset << shift)
+        sequence = int(np.searchsorted(starts, begin, side="right")) - 1
+        offset = (begin - int(starts[sequence])) >> shift if sequence >= 0 else 0
+        if sequence < 0 or offset + part.num_tokens > int(lengths[sequence]):
+            raise FormatError(
+                f"{dataset.prefix}: expected the tokens of piece {part.sequence} in {source.prefix}, which has others; "
+                "it changed, so write the view again: dsindex rest"
+            )
+        found.append(SamplePart(prefix=source.prefix, sequence=sequence, offset=offset, num_tokens=part.num_tokens))
+    return source, found
 
 
 def find_occurrences(

@@ -180,6 +180,15 @@ def epochs_of_samples(samples: NDArray[Any], segments: Sequence[Segment], count:
     return own
 
 
+def _reaches_over(samples: NDArray[Any], segments: Sequence[Segment]) -> NDArray[np.bool_]:
+    """Tell for each row of a sample index whether it has tokens of the next segment as well, which come early."""
+    ends = np.cumsum([size for size, _ in segments])
+    places = np.searchsorted(ends, samples[:, 0], side="right")
+    is_first = np.isin(samples[:, 0], ends) & (samples[:, 1] == 0)
+    reaches: NDArray[np.bool_] = (places[1:] > places[:-1]) & ~is_first[1:]
+    return reaches
+
+
 def build_continued_arrays(
     plan: ContinuedIndex,
     lengths: NDArray[np.int32],
@@ -248,11 +257,14 @@ def build_continued_arrays(
     left = np.ones(plan.num_samples, np.bool_)
     left[shuffle[: plan.taken]] = False
     epochs = epochs_of_samples(samples, segments, plan.num_samples)
+    last = _reaches_over(samples, segments)
     filled = plan.taken
     for epoch in np.unique(epochs[left]):
-        rows = np.flatnonzero(left & (epochs == epoch)).astype(shuffle.dtype)
+        own = left & (epochs == epoch)
+        rows = np.flatnonzero(own & ~last).astype(shuffle.dtype)
         if order.samples != "never":
             shuffle_in_place(rows, rng=rng)
+        rows = np.concatenate([rows, np.flatnonzero(own & last).astype(shuffle.dtype)])
         shuffle[filled : filled + len(rows)] = rows
         filled += len(rows)
     return documents, samples, shuffle

@@ -494,6 +494,7 @@ def _planned_blend(
         phases.append(
             {
                 "begin": consumed + int(start),
+                "end": consumed + int(end),
                 "what": what,
                 "weights": weights.tolist(),
                 "until": (weights + slopes * (end - start)).tolist(),

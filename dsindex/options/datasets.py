@@ -224,6 +224,9 @@ class TraceConfig(StoreConfig, JsonOutput):
         None, "a document; in a blend with its dataset's prefix", "[PREFIX:]N", "what to trace, one of"
     )
     line: str | None = option(None, "a line of an input", "FILE:LINE", "what to trace, one of")
+    consumed: int | None = option(
+        None, "tokens by how often the first N samples read them, for each dataset", "N", "what to trace, one of", ge=0
+    )
     global_batch_size: int | None = option(None, "samples in a step", "N")
     micro_batch_size: int | None = option(None, "samples that a rank reads at once", "N")
     data_parallel_size: int | None = option(None, "number of data-parallel ranks", "N")
@@ -233,10 +236,11 @@ class TraceConfig(StoreConfig, JsonOutput):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        asked = [f"--{name}" for name in ("sample", "step", "document", "line") if getattr(self, name) is not None]
+        names = ("sample", "step", "document", "line", "consumed")
+        asked = [f"--{name}" for name in names if getattr(self, name) is not None]
         if len(asked) != 1:
             got = " and ".join(asked) or "none"
-            raise ValueError(f"expected one of --sample, --step, --document and --line, got {got}")
+            raise ValueError(f"expected one of --sample, --step, --document, --line and --consumed, got {got}")
         sizes = (self.micro_batch_size, self.data_parallel_size)
         if self.global_batch_size is None and (
             self.step is not None or sizes != (None, None) or self.data_parallel_rank is not None

@@ -28,7 +28,8 @@ from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.local import available_cpus, map_ahead
 from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
 from dsindex.formats.mmididx import read_header
-from dsindex.index.cache import BLENDED_CLASS, read_description, source_changes
+from dsindex.formats.view import read_view
+from dsindex.index.cache import BLENDED_CLASS, count_tokens, read_description, source_changes
 from dsindex.index.cuts import count_cuts
 from dsindex.index.slot import read_record
 from dsindex.json_text import decode_json, show_name
@@ -40,6 +41,7 @@ from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode, reference_of
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.inspect_origin import Origin, find_misfit, find_origin, summarize_lengths
+from dsindex.tools.phases import read_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -440,6 +442,9 @@ class CacheView:
         origins: dict[str, Origin] = {}
         excerpts = []
         left = FIRST_TOKENS * 16 if max_tokens is None else max_tokens
+        if isinstance(self.dataset, BlendedDataset) and self.dataset.is_placeholder(number):
+            title = f"sample {number:,}: a placeholder of one that was read before the run went on with other data"
+            return [Excerpt(title=title, num_tokens=0, pieces=())]
         for part in self.dataset.parts(number):
             data = datasets[part.prefix]
             origin = origins.setdefault(part.prefix, find_origin(part.prefix, tokenizer_model))
@@ -501,6 +506,12 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
     view.prefix = _datasets_of(view.dataset)[0].prefix
     view.facts["split"] = chosen or "the only one"
     view.facts["samples"] = len(opened)
+    if isinstance(view.dataset, BlendedDataset):
+        blend, names = view.dataset, [os.path.basename(each.prefix) for each in _datasets_of(view.dataset)]
+        phases = read_phases(blend.description_path, blend.dataset_index, blend.dataset_sample_index, len(names))
+        if phases:
+            view.facts["phases"] = [phase.line(names) for phase in phases]
+            view.findings += [finding for phase in phases for finding in phase.findings]
     datasets = view.dataset.datasets if isinstance(view.dataset, BlendedDataset) else (view.dataset,)
     for dataset in datasets:
         label = "documents cut" + (f", {os.path.basename(dataset.dataset.prefix)}" if len(datasets) > 1 else "")
@@ -776,6 +787,9 @@ def _look_at_indexed(seen: Inspection, prefix: str, options: InspectConfig, *, m
     is_whole = True
     try:
         store = IndexedStore(prefix)
+        if (view := read_view(prefix)) is not None:
+            after = f"{view.consumed_samples:,} samples of {view.sequence_length:,} tokens"
+            seen.facts["view"] = f"what {view.source} has left after {after}: pieces as documents"
     except FormatError as error:
         seen.findings.append(str(error))
         is_whole = False
@@ -788,7 +802,8 @@ def _look_at_indexed(seen: Inspection, prefix: str, options: InspectConfig, *, m
         except FormatError:
             return
     seen.facts |= {"token type": str(store.dataset.dtype), "documents": store.num_documents}
-    seen.facts |= {"sequences": store.num_sequences, "tokens": len(store.tokens)}
+    tokens = count_tokens(store.dataset.sequence_lengths) if "view" in seen.facts else len(store.tokens)
+    seen.facts |= {"sequences": store.num_sequences, "tokens": tokens}
     if store.dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
     _look_at_tokens(seen, store, origin, options, is_whole=is_whole, masks=masks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from dsindex.datasets.opening import open_dataset
 from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_document_origins, find_parts
 from dsindex.datasets.samples import trace_samples
 from dsindex.errors import FormatError, InputError
+from dsindex.tools.phases import count_read_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.origins import PartOfDataset, SourceLine
     from dsindex.datasets.samples import Batches, Occurrence, SampleTrace
+    from dsindex.tools.phases import ReadTokens
     from dsindex.tools.verify_source import TracedTexts
 
 Samples = GPTDataset | BlendedDataset
@@ -99,6 +101,17 @@ class TracedDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedReport:
+    """How often the tokens of each dataset were read."""
+
+    num_samples: int
+    consumed: int
+    datasets: tuple[ReadTokens, ...]
+    placeholders: int
+    """Consumed samples that are placeholders: the caches of the job before know what they read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardReport:
     """Which samples have documents."""
 
@@ -146,19 +159,37 @@ def trace_forward(
         tokens, lengths, *_ = own.dataset.token_columns()
         mapped = [tokens] if isinstance(tokens, np.ndarray) else []
         expect_scattered_reads(*mapped, lengths, own.document_index, own.sample_index)
-    traces = trace_samples(samples.locate(number) for number in wanted)
-    notes = {note: None for trace in traces for note in trace.notes}
-    shown = tuple(_show_sample(samples, trace, texts, batches, shown_tokens) for trace in traces)
-    return ForwardReport(num_samples=len(samples), samples=shown, notes=(*notes, *texts.notes))
+    gone = {each for each in wanted if isinstance(samples, BlendedDataset) and samples.is_placeholder(each)}
+    located = {number: samples.locate(number) for number in wanted if number not in gone}
+    sources = {each.data.prefix: cast("IndexedDataset", each.data) for each in located.values()}
+    traces = iter(trace_samples(located[number] for number in wanted if number not in gone))
+    shown, notes = [], dict[str, None]()
+    for number in wanted:
+        if number in gone:
+            notes[
+                f"sample {number} is a placeholder: it was read before the run went on with other data, by the caches "
+                "of the job before"
+            ] = None
+            shown.append(ShownSample(sample=number, **_step(number, batches), parts=()))
+            continue
+        trace = next(traces)
+        notes |= dict.fromkeys(trace.notes)
+        shown.append(_show_sample(sources, trace, texts, batches, shown_tokens))
+    return ForwardReport(num_samples=len(samples), samples=tuple(shown), notes=(*notes, *texts.notes))
 
 
 def _show_sample(
-    samples: Samples, trace: SampleTrace, texts: TracedTexts, batches: Batches | None, shown_tokens: int
+    sources: Mapping[str, IndexedDataset],
+    trace: SampleTrace,
+    texts: TracedTexts,
+    batches: Batches | None,
+    shown_tokens: int,
 ) -> ShownSample:
     parts = []
     for part in trace.parts:
-        data = _datasets(samples)[part.dataset]
-        tokens = data.get(part.sequence, part.sequence_offset, min(part.num_tokens, shown_tokens)).tolist()
+        tokens = (
+            sources[part.prefix].get(part.sequence, part.sequence_offset, min(part.num_tokens, shown_tokens)).tolist()
+        )
         text = texts.decode(part.prefix, tokens)
         document_text = None
         if part.source is not None:
@@ -181,6 +212,20 @@ def _show_sample(
             )
         )
     return ShownSample(sample=trace.sample, **_step(trace.sample, batches), parts=tuple(parts))
+
+
+def trace_consumed(samples: Samples, consumed: int) -> ConsumedReport:
+    """Count how often the tokens of each dataset were read by the first samples of a run.
+
+    Raises:
+        InputError: If there are not so many samples.
+    """
+    if not 0 <= consumed <= len(samples):
+        raise InputError(f"expected a number of consumed samples from 0 to {len(samples)}, got {consumed}")
+    datasets, placeholders = count_read_tokens(samples, consumed)
+    return ConsumedReport(
+        num_samples=len(samples), consumed=consumed, datasets=tuple(datasets), placeholders=placeholders
+    )
 
 
 def trace_document(

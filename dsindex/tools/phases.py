@@ -1,0 +1,136 @@
+"""The phases of a blend that was planned over time, and how often a dataset's tokens were read.
+
+The record beside a blend's cache has its phases: what came from the first job, and the weights that follow. What each
+phase really draws is counted in the arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsindex.amounts import count
+from dsindex.datasets.blended import BlendedDataset
+from dsindex.index.continuing import PLACEHOLDER, read_runs, tokens_by_times
+from dsindex.index.slot import read_record
+from dsindex.options.mix_amounts import show_percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from dsindex.datasets.gpt import GPTDataset
+
+DESCRIPTION_SUFFIX = "-description.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A run of a blend's samples with weights of its own."""
+
+    begin: int
+    end: int
+    what: str
+    """`first job`, `continued`, `schedule` or `placeholders`."""
+    intended: tuple[float, ...] | None
+    """The samples that it should draw of each dataset; None if they are not known."""
+    drawn: tuple[int, ...]
+    """The samples that it draws."""
+    placeholders: int
+    """Samples that cannot be read any more."""
+
+    @property
+    def findings(self) -> list[str]:
+        """Whether more than rounding lies between what is drawn and what was intended."""
+        if self.intended is None or self.placeholders:
+            return []
+        off = max((abs(n - m) for n, m in zip(self.drawn, self.intended, strict=True)), default=0.0)
+        most = 1 + len(self.drawn) / 2  # Megatron's own order lags by more than one sample, if there are many datasets
+        told = f"samples {self.begin:,} to {self.end:,}: expected {', '.join(f'{n:,.0f}' for n in self.intended)}"
+        return [f"{told} samples of its datasets, got {', '.join(f'{n:,}' for n in self.drawn)}"] if off > most else []
+
+    def line(self, names: Sequence[str]) -> str:
+        """Return the phase in words."""
+        size = max(1, self.end - self.begin)
+        parts = [f"{name} {n:,} ({show_percent(n / size)})" for name, n in zip(names, self.drawn, strict=True) if n]
+        parts += [count(self.placeholders, "placeholder")] if self.placeholders else []
+        return f"{self.begin:,} to {self.end:,}, {self.what}: {', '.join(parts)}"
+
+
+def read_phases(description: str, datasets: NDArray[Any], samples: NDArray[Any], num_datasets: int) -> list[Phase]:
+    """Return the phases in the record of a blend's cache; none if it was not planned over time."""
+    record = read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json") or {}
+    settings = record.get("settings")
+    recorded = settings.get("phases") if isinstance(settings, dict) else None
+    if not isinstance(recorded, list):
+        return []
+    try:
+        return _phases(recorded, datasets, samples, num_datasets)
+    except (KeyError, TypeError, ValueError):
+        return []  # verify says what is wrong with it
+
+
+def _phases(
+    recorded: Sequence[dict[str, Any]], datasets: NDArray[Any], samples: NDArray[Any], num_datasets: int
+) -> list[Phase]:
+    begins = [int(phase["begin"]) for phase in recorded]
+    phases = []
+    for begin, end, phase in zip(begins, [*begins[1:], len(datasets)], recorded, strict=True):
+        own = datasets[begin:end][samples[begin:end] != PLACEHOLDER]
+        intended = None
+        if phase["weights"] is not None and len(phase["weights"]) == len(phase["until"]) == num_datasets:
+            # Another job may go on before the end for which a line of weights was planned.
+            share = (end - begin) / max(1, int(phase.get("end", end)) - begin)
+            pairs = zip(phase["weights"], phase["until"], strict=True)
+            intended = tuple((float(a) + (float(b) - float(a)) * share / 2) * (end - begin) for a, b in pairs)
+        drawn = tuple(np.bincount(own, minlength=num_datasets).tolist())
+        phases.append(
+            Phase(
+                begin=begin,
+                end=end,
+                what=str(phase["what"]),
+                intended=intended,
+                drawn=drawn,
+                placeholders=end - begin - len(own),
+            )
+        )
+    return phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTokens:
+    """How often the tokens of a dataset were read."""
+
+    prefix: str
+    num_samples: int
+    """Samples of it that were read."""
+    tokens_by_times: dict[int, int]
+    """Number of times → tokens that were read so often, as inputs."""
+
+
+def count_read_tokens(samples: GPTDataset | BlendedDataset, consumed: int) -> tuple[list[ReadTokens], int]:
+    """Count how often the first samples of a run read the tokens of each dataset.
+
+    Returns:
+        The counts, and the number of placeholders among these samples.
+    """
+    if not isinstance(samples, BlendedDataset):
+        return [_count(samples, np.arange(consumed))], 0
+    datasets, numbers = samples.dataset_index[:consumed], samples.dataset_sample_index[:consumed]
+    is_known = numbers != PLACEHOLDER
+    found = [_count(each, numbers[is_known & (datasets == place)]) for place, each in enumerate(samples.datasets)]
+    return found, consumed - int(is_known.sum())
+
+
+def _count(dataset: GPTDataset, numbers: NDArray[Any]) -> ReadTokens:
+    documents = dataset.document_index
+    begin, end = (int(documents.min()), int(documents.max()) + 1) if len(documents) else (0, 0)
+    lengths = np.asarray(dataset.dataset.sequence_lengths[begin:end], np.int32)
+    rows = dataset.shuffle_index[numbers]
+    places, times = read_runs(lengths, documents, rows, begin=begin, sequence_length=dataset.sequence_length)
+    return ReadTokens(
+        prefix=dataset.dataset.prefix, num_samples=len(rows), tokens_by_times=tokens_by_times(places, times)
+    )
