@@ -1,7 +1,6 @@
-"""`dsindex index --continue-from` and `--blend-schedule`: what is read, and in which order, after the samples that were."""
+"""`dsindex index --continue-from` and `--blend-schedule`, and `dsindex rest`: what is read, and in which order."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import dsindex
 from dsindex.datasets import BlendedDataset
-from dsindex.errors import DsindexError, FormatError, InputError, LimitError, OutputError
-from dsindex.index.continuing import PLACEHOLDER
-from dsindex.options.config import UsageError, validated
-from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import indexed
 from tests.support.datasets import write_dataset
 
