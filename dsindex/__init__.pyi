@@ -895,7 +895,7 @@ def rest(
         output_prefix: Writes R.idx, R.bin, a link, and R.view.json; in a blend R_NAME for each dataset.
         global_batch_size: The job's, of which N has to be a multiple.
         data_path: The datasets, in the order of the blend, if they moved.
-        dataloader_type: The job's; refused here if it is not single.
+        dataloader_type: The job's: only of `single` is it known what is unread.
 
     Raises:
         OptionsError: If the options are invalid.

@@ -545,7 +545,7 @@ class RestConfig(Options):
     )
     global_batch_size: int | None = option(None, "the job's, of which N has to be a multiple", "B", ge=1)
     data_path: Words | None = option(None, "the datasets, in the order of the blend, if they moved", "P")
-    dataloader_type: str | None = option(None, "the job's; refused here if it is not single", "KIND")
+    dataloader_type: str | None = option(None, "the job's: only of `single` is it known what is unread", "KIND")
 
     @model_validator(mode="after")
     def _options_agree(self) -> RestConfig:
