@@ -12,6 +12,7 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from dsindex.errors import FormatError, InputError, LimitError, OutputError
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.standard_streams import shown_columns
 from dsindex.execution.report import Report
-from dsindex.formats.mmididx import read_header
+from dsindex.formats.mmididx import read_header, read_index
 from dsindex.index.blend import Blend, parse_data_path
-from dsindex.index.cache import BLENDED_CLASS, cache_files, read_description, source_changes
+from dsindex.index.cache import BLENDED_CLASS, cache_files, find_description, read_description, source_changes
+from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.index.needed_caches import CacheSettings, find_needed_caches
 from dsindex.index.slot import read_record
@@ -75,6 +77,8 @@ class DrawnBlend:
     sequence_length: int
     findings: tuple[str, ...]
     """Differences from what is intended as sentences; empty if there is none beyond rounding."""
+    cuts: tuple[Cuts | None, ...]
+    """The documents that each dataset's samples cut; None where its cache is not there or does not fit."""
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -162,7 +166,21 @@ def _compare(
         num_samples=tuple(drawn),
         sequence_length=length,
         findings=tuple(findings),
+        cuts=tuple(map(partial(_cuts_of, os.path.dirname(path)), intended.prefixes, parts)),
     )
+
+
+def _cuts_of(folder: str, prefix: str, described: Mapping[str, Any]) -> Cuts | None:
+    stem = find_description(folder, described).removesuffix("description.txt")
+    if not all(os.path.isfile(f"{stem}{name}.npy") for name in ("document_index", "shuffle_index")):
+        return None
+    documents = open_index_array(f"{stem}document_index.npy", what="a document index", shape=(None,))
+    samples = open_index_array(f"{stem}shuffle_index.npy", what="a shuffle index", shape=(None,))
+    lengths = read_index(f"{prefix}.idx").sequence_lengths
+    try:
+        return count_cuts(lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples))
+    except IndexError:  # of other data, as the findings say
+        return None
 
 
 def _count_drawn(path: str, num_datasets: int, size: object) -> list[int]:
@@ -919,9 +937,11 @@ def _describe_drawn(report: MixResult, blend: DrawnBlend) -> Iterator[str]:
     size = sum(blend.num_samples)
     yield f"{blend.description}: draws {'something else' if blend.findings else 'what is intended'}"
     epoch = {source.prefix: source.tokens for source in report.mixture.sources} if blend.split == "train" else {}
-    for prefix, num, share in zip(blend.prefixes, blend.num_samples, blend.shares, strict=True):
+    for prefix, num, share, cuts in zip(blend.prefixes, blend.num_samples, blend.shares, blend.cuts, strict=True):
         tokens = num * blend.sequence_length
         epochs = f", {show_epochs(tokens / epoch[prefix])} epochs" if prefix in epoch else ""
         yield f"  {prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; {tokens:,} tokens{epochs}"
+        if cuts is not None:
+            yield f"    documents cut: {'; '.join(cuts.lines())}"
     for finding in blend.findings:
         yield f"  FOUND: {finding}"

@@ -108,6 +108,14 @@ def check(words, capsys):
 
 
 @pytest.mark.usefixtures("cache")
+def test_check_counts_cut_documents(capsys):
+    _, out = check(f"web=60% books=40% {JOB}", capsys)
+    said = "documents cut: 0 of 0 documents of at most 10 tokens (0.00%); 0 more cuts than needed of 10 longer ones; "
+    assert out.count(said) == 2
+    assert "79.6% of the tokens" in out
+
+
+@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(("words", "message"), [
     (f"web=60% books=40% --tokens 1k {JOB}", "draws what is intended\n  web: 60 of 100 samples, 60%"),
     (f"books=40% web=60% {JOB}", "draws what is intended\n  books: 40 of 100 samples, 40%"),
