@@ -67,7 +67,7 @@ def read_template(name: str) -> str:
     return resources.files("dsindex.instruction").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
 
 
-_CONTROL_TOKEN = re.compile(r"<[|｜][^|｜>' ]+[|｜]>|<(?:start|end)_of_turn>")
+_CONTROL_TOKEN = re.compile(r"<[|｜][^|｜>' ]+[|｜]>|<(?:start|end)_of_turn>|<SPECIAL_[0-9]+>")
 _MISTRAL_TOKEN = re.compile(r"\[/?[A-Z_]+\]")
 
 

@@ -20,7 +20,7 @@ import orjson
 import xxhash
 
 from dsindex.amounts import count, format_size, format_speed
-from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource
+from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource, WrittenFile
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.export_folder import (
@@ -45,11 +45,17 @@ from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
 from dsindex.execution.report import Report
-from dsindex.instruction.config import check_config
+from dsindex.instruction.config import check_config, read_template
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import bridge, hugging_face
-from dsindex.jobs.exports.megatron_sft import SUFFIX, MessagesTask, SplitLines, write_messages
+from dsindex.jobs.exports.megatron_sft import (
+    PACKED_TEMPLATES,
+    plan_messages,
+    plan_pack_lines,
+    write_messages,
+    write_pack_lines,
+)
 from dsindex.jobs.instruct_shards import (
     MASK_DTYPE,
     InstructionSettings,
@@ -58,16 +64,24 @@ from dsindex.jobs.instruct_shards import (
     split_names,
     split_prefix,
 )
-from dsindex.jobs.packs import Packings
+from dsindex.jobs.packs import Packings, read_layout
 from dsindex.jobs.text_job import TextJob
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
-from dsindex.options.instruct import PACKED_EXPORTS, InstructConfig, as_text_config
+from dsindex.options.instruct import MESSAGE_EXPORTS, PACKED_EXPORTS, InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.lock import hold_lock
 from dsindex.store.requests import RequestCounts, describe_requests
-from dsindex.store.storage import BlockDigester, StoredFile, make_folder, write_whole
-from dsindex.store.urls import absolute, folder_of
+from dsindex.store.storage import (
+    BlockDigester,
+    StoredFile,
+    atomic_writer,
+    make_folder,
+    open_file,
+    remove_if_present,
+    write_whole,
+)
+from dsindex.store.urls import absolute, folder_of, with_suffix
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -75,7 +89,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from dsindex.datasets.exports import WrittenFile
     from dsindex.engine.manifest import Content, RecordCounts, RecordedPacking, Run
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.source import TextSource
@@ -103,6 +116,8 @@ SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "
 """A split's names in the exports, as `datasets` and the trainers call them."""
 BYTES_PER_TOKEN: dict[ExportKind, float] = {"hf": 1.5, "hf-disk": 13.0, "bridge": 1.0}
 """Disk space that is asked for: of `hf-disk` all, of what is compressed what English text took at least."""
+JOINED_BYTES = 4 << 20
+"""Bytes that are copied at once where files are joined."""
 FOLDERS: dict[ExportKind, str] = {
     "hf": "hf",
     "hf-disk": "hf_disk",
@@ -173,8 +188,23 @@ class InstructExports:
                 "pads, got none; name it as eos_token in the tokenizer_config.json beside the tokenizer, or among the "
                 "special_tokens of the configuration"
             )
+        if "sft-packed" in self._paths:
+            self._require_packed_messages()
         for path in self._paths.values():
             require_own(path)
+
+    def _require_packed_messages(self) -> None:
+        known = {read_template(name) for name in PACKED_TEMPLATES}
+        if self._instruction.chat_template not in known:
+            raise InputError(
+                f"--export sft-packed: expected chat_template to be {' or '.join(PACKED_TEMPLATES)}, got another one; "
+                "its readers tokenize packs by these formats, and lengths must be theirs"
+            )
+        if self._instruction.too_long != "refuse":
+            raise InputError(
+                f"--export sft-packed: expected whole conversations, got too_long: {self._instruction.too_long}; its "
+                "readers tokenize them again: leave longer ones out with --longer-than-pack drop"
+            )
 
     def room_for(self, num_tokens: float) -> int:
         """Return the bytes that all exports of so many tokens take, estimated."""
@@ -193,7 +223,9 @@ class InstructExports:
             self.made.append(self._make(kind, path, contents, executor))
 
     def _room_for(self, kind: ExportKind, num_tokens: float) -> float:
-        return self._source.text_bytes if kind == "sft" else BYTES_PER_TOKEN[kind] * num_tokens
+        if kind in MESSAGE_EXPORTS:  # lines by parts, of packs, and joined
+            return self._source.text_bytes * (3 if kind in PACKED_EXPORTS else 2)
+        return BYTES_PER_TOKEN[kind] * num_tokens
 
     def _path(self, kind: ExportKind) -> str:
         length = packing_prefix("", self._config.seq_length or 0, self._config.pad_to_multiple)
@@ -220,8 +252,9 @@ class InstructExports:
 
     def _sources(self, kind: str, contents: Mapping[str, Content]) -> dict[str, dict[str, ExportedFile]]:
         """Return the files of the datasets that an export is made of."""
-        suffixes = {"bin", "idx", "provenance.parquet"} if kind == "sft" else {"bin", "idx"}
-        prefixes = [prefix for split in self._splits for prefix in split.prefixes[: 1 if kind == "sft" else 2]]
+        has_messages = kind in MESSAGE_EXPORTS
+        suffixes = {"bin", "idx", "provenance.parquet"} if has_messages else {"bin", "idx"}
+        prefixes = [prefix for split in self._splits for prefix in split.prefixes[: 1 if has_messages else 2]]
         return {
             prefix.removeprefix(f"{self._prefix}_"): {
                 suffix: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
@@ -272,7 +305,7 @@ class InstructExports:
                 settings |= {"pad-to-multiple": self._config.pad_to_multiple, "eos": self._eos_id}
             if self._config.longer_than_pack == "drop":
                 settings["longer-than-pack"] = "drop"
-        if kind == "sft":
+        if kind in MESSAGE_EXPORTS:
             first = contents[self._splits[0].prefixes[0]]
             settings["on-bad-record"] = self._config.on_bad_record
             reading = self._instruction.model_dump(
@@ -287,8 +320,8 @@ class InstructExports:
     ) -> tuple[list[WrittenFile], list[StoredFile]]:
         """Write all files of an export into its partial folder; return those with rows, and the small ones beside."""
         folder, facts = files.folder.partial, ((f"{FACTS_PREFIX}export", kind),)
-        if kind == "sft":
-            return files.write_messages(self._messages(folder)), []
+        if kind in MESSAGE_EXPORTS:
+            return self._write_messages(kind, files), []
         splits = [
             ExportedSequences(
                 name=SPLIT_NAMES[split.split],
@@ -317,19 +350,41 @@ class InstructExports:
         parquet = hugging_face.plan_parquet_files(splits, folder=folder, facts=facts)
         return files.write(hugging_face.write_hugging_face_file, parquet), []
 
-    def _messages(self, folder: str) -> MessagesTask:
-        return MessagesTask(
-            parts=tuple(_parts_of_inputs(self._source.tasks())),
-            splits=tuple(
-                SplitLines(
-                    provenance=f"{split.prefixes[0]}.{PROVENANCE_SUFFIX}", name=f"{SPLIT_NAMES[split.split]}.{SUFFIX}"
+    def _write_messages(self, kind: ExportKind, files: _Files) -> list[WrittenFile]:
+        """Write the messages of each split to files by parts of the inputs, and join them."""
+        parts = list(_parts_of_inputs(self._source.tasks()))
+        is_packed, length = kind in PACKED_EXPORTS, self._config.seq_length or 0
+        written = []
+        for split in self._splits:
+            name = SPLIT_NAMES[split.split]
+            found = files.folder.recorded().get(f"{name}.jsonl")
+            if found is None:
+                tasks = plan_messages(
+                    parts,
+                    f"{split.prefixes[0]}.{PROVENANCE_SUFFIX}",
+                    split=name,
+                    reader=self._instruction.reader,
+                    packed=is_packed,
+                    leave_out=self._config.on_bad_record == "quarantine",
+                    folder=files.folder.partial,
                 )
-                for split in self._splits
-            ),
-            reader=self._instruction.reader,
-            leave_out=self._config.on_bad_record == "quarantine",
-            folder=folder,
-        )
+                lines = made = files.write(write_messages, tasks)
+                if is_packed:
+                    packs = read_layout(
+                        with_suffix(split.prefix, packing_prefix("", length, self._config.pad_to_multiple))
+                    )
+                    of_packs = plan_pack_lines(
+                        list(zip(tasks, made, strict=True)),
+                        *packs,
+                        split=name,
+                        sequence_length=length,
+                        folder=files.folder.partial,
+                    )
+                    lines = files.write(write_pack_lines, of_packs)
+                found = files.join(f"{name}.jsonl", lines, left_out=sum(file.left_out for file in made))
+            written.append(found)
+            files.remove(".lines")
+        return written
 
     def _content(
         self,
@@ -343,7 +398,7 @@ class InstructExports:
             sequence_length=self._config.seq_length if kind in PACKED_EXPORTS else None,
             sources=self._sources(kind, contents),
             tokenizer=self._source.describe_tokenizer().model_dump(exclude_none=True),
-            writer=None if kind == "sft" else _writer(),
+            writer=None if kind in MESSAGE_EXPORTS else _writer(),
             splits=_count_splits(kind, [SPLIT_NAMES[split.split] for split in self._splits], written),
             digests={
                 file.name: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
@@ -377,12 +432,23 @@ class _Files:
             self._reporter.advance(1)
         return [found[task.name] for task in tasks]
 
-    def write_messages(self, task: MessagesTask) -> list[WrittenFile]:
-        """Write the lines of all splits, in one call."""
-        self._reporter.stage("export", total=len(task.splits), unit="files")
-        [files] = self.run("export", write_messages, [(task,)])
-        self._reporter.advance(len(task.splits))
-        return list(files)
+    def join(self, name: str, files: Sequence[WrittenFile], *, left_out: int) -> WrittenFile:
+        """Write the content of finished files to one file."""
+        counts = Counts()
+        with atomic_writer(os.path.join(self.folder.partial, name)) as joined:
+            for file in files:
+                counts += file.counts
+                with open_file(os.path.join(self.folder.partial, file.file.name)) as part:
+                    while data := part.read(JOINED_BYTES):
+                        joined.write(data)
+        found = WrittenFile(file=joined.as_stored(name), counts=counts, left_out=left_out)
+        self.folder.record([found])
+        return found
+
+    def remove(self, suffix: str) -> None:
+        """Remove files that were joined."""
+        for path in glob.glob(f"{glob.escape(self.folder.partial)}/*{suffix}"):
+            remove_if_present(path)
 
     def write_small(self, files: Mapping[str, bytes]) -> list[StoredFile]:
         """Write files without rows."""
@@ -443,8 +509,9 @@ def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[Writ
         own = [file for file in written if len(names) == 1 or file.file.name.startswith(name)]
         for file in own:
             total += file.counts
-        if kind == "sft":
-            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own))
+        if kind in MESSAGE_EXPORTS:
+            packed = {"sequences": total.sequences} if kind in PACKED_EXPORTS else {}
+            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own), **packed)
         else:
             splits[name] = ExportedSplit(**asdict(total))
     return splits
@@ -730,6 +797,7 @@ def _describe_export(export: MadeExport) -> list[str]:
     lines = [f"{export.path}/: export {export.kind}{was_there}"]
     for name, split in export.content.splits.items():
         learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
+        learnt = learnt if export.kind != "sft-packed" else f", {count(split.sequences or 0, 'conversation')}"
         left_out = f", {split.left_out:,} left out, which it would misread" if split.left_out else ""
         lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}{left_out}")
     return lines

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
@@ -18,7 +19,7 @@ from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
-from dsindex.jobs.exports import bridge, hugging_face
+from dsindex.jobs.exports import bridge, hugging_face, megatron_sft
 from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -37,6 +38,8 @@ def small_files():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hugging_face, "ROWS_PER_FILE", 60)
         patch.setattr(bridge, "TOKENS_PER_FILE", 768 * 40)
+        patch.setattr(megatron_sft, "BYTES_PER_TASK", 8 << 10)
+        patch.setattr(megatron_sft, "PACKS_PER_TASK", 2048)
         patch.setattr(bridge, "ROWS_PER_GROUP", 10)  # the plan has it, so other processes need no change
         yield
 
@@ -214,7 +217,92 @@ def test_conversations_are_passed_on_for_sft(made, chats):
     assert len(found) == len(wanted) - 2  # too long, and not to be split
 
 
+NANO = check_config({"chat_template": "nemotron-nano-v2", "control_tokens": "allow"}, source="test")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory, chats):
+    """Packs of messages for context parallelism of 4 ranks, of which longer conversations are left out."""
+    folder = tmp_path_factory.mktemp("packed")
+    path = folder / "chats.jsonl"
+    tools = {"messages": [USER, REPLY], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    ends = [{"messages": [SYSTEM, USER, REPLY]}, {"messages": [USER, REPLY, USER]}, {"messages": [USER, REPLY, REPLY]}]
+    extra = b"\n".join(json.dumps(record).encode() for record in [tools, *ends])
+    path.write_bytes(chats.read_bytes() + extra + b"\n")
+    options = {"export": ("sft-packed",), "seq_length": 512, "pad_to_multiple": 8, "longer_than_pack": "drop"}
+    run_config(job(folder, path, **options), NANO)
+    return folder, path, options
+
+
+def test_packs_of_messages_have_the_conversations_of_the_blocks(packed):
+    folder, path, _ = packed
+    content = json.loads((folder / "chat_sft_packed_512_pad8" / EXPORT_MANIFEST).read_bytes())["content"]
+    found, left_out = [], 0
+    for split, name in SPLITS.items():
+        blocks = dsindex.open(folder / f"chat_{split}", sequence_length=512, pad_to_multiple=8)
+        lines = (folder / "chat_sft_packed_512_pad8" / f"{name}.jsonl").read_bytes().splitlines()
+        rows = [json.loads(line)["messages"] for line in lines]
+        assert len(rows) == content["splits"][name]["rows"] <= len(blocks)
+        for row in rows:
+            assert (row[0]["role"], row[-1]["role"]) == ("system", "assistant")
+        begins = [sum(message["role"] == "system" for message in row) for row in rows]
+        assert sum(begins) == content["splits"][name]["sequences"]
+        left_out += content["splits"][name]["left_out"]
+        assert sum(begins) >= len(blocks.plan.conversations) - content["splits"][name]["left_out"]
+        found += [[message for message in row if message != {"role": "system", "content": ""}] for row in rows]
+    assert left_out == 2  # without a reply at the end, and two replies in a row; one with tools has no text
+    roles = {"human": "user", "gpt": "assistant"}
+    given = Counter(
+        repr({"role": roles[turn["from"]], "content": turn["value"]})
+        for line in path.read_bytes().splitlines()
+        if line.startswith(b'{"')
+        for turn in json.loads(line).get("conversations", [])
+    )
+    assert (
+        not Counter(repr(message) for row in found for message in row)
+        - given
+        - Counter({repr(SYSTEM): 1, repr(USER): 1, repr(REPLY): 1})
+    )
+
+
+@pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}, {}], ids=str)
+def test_packs_of_messages_are_the_same_bytes(tmp_path, packed, way, monkeypatch):
+    """For any shard size and executor, and after a failure between the packs."""
+    folder, path, options = packed
+    config = job(tmp_path, path, **options, **way)
+    write, written = megatron_sft.write_pack_lines, []
+
+    def fail_second(task):
+        if len(written) == 1:
+            raise InputError("the storage went away")
+        written.append(task.name)
+        return write(task)
+
+    if not way:
+        monkeypatch.setattr(instruct, "write_pack_lines", fail_second)
+        with pytest.raises(InputError, match="the storage went away"):
+            run_config(config, NANO)
+        assert not (tmp_path / "chat_sft_packed_512_pad8").exists()
+        monkeypatch.setattr(instruct, "write_pack_lines", lambda task: written.append(task.name) or write(task))
+    run_config(config, NANO)
+    assert exported(tmp_path, "chat_sft_packed_512_pad8") == exported(folder, "chat_sft_packed_512_pad8")
+    assert len(set(written)) == len(written)
+
+
+@pytest.mark.parametrize(("config", "options", "said"), [
+    (CONFIG, {}, "expected chat_template to be nemotron-h-aligned or nemotron-nano-v2, got another one"),
+    (NANO.model_copy(update={"max_length": 512, "too_long": "split"}), {"longer_than_pack": None},
+     "expected whole conversations, got too_long: split"),
+])  # fmt: skip
+def test_packs_of_messages_that_their_readers_would_not_make_are_refused(tmp_path, packed, config, options, said):
+    _, path, given = packed
+    with pytest.raises(InputError, match=said):
+        run_config(job(tmp_path, path, **given | options), config)
+    assert not list(tmp_path.glob("chat*.idx"))
+
+
 USER = {"role": "user", "content": "a"}
+SYSTEM = {"role": "system", "content": "s"}
 REPLY = {"role": "assistant", "content": "b"}
 MISREAD = {
     "tools": ({"tools": [{"name": "f"}], "messages": [USER, REPLY]}, "without `tools`"),

@@ -97,6 +97,14 @@ EXPECTED = {
     ),
     "phi3": ([SYSTEM, USER, REPLY], ("<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\n«R<|end|>\n</s>»")),
     "phi4": ([USER, REPLY], ("<|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>«R<|im_end|>»")),
+    "nemotron-nano-v2": (
+        [{**SYSTEM, "content": " S/think "}, USER, REPLY],
+        ("<SPECIAL_10>System\nS\n<SPECIAL_11>User\nU\n<SPECIAL_11>Assistant\n«R\n<SPECIAL_12>\n»"),
+    ),
+    "nemotron-h-aligned": (
+        [USER, REPLY],
+        ("<SPECIAL_10>System\n\n<SPECIAL_11>User\nU\n<SPECIAL_11>Assistant\n«R\n»"),
+    ),
     "gpt-oss": (
         [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
         (
