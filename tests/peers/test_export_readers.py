@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+import dsindex
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
@@ -27,6 +30,10 @@ LLAMA_FACTORY = os.environ.get("LLAMA_FACTORY")
 """A checkout of LLaMA-Factory, for an environment with peft and omegaconf; it is not imported from packages."""
 MEGATRON = os.environ.get("MEGATRON_LM")
 """A checkout of Megatron-LM, whose SFT dataset is not part of megatron-core."""
+NEMO_RL = os.environ.get("NEMO_RL")
+"""A checkout of NeMo-RL with `megatron_sft_packed`, from the branch of its pull request 3380."""
+RANKS = [1, 2, 4, 8, 16]
+"""Context-parallel ranks; a conversation is cut into twice as many pieces."""
 NANO = """\
 {%- for message in messages %}
 {%- if message.role == 'system' %}{{ '<SPECIAL_10>System\\n' + message.content.strip() + '\\n' }}
@@ -224,46 +231,152 @@ def test_llama_factory_takes_the_saved_tokens(made, monkeypatch):
         assert sum(label != -100 for row in found[name] for label in row["labels"][1:]) == targets(made, split)
 
 
+def as_packages(root, names):
+    """Let modules of a checkout be imported without running the packages above them, which import CUDA libraries."""
+    for name in names:
+        module = ModuleType(name)
+        module.__path__ = [str(Path(root, *name.split(".")))]
+        sys.modules[name] = module
+
+
 @pytest.fixture(scope="module")
-def bridge_reader():
-    """Megatron-Bridge's dataset class, without the packages above it, which import CUDA libraries."""
+def bridge():
+    """Megatron-Bridge's dataset class and its own packer, of a release from 0.4 on."""
     if BRIDGE is None:
         pytest.skip("MEGATRON_BRIDGE names no checkout of Megatron-Bridge")
     pytest.importorskip("datasets")
     packages = ["", ".data", ".data.packing", ".data.datasets", ".training", ".training.tokenizers", ".utils"]
-    for name in (f"megatron.bridge{package}" for package in packages):
-        module = ModuleType(name)
-        module.__path__ = [str(Path(BRIDGE, "src", *name.split(".")))]
-        sys.modules[name] = module
+    as_packages(Path(BRIDGE, "src"), [f"megatron.bridge{package}" for package in packages])
     stubs = {
         "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
-        "megatron.bridge.utils.common_utils": {"get_local_rank_preinit": lambda: 0},
+        "megatron.bridge.utils.common_utils": dict.fromkeys(("get_local_rank_preinit", "get_rank_safe"), lambda: 0),
     }
+    if importlib.util.find_spec("megatron.core.msc_utils") is None:
+        no_client = type("MultiStorageClientFeature", (), {"is_enabled": staticmethod(lambda: False)})
+        stubs["megatron.core.msc_utils"] = {"MultiStorageClientFeature": no_client}
     for name, contents in stubs.items():
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__dict__.update(contents)
-    return importlib.import_module("megatron.bridge.data.packing.parquet").GPTSFTPackedParquetDataset
+    is_old = not Path(BRIDGE, "src/megatron/bridge/data/packing/offline.py").exists()
+    names = ["datasets.packed_parquet", "datasets.packed_sequence", "datasets.packing_utils"]
+    names = names if is_old else ["packing.parquet", "packing.offline", "packing.algorithms"]
+    parquet, offline, algorithms = (importlib.import_module(f"megatron.bridge.data.{name}") for name in names)
+    return SimpleNamespace(
+        reader=parquet.GPTSFTPackedParquetDataset,
+        pad=getattr(offline, "_pre_pad_data_point", None),  # since 0.6; before, it padded by another rule
+        create_hist=algorithms.create_hist,
+        create_packing_strategy=algorithms.create_packing_strategy,
+        fill_packing_strategy=algorithms.fill_packing_strategy,
+    )
 
 
-@pytest.mark.parametrize("pads_boundaries", [False, True])
-def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(made, bridge_reader, pads_boundaries):
-    import torch
-
-    folder = made / f"chat_bridge_{LENGTH}"
-    dataset = bridge_reader(
+def bridge_batch(bridge, folder, **options):
+    """All packs of a folder, as its reader has them, and the batch of its collate function."""
+    dataset = bridge.reader(
         str(folder / "train-*.idx.parquet"),
         SimpleNamespace(eos_id=0),
         max_seq_length=LENGTH,
         pad_to_max_length=True,
-        pad_cu_seqlens=pads_boundaries,
         pack_metadata_file_path=str(folder / "packed_metadata.json"),
         prompt_template="{text} {answer}",
         label_key="answer",
+        **options,
     )
     rows = [dataset[number] for number in range(len(dataset))]
     for number, row in enumerate(rows):
         dataset.validate_row(number, row["input_ids"], row["loss_mask"], row["seq_boundaries"][:-1])
-    batch = dataset.collate_fn(rows)
+    return rows, dataset.collate_fn(rows)
+
+
+def cut_for_rank(batch, ends, ranks, rank):
+    """The part of a pack for one rank: pieces `rank` from the front and from the back of each conversation.
+
+    Source: Transformer Engine, thd_get_partitioned_indices, which Megatron's get_batch_on_this_cp_rank calls.
+    """
+    places = []
+    for begin, end in itertools.pairwise(ends):
+        size, rest = divmod(end - begin, 2 * ranks)
+        assert rest == 0
+        for piece in (rank, 2 * ranks - 1 - rank):
+            places += range(begin + piece * size, begin + (piece + 1) * size)
+    return {name: batch[name][places] for name in ("tokens", "labels", "loss_mask")}
+
+
+def learnt_pairs(batch):
+    keep = batch["loss_mask"] != 0
+    return sorted(zip(batch["tokens"][keep].tolist(), batch["labels"][keep].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks):
+    multiple = 1 if ranks == 1 else 2 * ranks
+    export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
+    folder = made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    texts = IndexedDataset(made / "chat_train_text_document")
+    rows, batch = bridge_batch(bridge, folder, pad_seq_to_mult=multiple)
+    assert int(batch["loss_mask"].sum()) == targets(made)
+    numbers = [
+        numbers for path in sorted(folder.glob("train-*.parquet")) for numbers in pq.read_table(path)["sequences"]
+    ]
+    names = (
+        ("cu_seqlens_q_padded", "cu_seqlens_q") if "cu_seqlens_q" in batch else ("cu_seqlens", "cu_seqlens_unpadded")
+    )
+    for number in range(len(rows)):
+        row = {name: batch[name][number] for name in ("tokens", "labels", "loss_mask")}
+        own = [texts[sequence.as_py()] for sequence in numbers[number]]
+        if ranks > 1:
+            physical, logical = (batch[name][number].tolist()[: len(own) + 1] for name in names)
+            # The reader ends a conversation at the last token before those that are EOS, and never has the last token
+            # of one that needs no padding.
+            real = [[*tokens[:-1], *([] if (len(tokens) - 1) % multiple == 0 else tokens[-1:])] for tokens in own]
+            assert np.diff(physical).tolist() == [-(-(len(tokens) - 1) // multiple) * multiple for tokens in own]
+            assert np.diff(logical).tolist() == [int(np.flatnonzero(tokens)[-1]) + 1 for tokens in real]
+            ends = [*physical, *([LENGTH] if physical[-1] < LENGTH else [])]
+            parts = [cut_for_rank(row, ends, ranks, rank) for rank in range(ranks)]
+            assert {len(part["tokens"]) for part in parts} == {LENGTH // ranks}
+            assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
+
+
+@pytest.mark.parametrize("algorithm", ["first_fit_decreasing", "first_fit_shuffle"])
+@pytest.mark.parametrize("ranks", RANKS)
+def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made, bridge, ranks, algorithm):
+    if ranks > 1 and bridge.pad is None:
+        pytest.skip("a release that pads by another rule")
+    multiple = 1 if ranks == 1 else 2 * ranks
+    export(made, {**SPEC, "max_length": LENGTH}, export=("bridge",), pad_to_multiple=multiple)
+    folder = made / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
+    data = [
+        {"input_ids": tokens.tolist(), "loss_mask": mask.astype(bool).tolist()}
+        for tokens, mask in zip(texts, masks, strict=True)
+    ]
+    for chat in data if ranks > 1 else ():
+        bridge.pad(chat, LENGTH, -(-(len(chat["input_ids"]) - 1) // multiple) * multiple + 1, 0)
+    sequences, histogram = bridge.create_hist(data, LENGTH)
+    np.random.seed(0)
+    assignments, facts = bridge.create_packing_strategy(histogram, LENGTH, algorithm)
+    theirs = bridge.fill_packing_strategy(assignments, sequences, LENGTH, 0)
+    ours = [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+    def samples(rows):
+        return sorted(
+            (row["input_ids"][begin:end], [int(learns) for learns in row["loss_mask"][begin:end]])
+            for row in rows
+            for begin, end in itertools.pairwise([*row["seq_start_id"], len(row["input_ids"])])
+        )
+
+    assert samples(ours) == samples(theirs)
+    metadata = json.loads((folder / "packed_metadata.json").read_text())[0]
+    assert metadata["packing_efficiency"] >= facts["packing_efficiency"]
+    assert metadata.keys() >= facts.keys()
+    assert metadata["dataset_max_seqlen"] == facts["dataset_max_seqlen"]
+
+
+@pytest.mark.parametrize("pads_boundaries", [False, True])
+def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(made, bridge, pads_boundaries):
+    import torch
+
+    rows, batch = bridge_batch(bridge, made / f"chat_bridge_{LENGTH}", pad_cu_seqlens=pads_boundaries)
     assert int(batch["loss_mask"].sum()) == targets(made)
     assert batch["tokens"].shape == batch["labels"].shape == (len(rows), LENGTH)
     texts = IndexedDataset(made / "chat_train_text_document")
@@ -321,24 +434,28 @@ def load_file(name, path):
     return module
 
 
-@pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
-def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path):
-    pytest.importorskip("datasets")
-    from megatron.core.datasets.utils import Split
+NANO_IN_MEGATRON = {"chat_template": "nemotron-nano-v2", "record_format": "sharegpt"}
+
+
+@pytest.fixture(scope="module")
+def nano_tokenizer(tmp_path_factory):
+    """A tokenizer in which the prefix of a reply has 3 tokens, as the prompt format takes for granted."""
     from tokenizers import AddedToken, Tokenizer
 
     own = Tokenizer.from_file(str(Path(OWN.plain_tokenizer) / "tokenizer.json"))
     own.add_special_tokens(["<unk>", *(f"<SPECIAL_{number}>" for number in (10, 11, 12))])
-    own.add_tokens(
-        [AddedToken("Assistant", normalized=False)]
-    )  # its prefix has 3 tokens, as Megatron takes for granted
-    model = tmp_path / "tokenizer"
-    model.mkdir()
+    own.add_tokens([AddedToken("Assistant", normalized=False)])
+    model = tmp_path_factory.mktemp("tokenizer")
     own.save(str(model / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "unk_token": "<unk>"}
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    instruction = {"chat_template": NANO, "record_format": "sharegpt", "max_length": LENGTH}
-    made = export(tmp_path, instruction, tokenizer_model=str(model), export=("sft",), split="9,1,0")
+    return model
+
+
+def megatron_samples(model, path, ranks=1):
+    """What Megatron-LM's dataset makes of JSON lines."""
+    pytest.importorskip("datasets")
+    from megatron.core.datasets.utils import Split
 
     root = Path(str(MEGATRON))
     sft_tokenizer = load_file("sft_tokenizer", root / "megatron/core/tokenizers/text/libraries/sft_tokenizer.py")
@@ -355,17 +472,112 @@ def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path):
         reset_position_ids=False,
         create_attention_mask=False,
         reset_attention_mask=False,
-        context_parallel_size=1,
+        context_parallel_size=ranks,
         random_seed=0,
         split="1",
         split_matrix=None,
     )
-    path = str(made / "chat_sft" / "train.jsonl")
     rows = sft_dataset.SFTDataset.build_low_level_dataset(path, config)
     dataset = sft_dataset.SFTDataset(rows, path, np.arange(len(rows)), len(rows), Split.train, config)
+    return [dataset[number] for number in range(len(dataset))]
+
+
+@pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
+def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path, nano_tokenizer):
+    instruction = {"chat_template": NANO, "record_format": "sharegpt", "max_length": LENGTH}
+    made = export(tmp_path, instruction, tokenizer_model=str(nano_tokenizer), export=("sft",), split="9,1,0")
     texts = IndexedDataset(made / "chat_train_text_document")
-    samples = [dataset[number] for number in range(len(dataset))]
+    samples = megatron_samples(nano_tokenizer, str(made / "chat_sft" / "train.jsonl"))
+    # Megatron is given no empty system message, which the named template writes.
     assert [sample["tokens"][: len(tokens)].tolist() for sample, tokens in zip(samples, texts, strict=True)] == [
         tokens.tolist() for tokens in texts
     ]
     assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(made)
+
+
+@pytest.fixture(scope="module")
+def packed_messages(tmp_path_factory, nano_tokenizer):
+    """Packs of messages for each number of ranks, made of the tokens of one job."""
+    folder = tmp_path_factory.mktemp("packed")
+    for ranks in RANKS:
+        options = {"export": ("sft-packed",), "pad_to_multiple": 1 if ranks == 1 else 2 * ranks}
+        export(folder, {**NANO_IN_MEGATRON, "max_length": LENGTH}, tokenizer_model=str(nano_tokenizer), **options)
+    return folder
+
+
+def packs_of(folder, ranks):
+    """The lines of packs, and the conversations of each block."""
+    multiple = 1 if ranks == 1 else 2 * ranks
+    path = folder / (f"chat_sft_packed_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else "")) / "train.jsonl"
+    texts = IndexedDataset(folder / "chat_train_text_document")
+    blocks = dsindex.open(folder / "chat_train", sequence_length=LENGTH, pad_to_multiple=multiple)
+    return str(path), [[texts[number].tolist() for number in blocks.plan.block(own)] for own in range(len(blocks))]
+
+
+def check_pack(tokens, ends, own, multiple):
+    """The conversations of a block, each padded, the last to the end of the pack."""
+    assert len(ends) == len(own) + 1
+    for begin, end, wanted in zip(ends[:-1], ends[1:], own, strict=True):
+        assert tokens[begin : begin + len(wanted)] == wanted
+        assert end == LENGTH or end - begin == -(-len(wanted) // multiple) * multiple
+    assert ends[-1] == LENGTH
+
+
+@pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
+@pytest.mark.parametrize("ranks", RANKS)
+def test_megatron_learns_the_same_tokens_from_packs_of_messages(packed_messages, nano_tokenizer, ranks):
+    path, blocks = packs_of(packed_messages, ranks)
+    samples = megatron_samples(nano_tokenizer, path, ranks)
+    assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(packed_messages)
+    for sample, own in zip(samples, blocks, strict=True):
+        ends = sample["cu_seqlens"].tolist()
+        check_pack(sample["tokens"].tolist(), ends[: ends.index(LENGTH) + 1], own, 1 if ranks == 1 else 2 * ranks)
+
+
+@pytest.fixture(scope="module")
+def nemo_rl():
+    """NeMo-RL's dataset, processor and collate function."""
+    if NEMO_RL is None:
+        pytest.skip("NEMO_RL names no checkout of NeMo-RL")
+    pytest.importorskip("datasets")
+    packages = ["", ".data", ".data.datasets", ".data.datasets.response_datasets", ".distributed"]
+    as_packages(NEMO_RL, [f"nemo_rl{package}" for package in packages])
+    stubs = {
+        "nemo_rl.data": {"ResponseDatasetConfig": dict, "PreferenceDatasetConfig": dict},
+        "nemo_rl.data.processors": {"PROCESSOR_REGISTRY": {}},
+        "nemo_rl.data.llm_message_utils": dict.fromkeys(
+            ("add_loss_mask_to_message_log", "batched_message_log_to_flat_message")
+        ),
+        "nemo_rl.distributed.batched_data_dict": {"BatchedDataDict": type("Batch", (dict,), {})},
+    }
+    for name, contents in stubs.items():
+        sys.modules.setdefault(name, ModuleType(name)).__dict__.update(contents)
+    interfaces = dict.fromkeys(("DatumSpec", "PreferenceDatumSpec", "TaskDataSpec"), dict)
+    interfaces |= dict.fromkeys(("TaskDataPreProcessFnCallable", "TaskDataProcessFnCallable"), object)
+    sys.modules["nemo_rl.data.interfaces"] = ModuleType("nemo_rl.data.interfaces")
+    sys.modules["nemo_rl.data.interfaces"].__dict__.update(interfaces)
+    dataset = importlib.import_module("nemo_rl.data.datasets.response_datasets.megatron_sft_packed")
+    return SimpleNamespace(
+        dataset=dataset.MegatronSFTPackedDataset,
+        collate=importlib.import_module("nemo_rl.data.collate_fn")._collate_megatron_sft_packed,
+    )
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_nemo_rl_opens_packs_of_messages_and_learns_the_same_tokens(packed_messages, nano_tokenizer, nemo_rl, ranks):
+    from transformers import AutoTokenizer
+
+    path, blocks = packs_of(packed_messages, ranks)
+    dataset = nemo_rl.dataset(path, chat_key="messages", split="train")
+    dataset.data_config = {
+        "megatron_sft_prompt_format": "nemotron-nano-v2",
+        "megatron_sft_context_parallel_size": ranks,
+    }
+    dataset.set_processor()
+    model = AutoTokenizer.from_pretrained(str(nano_tokenizer))
+    rows = [dataset.processor(row, None, model, LENGTH, number) for number, row in enumerate(dataset.dataset)]
+    batch = nemo_rl.collate(rows, ranks)
+    assert int(batch["token_mask"].sum()) == targets(packed_messages)
+    for number, own in enumerate(blocks):
+        ends = batch["packed_cu_seqlens"][number][: batch["packed_cu_seqlens_lengths"][number]].tolist()
+        check_pack(batch["input_ids"][number].tolist(), ends, own, 1 if ranks == 1 else 2 * ranks)
