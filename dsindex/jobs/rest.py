@@ -17,7 +17,6 @@ from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import BOUNDARY, LENGTH, POINTER, IndexHeader, check_index, read_index
 from dsindex.formats.view import View, view_path
-from dsindex.index.arrays import build_sample_index
 from dsindex.index.cache import read_description
 from dsindex.index.continuing import read_runs, tokens_by_times
 from dsindex.index.epochs import WHOLE, SampleRule, split_bounds
@@ -143,6 +142,8 @@ def _sources(config: RestConfig, first: FirstJob) -> list[str]:
 
 def _find_rest(first: FirstJob, place: int, source: str, taken: int, output: str) -> tuple[RestOfDataset, bytes]:
     """Return the rest of a dataset and the content of its view's `.idx`."""
+    from dsindex.index.arrays import build_sample_index  # loads numba, only when needed
+
     index = read_index(f"{source}.idx")
     check_index(f"{source}.idx", index, bin_size_bytes=os.path.getsize(f"{source}.bin"), may_be_view=True)
     matrix = read_description(first.members[place].description).get("split_matrix")
