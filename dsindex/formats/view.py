@@ -6,13 +6,16 @@ The pieces may lie anywhere in the `.bin`, so a view is told by its record, `PRE
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 
 from dsindex.errors import FormatError
+from dsindex.json_text import decode_json, encode_json
+from dsindex.store.storage import read_own
 
 VERSION = 1
+MOST_BYTES = 1 << 20
+"""Limit on the size of a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class View:
             "consumed_samples": self.consumed_samples,
             "sequence_length": self.sequence_length,
         }
-        return json.dumps(fields, indent=2, ensure_ascii=False).encode() + b"\n"
+        return encode_json(fields, indent=True, newline=True)
 
 
 def view_path(prefix: str) -> str:
@@ -52,8 +55,7 @@ def read_view(prefix: str) -> View | None:
     if not os.path.isfile(path):
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        content = decode_json(read_own(path, most_bytes=MOST_BYTES))
         source, consumed, length = (content[key] for key in ("source", "consumed_samples", "sequence_length"))
         if content["version"] == VERSION and isinstance(source, str) and type(consumed) is int and type(length) is int:
             return View(source=source, consumed_samples=consumed, sequence_length=length)

@@ -306,6 +306,8 @@ class BlendedCache:
     split: int
     description: BlendedDescription
     datasets: tuple[GPTCache, ...]
+    requested: int | None
+    """Samples that the job reads; rounding makes the blend a little larger. None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,7 +408,7 @@ def _plan_weighted(
     wanted = samples_wanted(weights, size)
     asked = samples_wanted(weights, size, surplus=settings.surplus)
     caches = tuple(plan_dataset(prefix, split, count) for prefix, count in zip(prefixes, asked, strict=True))
-    return _blended(caches, split, tuple(normalise(normalise(list(weights)))), sum(wanted))
+    return _blended(caches, split, tuple(normalise(normalise(list(weights)))), sum(wanted), requested=size)
 
 
 def _plan_unweighted(
@@ -425,22 +427,27 @@ def _plan_unweighted(
             )
     total = sum(lengths)
     if size is None:
-        return _blended(caches, split, tuple(lengths), None)
+        return _blended(caches, split, tuple(lengths), None, requested=None)
     if size > total:
         raise LimitError(
             f"split {SPLIT_NAMES[split]}: {size} samples were requested and the datasets have {total}, each drawn once "
             "in a blend without weights, so the job would run out of data; request at most that many, or use weights"
         )
-    return _blended(caches, split, tuple(normalise(list(lengths))), size)
+    return _blended(caches, split, tuple(normalise(list(lengths))), size, requested=size)
 
 
 def _blended(
-    caches: tuple[GPTCache, ...], split: int, weights: tuple[float, ...] | tuple[int, ...], size: int | None
+    caches: tuple[GPTCache, ...],
+    split: int,
+    weights: tuple[float, ...] | tuple[int, ...],
+    size: int | None,
+    *,
+    requested: int | None,
 ) -> BlendedCache:
     description = BlendedDescription(
         datasets=tuple(cache.description for cache in caches), split=SPLIT_NAMES[split], weights=weights, size=size
     )
-    return BlendedCache(split=split, description=description, datasets=caches)
+    return BlendedCache(split=split, description=description, datasets=caches, requested=requested)
 
 
 def _place(prefix: str, split: int) -> str:

@@ -231,6 +231,8 @@ class BlendIndexTask:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the record tells of a plan over time."""
     continued: ContinuedBlend | None = None
+    requested: int | None = None
+    """Samples that the job reads, if the blend has more."""
 
     @property
     def slot(self) -> CacheSlot:

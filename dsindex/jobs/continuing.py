@@ -256,7 +256,8 @@ def plan_over_time(
         )
     if config.blend_schedule is not None:
         schedule = read_blend_schedule(config.blend_schedule)
-        curve = draw_curve(schedule, prefixes, num_samples=size, sequence_length=length)
+        requested = size if blend is None else blend.requested or size
+        curve = replace(draw_curve(schedule, prefixes, num_samples=requested, sequence_length=length), num_samples=size)
     else:
         curve = constant_curve([1.0] if blend is None else blend.weights, size)
     curve = curve.beginning_at(consumed)

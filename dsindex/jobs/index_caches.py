@@ -411,6 +411,7 @@ def _name_tasks(
                 files=files,
                 description=text,
                 surplus=settings.surplus,
+                requested=blend.requested,
             )
         )
     return tasks, notes

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.options.mix import read_source
 from dsindex.options.mix_amounts import Amount, Kind, divide, show_epochs, show_percent
 from dsindex.store.storage import atomic_writer, make_folder, open_file
+from dsindex.tools.phases import Phase, read_phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,6 +80,8 @@ class DrawnBlend:
     """Differences from what is intended as sentences; empty if there is none beyond rounding."""
     cuts: tuple[Cuts | None, ...]
     """The documents that each dataset's samples cut; None where its cache is not there or does not fit."""
+    phases: tuple[Phase, ...] = ()
+    """Of a blend that was planned over time, each compared with its own plan."""
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -158,7 +161,23 @@ def _compare(
     if type(length) is not int or length < 1:
         raise FormatError(f"{path}: expected a sequence length, got {length!r}; build the cache again")
     findings = _find_other_data(os.path.dirname(path), parts, intended, matrix)
-    findings += _find_differences(drawn, length, intended)
+    phases = [
+        replace(
+            phase,
+            drawn=tuple(phase.drawn[number] for number in order),
+            intended=None if phase.intended is None else tuple(phase.intended[number] for number in order),
+        )
+        for phase in _open_phases(path, len(order))
+    ]
+    if not phases:
+        findings += _find_differences(drawn, length, intended)
+    for phase in phases:
+        findings += phase.findings
+    if phases:
+        drawn = [sum(column) for column in zip(*(phase.drawn for phase in phases), strict=True)]
+    if phases and phases[-1].what == "continued":
+        said = _find_differences(phases[-1].drawn, length, replace(intended, tokens=None))
+        findings += [f"from sample {phases[-1].begin:,} on, {sentence}" for sentence in said]
     return DrawnBlend(
         split=intended.split,
         description=path,
@@ -167,6 +186,7 @@ def _compare(
         sequence_length=length,
         findings=tuple(findings),
         cuts=tuple(map(partial(_cuts_of, os.path.dirname(path)), intended.prefixes, parts)),
+        phases=tuple(phases),
     )
 
 
@@ -181,6 +201,17 @@ def _cuts_of(folder: str, prefix: str, described: Mapping[str, Any]) -> Cuts | N
         return count_cuts(lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples))
     except IndexError:  # of other data, as the findings say
         return None
+
+
+def _open_phases(path: str, num_datasets: int) -> list[Phase]:
+    """Return the phases of a blend that was planned over time."""
+    stem = path.removesuffix("description.txt")
+    datasets = open_index_array(f"{stem}dataset_index.npy", what="a dataset index", shape=(None,))
+    name = f"{stem}dataset_sample_index.npy"
+    if not os.path.isfile(name):
+        return []
+    samples = open_index_array(name, what="the dataset index's sample index", shape=(len(datasets),))
+    return read_phases(path, datasets, samples, num_datasets)
 
 
 def _count_drawn(path: str, num_datasets: int, size: object) -> list[int]:
@@ -943,5 +974,8 @@ def _describe_drawn(report: MixResult, blend: DrawnBlend) -> Iterator[str]:
         yield f"  {prefix}: {num:,} of {count(size, 'sample')}, {show_percent(share)}; {tokens:,} tokens{epochs}"
         if cuts is not None:
             yield f"    documents cut: {'; '.join(cuts.lines())}"
+    names = [os.path.basename(prefix) for prefix in blend.prefixes]
+    for phase in blend.phases:
+        yield f"  samples {phase.line(names)}"
     for finding in blend.findings:
         yield f"  FOUND: {finding}"

@@ -159,12 +159,10 @@ class OpenedDataset:
 class KnownSources:
     """The sources of a dataset, as far as they are known; a damaged record of them is a finding."""
 
-    def __init__(self, sources: Sources, names: Sequence[str], text_bytes: Sequence[int | None] = ()) -> None:
+    def __init__(self, sources: Sources, names: Sequence[str]) -> None:
         self._sources: Sources = sources
         self.num_sources = sources.num_sources
         self.names = names
-        self.text_bytes = text_bytes
-        """Bytes of the texts that became tokens, as the build counted them."""
         self.findings: list[str] = []
         self.is_damaged = False
         """Whether the record turned out to be damaged while it was read, so that totals by source are wrong."""
@@ -174,19 +172,18 @@ class KnownSources:
         """Return the sources that provenance or manifest record; otherwise all documents are of one source."""
         inputs = content.inputs if content is not None else []
         names = distinct([file.path for file in inputs])
-        text_bytes = [getattr(file, "kept_bytes", None) for file in inputs]
         problem = None
         path = f"{opened.prefix}.{PROVENANCE_SUFFIX}"
         if names and is_stored(path):
             try:
                 recorded = RecordedSources(path, num_documents=store.num_documents, num_inputs=len(names))
-                return cls(recorded, names, text_bytes)
+                return cls(recorded, names)
             except FormatError as error:
                 problem = str(error)
         counts = [file.documents for file in inputs]
         known = [num for num in counts if num is not None]
         if len(known) == len(counts) > 0 and sum(known) == store.num_documents:
-            return cls(ConsecutiveSources(known), names, text_bytes)
+            return cls(ConsecutiveSources(known), names)
         whole = cls(ConsecutiveSources([store.num_documents]), [names[0] if len(names) == 1 else "all"])
         whole.findings += [] if problem is None else [problem]
         return whole
@@ -290,7 +287,7 @@ def _describe(
     notes: list[str] = []
     lines = _lines_of(opened, content, [*chosen], notes, findings)
     used = int(np.count_nonzero(found.counts.by_id))
-    text_bytes = TextBytes.of(found.sources, sources.text_bytes, texts)
+    text_bytes = TextBytes.of(found.sources, texts)
     share = text_bytes.whole
     tiles = [
         ("documents", short_number(found.documents)),

@@ -651,29 +651,16 @@ class TextBytes:
     """Of the largest sources that have tokens."""
     whole: float | None
     """Of the dataset: the mean of the sources by their tokens."""
-    is_counted: bool
-    """Whether the manifest counts them; otherwise drawn documents were decoded."""
 
     @classmethod
-    def of(cls, totals: Sequence[SourceTotals], counted: Sequence[int | None], texts: DocumentTexts) -> Self:
-        """Take what is counted for all sources, or else measure the documents drawn of the largest.
-
-        Args:
-            totals: What there is of each source.
-            counted: Bytes of text of each source; None where they were not counted.
-            texts: The texts of documents drawn of each source.
-        """
+    def of(cls, totals: Sequence[SourceTotals], texts: DocumentTexts) -> Self:
+        """Measure the documents drawn of the largest sources, given the texts of documents drawn of each."""
         used = [place for place in largest_sources(totals)[0] if totals[place].tokens]
-        if len(counted) == len(totals) and None not in counted:
-            tokens = sum(each.tokens for each in totals)
-            total = sum(num for num in counted if num is not None)
-            known = {place: (counted[place] or 0) / totals[place].tokens for place in used}
-            return cls(by_source=known, whole=total / tokens if tokens else None, is_counted=True)
         shares = ((place, texts.bytes_per_token(totals[place].drawn)) for place in used)
         known = {place: share for place, share in shares if share is not None}
         tokens = sum(totals[place].tokens for place in known)
         whole = sum(share * totals[place].tokens for place, share in known.items()) / tokens if tokens else None
-        return cls(by_source=known, whole=whole, is_counted=False)
+        return cls(by_source=known, whole=whole)
 
 
 def largest_sources(totals: Sequence[SourceTotals]) -> tuple[list[int], list[int]]:
@@ -966,14 +953,10 @@ def show_sources(totals: Sequence[SourceTotals], names: Sequence[str], text_byte
         remaining = (count(len(others), "other source"), sum(totals[place].tokens for place in others))
         picture = draw_shares("Tokens by source", "source", bars, unit="tokens", rest=remaining if others else None)
         pictures.append(picture)
-    said = (
-        "are those that the build counted"
-        if text_bytes.is_counted
-        else (f"are of up to {DRAWN} documents of each source, drawn evenly and decoded")
-    )
+    said = f"Bytes of text are of up to {DRAWN} documents of each source, drawn evenly and decoded."
     return Block(
         title="Sources",
-        sentences=(f"Bytes of text {said}.",) if text_bytes.by_source else (),
+        sentences=(said,) if text_bytes.by_source else (),
         pictures=tuple(pictures),
         tables=(Table(caption="Documents and tokens by source", head=tuple(head), rows=tuple(rows)),),
     )

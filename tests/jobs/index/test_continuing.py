@@ -1,6 +1,5 @@
 """`dsindex index --continue-from` and `--blend-schedule`, and `dsindex rest`: what is read, and in which order."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets import BlendedDataset
+from dsindex.errors import DsindexError
 from tests.jobs.index.index_jobs import indexed
 from tests.support.datasets import write_dataset
 
 pytestmark = pytest.mark.usefixtures("folder")
-FIRST = {
-    "data_path": ["60", "web", "40", "books"],
-    "epochs": None,
-    "num_samples": "300,1,1",
-    "data_cache_path": "first",
-}
-SECOND = {
-    **FIRST, "data_path": ["2", "web", "1", "books"], "num_samples": "360,1,1", "data_cache_path": "second",
-    "continue_from": "first", "consumed_samples": 120, "global_batch_size": 24,
-}  # fmt: skip
 
 
 def write_positions(name, lengths, *, base=0):
@@ -36,18 +26,6 @@ def write_positions(name, lengths, *, base=0):
 def opened(folder):
     (path,) = Path(folder).glob("*BlendedDataset-train-description.txt")
     return BlendedDataset.open_cache(path)
-
-
-def inputs(blend, numbers):
-    """The input tokens of samples, by dataset."""
-    read = {}
-    for number in numbers:
-        read.setdefault(int(blend.dataset_index[number]), []).append(blend.tokens(number)[:-1])
-    return {dataset: np.concatenate(tokens) for dataset, tokens in read.items()}
-
-
-def digests(folder, kind="*"):
-    return {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(Path(folder).glob(f"{kind}.npy"))}
 
 
 @st.composite
@@ -119,3 +97,51 @@ def check_epochs(blend, dataset, consumed, num_old):
             for gone in (joined, joined + 1)
         ]
         assert min(outside) <= slack, (part, taken, joined)
+
+
+FIRST = {
+    "data_path": ["60", "web", "40", "books"], "split": "1", "epochs": None, "num_samples": "200",
+    "data_cache_path": "first",
+}  # fmt: skip
+SECOND = {
+    **FIRST, "num_samples": "300", "data_cache_path": "second",
+    "continue_from": "first", "consumed_samples": 96, "global_batch_size": 24,
+}  # fmt: skip
+SCHEDULE = {**FIRST, "num_samples": "201", "blend_schedule": "0:90,10 50%:50,50", "max_epochs": 9}
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"consumed_samples": 100}, "expected a multiple of --global-batch-size 24"),
+    ({"seq_length": 60}, r"expected samples of 30 tokens .*dsindex rest first --consumed-samples 96"),
+    ({"continue_from": "elsewhere"}, "elsewhere: "),
+    ({"consumed_samples": 9600}, "9600"),
+], ids=["batch", "length", "no-cache", "too-many"])  # fmt: skip
+def test_a_run_that_cannot_go_on_is_refused(changes, message):
+    indexed(**FIRST)
+    with pytest.raises((DsindexError, ValueError), match=message):
+        indexed(**{**SECOND, **changes})
+    assert not list(Path().glob("second/*.npy"))
+
+
+def test_a_dataset_that_changed_since_the_first_job_is_refused(folder):
+    indexed(**FIRST)
+    write_dataset(folder / "web", [[[1] * length] for length in [21, 49, 60, 30, 100, 5] * 40])
+    with pytest.raises(DsindexError, match="web"):
+        indexed(**SECOND)
+
+
+@pytest.mark.parametrize("changes", [{"workers": 1}, {"workers": 2, "executor": "processes"}], ids=["one", "processes"])
+def test_planned_caches_do_not_depend_on_workers(changes):
+    indexed(**FIRST)
+    for options in (SECOND, SCHEDULE):
+        indexed(**{**options, "data_cache_path": "this"})
+        indexed(**{**options, **changes, "data_cache_path": "that"})
+        this, that = ({path.name: path.read_bytes() for path in Path(name).glob("*.npy")} for name in ("this", "that"))
+        assert this == that
+        assert this
+
+
+def test_shares_of_a_schedule_count_the_samples_that_the_job_requests():
+    """Rounding makes a blend a sample larger than what is requested."""
+    indexed(**{**SCHEDULE, "blend_schedule": "0:1,0 50%:0,1"})
+    assert opened("first").dataset_index.tolist() == [0] * 100 + [1] * 102
