@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dsindex.amounts import count
 from dsindex.engine.manifest import LARGEST_MANIFEST_BYTES, read_manifest
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import read_description
+from dsindex.options.index import TOKENIZER_NAMES
 from dsindex.store.config_files import parse_yaml
 from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file
@@ -91,6 +92,15 @@ class DeliveredJob(_Part):
     megatron_release: str | None = None
     tokenizer: dict[str, Any] | None = None
     """The flags of the job's tokenizer."""
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _known_flags(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Refuse other names: they become options, and words that people paste into a shell."""
+        for name in value or {}:
+            if name not in TOKENIZER_NAMES:
+                raise ValueError(f"there is no flag {name!r} of a tokenizer")
+        return value
 
 
 class DeliveredCaches(_Part):

@@ -112,6 +112,8 @@ def test_datasets_of_valid_are_delivered_too(capsys):
     ("mix data/web_text_document --write delivery.json", "expected the name of a YAML file"),
     ("verify broken.yaml", "broken.yaml: expected a valid train in a delivery"),
     ("index broken.yaml", "broken.yaml: expected a valid train in a delivery"),
+    ("index hostile.yaml", "hostile.yaml: expected a valid job.tokenizer in a delivery"),
+    ("verify hostile.yaml", "there is no flag 'x; rm -rf ~' of a tokenizer"),
     ("trace plain.yaml --sample 0", "plain.yaml: expected index caches in the delivery, got none"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("sent")
@@ -119,6 +121,9 @@ def test_wrong_deliveries_are_refused(words, message, capsys):
     Path("theirs.yaml").write_text("source: [a]\n")
     Path("broken.yaml").write_text("# dsindex delivery 1, xxh3_128 00\njob: {seq_length: 1, train_samples: 1}\n")
     run("mix data/web_text_document --write plain.yaml", capsys)
+    Path("hostile.yaml").write_text(
+        Path("plain.yaml").read_text().replace("job:\n", "job:\n  tokenizer: {'x; rm -rf ~': true}\n")
+    )
     assert message in run(words, capsys, 1)
     assert Path("theirs.yaml").read_text() == "source: [a]\n"
 
