@@ -91,8 +91,9 @@ class MixConfig(TrainingLength):
         if flags:
             taken["job_tokenizer"] = flags
         words = taken.get("source")
-        numbers = [word for word in words or () if isinstance(word, str) and is_number(word)]
-        if numbers and isinstance(words, list | tuple):
+        words = words if isinstance(words, list | tuple) else ()
+        numbers = [word for word in words if isinstance(word, str) and is_number(word)]
+        if numbers:
             if not all(map(is_number, words[::2])) or len(numbers) * 2 != len(words):
                 raise ValueError(
                     f"expected datasets as PREFIX=AMOUNT, got the number {numbers[0]}; write the words of a job as "

@@ -204,7 +204,7 @@ def test_megatrons_own_cache_without_a_manifest(cache, cli):
 
 
 @pytest.mark.parametrize(("code", "words", "message"), [
-    (2, [], "expected one of --sample, --step, --document and --line, got none"),
+    (2, [], "expected one of --sample, --step, --document, --line and --consumed, got none"),
     (2, ["--sample", 1, "--line", "a:1"], "got --sample and --line"),
     (2, ["--step", 1], "expected --global-batch-size"),
     (2, ["--step", 1, "--global-batch-size", 0], "of at least 1"),

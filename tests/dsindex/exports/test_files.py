@@ -13,6 +13,7 @@ from tests.support.datasets import write_dataset
 MASKS = [[1, 1, 0], [1], [1, 1], [0, 0, 0, 1]]
 """Trainable first tokens, and a sequence of one token, which has no target."""
 FACTS = (("dsindex.export", "hf"),)
+UNPADDED = bridge.Padding(multiple=1, token=0)
 
 
 def split(folder, masks, *, dtype=np.uint16):
@@ -22,6 +23,12 @@ def split(folder, masks, *, dtype=np.uint16):
     write_dataset(folder / "chat_loss_mask", [[mask] for mask in masks], dtype=np.uint8)
     source = SequenceSource(tokens=str(folder / "chat_text_document"), mask=str(folder / "chat_loss_mask"))
     return ExportedSequences(name="train", source=source, num_sequences=len(masks))
+
+
+def plan(own, packs, folder, *, length):
+    return bridge.plan_bridge_files(
+        [own], [packs], sequence_length=length, padding=UNPADDED, folder=str(folder), facts=()
+    )
 
 
 def counts_of(counts):
@@ -47,8 +54,8 @@ def test_rows_with_labels(tmp_path, dtype):
 
 def test_packs_predict_no_first_token(tmp_path):
     own = split(tmp_path, MASKS)
-    packs = bridge.pack_sequences(own.source, 4)
-    [task] = bridge.plan_bridge_files([own], [packs], sequence_length=4, folder=str(tmp_path), facts=())
+    packs = bridge.pack_sequences(own.source, 4, UNPADDED, drop_longer=False)
+    [task] = plan(own, packs, tmp_path, length=4)
     written = bridge.write_bridge_file(task)
     rows = pq.read_table(tmp_path / "train-00000-of-00001.idx.parquet").to_pylist()
     assert rows == [
@@ -70,9 +77,9 @@ def test_packs_predict_no_first_token(tmp_path):
 
 
 def test_row_groups_of_packs_have_500_rows(tmp_path):
-    own = split(tmp_path, [[0, 1]] * 1200)
-    packs = bridge.pack_sequences(own.source, 1)
-    [task] = bridge.plan_bridge_files([own], [packs], sequence_length=1, folder=str(tmp_path), facts=())
+    own = split(tmp_path, [[0, 1, 1]] * 1200)
+    packs = bridge.pack_sequences(own.source, 3, UNPADDED, drop_longer=False)
+    [task] = plan(own, packs, tmp_path, length=3)
     bridge.write_bridge_file(task)
     metadata = pq.read_metadata(tmp_path / "train-00000-of-00001.idx.parquet")
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [500, 500, 200]
@@ -82,13 +89,13 @@ def test_row_groups_of_packs_have_500_rows(tmp_path):
 def test_a_split_without_conversations_is_a_file_without_rows(tmp_path, form):
     own = split(tmp_path, [])
     if form == "bridge":
-        packs = bridge.pack_sequences(own.source, 8)
-        tasks = bridge.plan_bridge_files([own], [packs], sequence_length=8, folder=str(tmp_path), facts=())
+        packs = bridge.pack_sequences(own.source, 8, UNPADDED, drop_longer=False)
+        tasks = plan(own, packs, tmp_path, length=8)
         assert bridge.encode_metadata([packs]) == b"[]"
         written = bridge.write_bridge_file(tasks[0])
     else:
-        plan = hugging_face.plan_saved_dataset([own], folder=str(tmp_path), has_splits=False)
-        tasks = plan if form == "hf-disk" else hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
+        saved = hugging_face.plan_saved_dataset([own], folder=str(tmp_path), has_splits=False)
+        tasks = saved if form == "hf-disk" else hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
         written = hugging_face.write_hugging_face_file(tasks[0])
     path = tmp_path / written.file.name
     table = pa.ipc.open_stream(path).read_all() if form == "hf-disk" else pq.read_table(path)
