@@ -155,8 +155,15 @@ def missing_package(error: ImportError) -> MissingPackageError | None:
     package = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package in {"", "dsindex"}:
         return None
-    msg = f"this needs the package {package!r}, which is not installed; install all that dsindex needs"
-    return MissingPackageError(f"{msg}: pip install dsindex", name=error.name)
+    what, install = ("all that dsindex needs", "dsindex")
+    if package in _OF_CLUSTERS:
+        what, install = ("what clusters need", "'dsindex[cluster]'")
+    msg = f"this needs the package {package!r}, which is not installed; install {what}: pip install {install}"
+    return MissingPackageError(msg, name=error.name)
+
+
+_OF_CLUSTERS = {"aiohttp", "grpc"}
+"""Packages that ray[default] brings and ray does not."""
 
 
 class RecordProblem(DsindexError):

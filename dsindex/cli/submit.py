@@ -513,6 +513,7 @@ def _another_server(address: str) -> str:
 
 
 def _connect(address: Location, token: Token | None) -> Any:  # noqa: ANN401 - Ray's client; ray is imported here only
+    import aiohttp  # noqa: F401 - without ray[default], the client imports and fails later
     from ray.job_submission import JobSubmissionClient
 
     for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):

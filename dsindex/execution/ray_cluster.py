@@ -24,7 +24,6 @@ from collections import Counter
 from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import ray
 import ray.exceptions
 import ray.util
@@ -235,17 +234,17 @@ def check_head(address: Address, token: Token | None, *, source: str = "--addres
     if reason is not None:
         msg = f"{address}: expected the head of a Ray cluster, but nothing answers there ({reason}); {remedy}"
         raise TaskError(msg)
-    code = grpc.StatusCode.OK if uses_tls() else _ask(address, token)
-    if code is grpc.StatusCode.OK:
+    code = "OK" if uses_tls() else _ask(address, token)
+    if code == "OK":
         return
-    if code is grpc.StatusCode.UNAUTHENTICATED:
+    if code == "UNAUTHENTICATED":
         raise TokenError(refusal(str(address), token))
     usual = Address(host=address.host, port=CLUSTER_PORT)
-    if code is grpc.StatusCode.UNIMPLEMENTED:
+    if code == "UNIMPLEMENTED":
         problem = f"expected the head of a Ray cluster, got another port of Ray's; the head's is usually {usual}"
     else:  # a program that speaks first may not be told from one that is silent
         problem = (
-            f"expected the head of a Ray cluster, got no answer of one ({code.name.lower().replace('_', ' ')}): it may "
+            f"expected the head of a Ray cluster, got no answer of one ({code.lower().replace('_', ' ')}): it may "
             f"be starting or ending, or the port is another program's; a head's is usually {usual}, and a dashboard "
             f"takes jobs: dsindex submit --address http://{address} -- …"
         )
@@ -259,19 +258,21 @@ def uses_tls() -> bool:
 
 def wants_token(head: Address) -> bool:
     """Tell whether a cluster's head refuses those who send no token; one that gives no answer may."""
-    return _ask(head, None) is not grpc.StatusCode.OK
+    return _ask(head, None) != "OK"
 
 
-def _ask(head: Address, token: Token | None) -> grpc.StatusCode:
-    """Ask a head whether a list of no nodes is alive, which only heads can answer."""
+def _ask(head: Address, token: Token | None) -> str:
+    """Ask a head whether a list of no nodes is alive, which only heads can answer; return gRPC's code by name."""
+    import grpc  # of ray[default], which clusters need
+
     metadata = [] if token is None else [("authorization", f"Bearer {token.value}")]
     with grpc.insecure_channel(str(head), options=[("grpc.enable_http_proxy", 0)]) as channel:
         ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
         try:
             ask(b"", timeout=ANSWER_SECONDS, metadata=metadata)
         except grpc.RpcError as error:
-            return error.code()
-    return grpc.StatusCode.OK
+            return str(error.code().name)
+    return "OK"
 
 
 def _check_forwarded(named: Address, reached: Address, token: Token | None) -> None:
