@@ -26,10 +26,10 @@ import dsindex
 from dsindex.amounts import count, format_size
 from dsindex.cli.options import read_config
 from dsindex.engine.start import WORKER_MEMORY_BYTES
-from dsindex.errors import DsindexError, TaskError
+from dsindex.errors import DsindexError, TaskError, missing_package
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.standard_streams import write_json, write_lines
-from dsindex.execution.ray_address import parse_address
+from dsindex.execution.ray_address import NEWEST_RAY, parse_address, untried_release
 from dsindex.execution.ray_token import Token, TokenError, find_token, hide_secrets
 from dsindex.options.config import JsonOutput
 from dsindex.options.declare import option
@@ -512,7 +512,10 @@ def examine_ray(group: Group, address: str | None) -> None:
     """
     named = os.environ.get("RAY_ADDRESS", "")
     joins = f"{named} (a job with a work folder joins it)" if named else "not set: jobs run on this machine"
-    group.state("Ray", _version("ray") or "missing")
+    version = _version("ray")
+    group.state("Ray", version or "missing")
+    if version is not None and (note := untried_release(version)) is not None:
+        group.find(f"{note}; if builds on Ray fail: pip install 'ray=={NEWEST_RAY}', or --executor local")
     group.state("RAY_ADDRESS", joins)
     token = None
     try:
@@ -549,7 +552,8 @@ def _ask(group: Group, named: str, token: Token | None) -> str:
             return f"{address} listens, with TLS"
         wants = wants_token(address)
     except (DsindexError, ImportError, OSError) as error:
-        group.find(str(error), breaks_builds=True)
+        missing = missing_package(error) if isinstance(error, ImportError) else None
+        group.find(str(missing or error), breaks_builds=True)
         return "does not answer as a head that accepts us"
     return f"{address} answers and {'wants a token and accepts ours' if wants else 'wants no token'}"
 

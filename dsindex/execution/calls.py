@@ -110,6 +110,9 @@ class Executor(ABC):
     is_cluster = False
     """Whether tasks may run on other machines than the driver's."""
 
+    note: str | None = None
+    """What the user should know of this executor."""
+
     @property
     def shortage(self) -> Shortage | None:
         """Why no task can run now; None if tasks can run."""

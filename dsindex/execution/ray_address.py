@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters: how they are written, and whether anybody listens there.
+"""What is known of Ray before it is imported: the releases that were tried, addresses, and whether anybody is there.
 
 Ray itself tries for minutes where nobody does, so the port is tried first.
 """
@@ -6,6 +6,7 @@ Ray itself tries for minutes where nobody does, so the port is tried first.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 from dsindex.errors import TaskError
 from dsindex.locations import Location
 
+NEWEST_RAY = "2.60.0"
+"""The newest release that was tried; pyproject.toml has the oldest. The configurations of clusters name it."""
 CLUSTER_PORT = 6379
 """The port of a cluster's head, unless `ray start --port` names another."""
 JOB_SERVER_PORT = 8265
@@ -80,6 +83,16 @@ def try_port(address: Address) -> str | None:
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
         return getattr(error, "strerror", None) or str(error)
     return None
+
+
+def untried_release(version: str) -> str | None:
+    """Return a note on a minor release of Ray that is newer than all that were tried; None if it is not.
+
+    >>> untried_release("2.60.1"), untried_release("2.100.0rc1")
+    (None, 'Ray 2.100.0rc1 is newer than the newest that was tried, 2.60.0')
+    """
+    given, newest = ([int(digits) for digits in re.findall(r"\d+", text)[:2]] for text in (version, NEWEST_RAY))
+    return f"Ray {version} is newer than the newest that was tried, {NEWEST_RAY}" if given > newest else None
 
 
 def _host_of(url: str) -> str:

@@ -28,6 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dsindex.errors import InputError, TaskError
 from dsindex.execution.calls import Call, Executor, NodeAnswer, Outcome, run_guarded
+from dsindex.execution.ray_address import untried_release
 from dsindex.execution.ray_cluster import ClusterSize, connect, count_waiting_cpus, living_nodes, restore_variables
 from dsindex.execution.store_variables import given_store_variables, run_where_stores_are
 from dsindex.json_text import show_name
@@ -163,6 +164,7 @@ class RayExecutor(Executor):
         if not self._is_guest:
             self._variables_before = connect(address, workers, ship_code=ship_code)
         self.is_cluster = address is not None
+        self.note = untried_release(ray.__version__)
         self.head_address: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
         self._cluster = ClusterSize(address or "this machine")

@@ -69,7 +69,7 @@ class RayInThread(Executor):
                 self._thread.submit(lambda: connecting.result().close())  # a Ctrl-C that the process outlives
             self._thread.end()
             raise
-        self.is_cluster = self._executor.is_cluster
+        self.is_cluster, self.note = self._executor.is_cluster, self._executor.note
         self._copy_size()
         head = getattr(self._executor, "head_address", None)
         if watches_head and head is not None:

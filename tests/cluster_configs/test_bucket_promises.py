@@ -26,7 +26,7 @@ def test_nothing_is_mounted_and_no_key_is_given(name):
 
 
 def test_nodes_of_aws_install_what_reads_and_writes_buckets():
-    assert load("aws_bucket.yaml")["setup_commands"] == ["pip install --quiet '/home/ray/dsindex[objects]'"]
+    assert load("aws_bucket.yaml")["setup_commands"] == ["pip install --quiet '/home/ray/dsindex[cluster,objects]'"]
 
 
 def test_profiles_of_head_and_workers_are_those_of_the_stack():

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -96,6 +97,12 @@ def test_what_makes_builds_fail_is_a_finding(flags, message, tmp_path, cli):
     breaking = [finding["message"] for finding in found["findings"] if finding["breaks_builds"]]
     assert len(breaking) == 1
     assert message.replace("{}", str(tmp_path)) in breaking[0]
+
+
+def test_ray_newer_than_all_that_were_tried_is_a_finding(tmp_path, cli, monkeypatch):
+    monkeypatch.setattr("dsindex.execution.ray_address.NEWEST_RAY", "2.9.1")
+    (message,) = (each["message"] for each in examine(cli, 0, "--path", str(tmp_path))["findings"])
+    assert re.match(r"Ray \S+ is newer than the newest that was tried, 2\.9\.1; if builds on Ray fail", message)
 
 
 def test_slow_engine_is_told_with_its_reason(tmp_path, cli, monkeypatch):

@@ -21,6 +21,7 @@ class Cluster:
 
     kind = "ray"
     is_cluster = True
+    note = None
     slots = backlog = 2
 
     def __init__(self, during_wait=lambda: None):

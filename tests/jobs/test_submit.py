@@ -5,6 +5,7 @@ import http.server
 import os
 import shlex
 import socket
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from dsindex.cli.main import main
 from dsindex.cli.submit import ClusterError, Submission, find_address, plan_submission
 from dsindex.errors import InputError, LimitError
 from dsindex.execution.ray_token import TokenError, find_token
+from tests.support.golden import OWN
 
 VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -373,6 +375,21 @@ def test_no_message_holds_a_token(web_server, monkeypatch, cli):
     assert "SECRET" not in shown
     monkeypatch.setattr(submit, "plan_submission", refuse)  # from where nobody expects it
     assert "SECRET" not in cli(command, 1).err
+
+
+@pytest.mark.parametrize(("package", "words"), [
+    ("aiohttp", ["submit", "--installed", "--address", "{}", "--", "--version"]),
+    ("grpc", ["verify", str(OWN.run("eod").prefixes["text"]), "--address", "{}"]),
+    ("grpc", ["doctor", "--address", "{}"]),
+], ids=["a job server", "a head", "doctor"])  # fmt: skip
+def test_what_only_clusters_need_is_named_where_it_is_missing(package, words, web_server, monkeypatch, cli):
+    monkeypatch.setitem(sys.modules, package, None)
+    address = web_server if words[0] == "submit" else web_server.removeprefix("http://")
+    shown = cli([word.replace("{}", address) for word in words], 1)
+    assert (
+        f"the package {package!r}, which is not installed; install what clusters need: pip install 'dsindex[cluster]'"
+        in shown.out + shown.err
+    )
 
 
 # Slots where no job server is.

@@ -161,8 +161,10 @@ class Reporter:
         self._statistics, self._before = statistics, replace(statistics)
 
     def follow(self, executor: Executor) -> None:
-        """Show what this executor is waiting for while it cannot run tasks."""
+        """Show the executor's note, and what it is waiting for while it cannot run tasks."""
         self._executor = executor
+        if executor.note is not None:
+            self.say(executor.note)
 
     def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
         """Begin a stage of `total` units, done in `tasks` tasks."""
