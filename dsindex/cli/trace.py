@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dsindex.amounts import count
 from dsindex.cli.options import enter_stores, read_config, requests_since
+from dsindex.datasets.instruction import Packs
 from dsindex.datasets.samples import Batches
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import write_json, write_lines
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Show which documents and lines of the inputs a training sample or step consists of, or which
-samples and steps have a document or a line. Works on the index caches of dsindex and Megatron.
+samples and steps have a document or a line. Works on the index caches of dsindex and Megatron,
+and on packs of `dsindex instruct`: P_packing_L, or the folder of the export bridge or sft-packed.
 
 Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140
 end before the second number, and count from the document's first token. A step is one of
@@ -40,6 +42,7 @@ EXAMPLES = (
     "dsindex trace out/cache --step 1200 --global-batch-size 1024",
     "dsindex trace out/cache --line docs.jsonl:180",
     "dsindex trace out/cache --consumed 400000",
+    "dsindex trace out/chat_packing_4096 --line chat.jsonl:7",
 )
 OPTIONS = (TraceConfig,)
 
@@ -59,7 +62,9 @@ def run(options: argparse.Namespace) -> int:
     if is_delivery(cache):
         cache, prefixes = cache_and_prefixes(cache, config.split or "train")
     samples = open_samples(cache, split=config.split, prefixes=prefixes)
-    if config.consumed is not None:
+    if isinstance(samples, Packs) and (config.consumed is not None or batches is not None):
+        raise InputError(f"{cache}: packs have no steps, as trainers shuffle them; give --sample, --document or --line")
+    if config.consumed is not None and not isinstance(samples, Packs):
         _print(config, trace_consumed(samples, config.consumed), describe_consumed, before)
         return 0
     if config.step is not None and batches is not None:

@@ -18,6 +18,8 @@ import numpy as np
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.line_index import FileState, open_lines
+from dsindex.datasets.sample_parts import SamplePart
+from dsindex.datasets.samples import LocatedSample, Occurrence, find_range, trace_samples
 from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
+    from dsindex.datasets.samples import SampleTrace
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.tokens import ChatTokenizer
     from dsindex.text.jq import PatternAnswers
@@ -326,7 +329,65 @@ class InstructionDataset:
         ]
 
 
-class PackedInstructionDataset:
+class Packs:
+    """Blocks of whole sequences of a dataset, which are traced like the samples of an index cache.
+
+    Args:
+        dataset: The tokens.
+        plan: The sequences in each block.
+    """
+
+    def __init__(self, dataset: IndexedDataset, plan: BlockLayout) -> None:
+        self.dataset = dataset
+        self.plan = plan
+        """The sequences in each block."""
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return self.plan.num_blocks
+
+    def trace(self, index: SupportsIndex) -> SampleTrace:
+        """Return the conversations of a block, and the lines of the inputs that they come from.
+
+        Raises:
+            IndexError: If there is no such block.
+            FormatError: If manifest or provenance are damaged.
+        """
+        return trace_samples([self.locate(index)])[0]
+
+    def locate(self, index: SupportsIndex) -> LocatedSample:
+        """Return a block's number and parts, for `trace_samples`, which traces many at once."""
+        number, lengths = self._number(index), self.dataset.sequence_lengths
+        parts = [
+            SamplePart(prefix=self.dataset.prefix, sequence=sequence, offset=0, num_tokens=int(lengths[sequence]))
+            for sequence in self.plan.block(number).tolist()
+        ]
+        return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
+
+    def find_document(self, document: SupportsIndex) -> list[Occurrence]:
+        """Return the blocks that have the sequences of a conversation, in order.
+
+        Raises:
+            IndexError: If there is no such conversation.
+        """
+        own, lengths = self.dataset.document_sequences(document), self.dataset.sequence_lengths
+        places = find_range(self.plan.conversations, own.start, own.stop)
+        blocks = np.searchsorted(self.plan.block_starts, places, side="right") - 1
+        pairs = zip(blocks.tolist(), self.plan.conversations[places].tolist(), strict=True)
+        return [
+            Occurrence(sample=block, epoch=1, sequence=sequence, offset=0, num_tokens=int(lengths[sequence]))
+            for block, sequence in pairs
+        ]
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = index.__index__()
+        number += len(self) if number < 0 else 0
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.dataset.prefix}: expected a block in [0, {len(self)}), got {index}")
+        return number
+
+
+class PackedInstructionDataset(Packs):
     """Blocks of conversations with their loss masks.
 
     Args:
@@ -362,15 +423,10 @@ class PackedInstructionDataset:
         self.sequence_length = sequence_length
         self._pad_id = pad_id
         self._pad_to_multiple = pad_to_multiple
-        self._text = IndexedDataset(with_suffix(self.prefix, "_text_document"))
+        self.dataset = IndexedDataset(with_suffix(self.prefix, "_text_document"))
         self._mask = IndexedDataset(with_suffix(self.prefix, "_loss_mask"))
         self._check_masks()
-        self.plan = self._open_plan() if packed else _one_per_block(self._text.sequence_lengths, sequence_length)
-        """The sequences in each block."""
-
-    def __len__(self) -> int:
-        """Return the number of blocks."""
-        return self.plan.num_blocks
+        self.plan = self._open_plan() if packed else _one_per_block(self.dataset.sequence_lengths, sequence_length)
 
     def __getitem__(self, index: SupportsIndex) -> Block | dict[str, Any]:
         """Return one block, or with `torch` a dict of tensors.
@@ -384,7 +440,7 @@ class PackedInstructionDataset:
         """Return many blocks, each as `ds[i]`; torch's DataLoader calls this."""
         members = [self.plan.block(self._number(index)).tolist() for index in indices]
         together = [number for block in members for number in block]
-        conversations = zip(self._text.__getitems__(together), self._mask.__getitems__(together), strict=True)
+        conversations = zip(self.dataset.__getitems__(together), self._mask.__getitems__(together), strict=True)
         return [self._assemble([next(conversations) for _ in block]) for block in members]
 
     def _assemble(self, conversations: list[tuple[NDArray[Any], NDArray[Any]]]) -> Block | dict[str, Any]:
@@ -411,17 +467,17 @@ class PackedInstructionDataset:
             TokenizerError: If the tokenizer is not found, or is another one.
         """
         number = self._number(index)
-        tokens, _ = self._text.take(self.plan.block(number))
-        return decode_tokens(tokens, prefix=self._text.prefix, tokenizer=tokenizer)
+        tokens, _ = self.dataset.take(self.plan.block(number))
+        return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
 
     def _repr_html_(self) -> str:
         facts = {
             "prefix": self.prefix,
             "blocks": len(self),
             "sequence length": self.sequence_length,
-            "conversations": len(self._text),
-            "tokens": self._text.num_tokens,
-            "tokenizer": describe_tokenizer(self._text.prefix),
+            "conversations": len(self.dataset),
+            "tokens": self.dataset.num_tokens,
+            "tokenizer": describe_tokenizer(self.dataset.prefix),
         }
         return html_table("PackedInstructionDataset", facts)
 
@@ -435,21 +491,14 @@ class PackedInstructionDataset:
     def __repr__(self) -> str:
         return (
             f"PackedInstructionDataset({self.prefix!r}: {len(self):,} blocks of {self.sequence_length:,} tokens, "
-            f"{len(self._text):,} conversations)"
+            f"{len(self.dataset):,} conversations)"
         )
-
-    def _number(self, index: SupportsIndex) -> int:
-        number = index.__index__()
-        number += len(self) if number < 0 else 0
-        if not 0 <= number < len(self):
-            raise IndexError(f"{self.prefix}: expected a block in [0, {len(self)}), got {index}")
-        return number
 
     def _check_masks(self) -> None:
         mask_path = f"{self.prefix}_loss_mask"
         if self._mask.dtype != np.uint8:
             raise FormatError(f"{mask_path}.idx: expected uint8 masks, got {self._mask.dtype}; build it again")
-        texts, masks = self._text.sequence_lengths, self._mask.sequence_lengths
+        texts, masks = self.dataset.sequence_lengths, self._mask.sequence_lengths
         if len(texts) != len(masks) or not np.array_equal(texts, masks):
             raise FormatError(
                 f"{mask_path}.idx: expected the lengths of {self.prefix}_text_document.idx ({len(texts)} sequences), "
@@ -458,35 +507,10 @@ class PackedInstructionDataset:
 
     def _open_plan(self) -> BlockLayout:
         length, multiple = self.sequence_length, self._pad_to_multiple
-        path = with_suffix(self.prefix, packing_prefix("", length, multiple))
-        lengths = self._text.sequence_lengths
+        path, lengths = with_suffix(self.prefix, packing_prefix("", length, multiple)), self.dataset.sequence_lengths
         if not is_stored(with_suffix(path, ".idx")):
             return lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple)
-        blocks = IndexedDataset(path)
-        conversations, starts = blocks.take(np.arange(len(blocks)))
-        counts = np.bincount(conversations, minlength=len(lengths)) if self._are_ids(conversations) else np.zeros(0)
-        # Sequences that are longer than a block are in none if they were to be dropped.
-        if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= length):
-            raise FormatError(
-                f"{path}.bin: expected each of {len(lengths)} sequences once, got another list; build it again"
-            )
-        places = np.zeros(len(conversations) + 1, dtype=np.int64)
-        np.cumsum(-(-lengths[conversations] // multiple) * multiple, out=places[1:])
-        fullest = int(np.diff(places[starts]).max(initial=0))
-        if fullest > length:
-            raise FormatError(
-                f"{path}.bin: expected blocks of at most {length} tokens, got one of {fullest}; build it again"
-            )
-        return BlockLayout(
-            sequence_length=length,
-            conversations=conversations,
-            block_starts=starts,
-            num_tokens=int(lengths[conversations].sum(dtype=np.int64)),
-        )
-
-    def _are_ids(self, conversations: NDArray[Any]) -> bool:
-        in_range = (conversations >= 0) & (conversations < len(self._text))
-        return conversations.dtype.kind in "iu" and bool(in_range.all())
+        return read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
 
 
 def _on_this_machine(path: str) -> str:
@@ -500,6 +524,44 @@ def packing_prefix(prefix: str, sequence_length: int, pad_to_multiple: int = 1) 
     ('out/chat_packing_4096', 'out/chat_packing_4096_pad16')
     """
     return f"{prefix}_packing_{sequence_length}" + (f"_pad{pad_to_multiple}" if pad_to_multiple > 1 else "")
+
+
+def read_layout(
+    path: str, lengths: NDArray[np.int32], *, sequence_length: int, pad_to_multiple: int = 1
+) -> BlockLayout:
+    """Read `<prefix>_packing_<L>`.
+
+    Args:
+        path: Its path without `.bin` and `.idx`.
+        lengths: Tokens of each sequence of the dataset.
+        sequence_length: L.
+        pad_to_multiple: Each sequence takes a multiple of so many tokens.
+
+    Raises:
+        FormatError: If a file is missing or damaged, or does not fit the sequences.
+    """
+    blocks = IndexedDataset(path)
+    conversations, starts = blocks.take(np.arange(len(blocks)))
+    are_ids = conversations.dtype.kind in "iu" and bool(((conversations >= 0) & (conversations < len(lengths))).all())
+    counts = np.bincount(conversations, minlength=len(lengths)) if are_ids else np.zeros(0)
+    # Sequences that are longer than a block are in none if they were to be dropped.
+    if len(counts) != len(lengths) or not np.array_equal(counts, lengths <= sequence_length):
+        raise FormatError(
+            f"{path}.bin: expected each of {len(lengths)} sequences once, got another list; build it again"
+        )
+    places = np.zeros(len(conversations) + 1, dtype=np.int64)
+    np.cumsum(-(-lengths[conversations] // pad_to_multiple) * pad_to_multiple, out=places[1:])
+    fullest = int(np.diff(places[starts]).max(initial=0))
+    if fullest > sequence_length:
+        raise FormatError(
+            f"{path}.bin: expected blocks of at most {sequence_length} tokens, got one of {fullest}; build it again"
+        )
+    return BlockLayout(
+        sequence_length=sequence_length,
+        conversations=conversations.astype(np.int32, copy=False),
+        block_starts=starts,
+        num_tokens=int(lengths[conversations].sum(dtype=np.int64)),
+    )
 
 
 def _one_per_block(lengths: NDArray[np.int32], sequence_length: int) -> BlockLayout:

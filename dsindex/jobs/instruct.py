@@ -21,7 +21,8 @@ import xxhash
 
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource, WrittenFile
-from dsindex.datasets.instruction import packing_prefix
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import packing_prefix, read_layout
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.export_folder import (
     ExportContent,
@@ -64,7 +65,7 @@ from dsindex.jobs.instruct_shards import (
     split_names,
     split_prefix,
 )
-from dsindex.jobs.packs import Packings, read_layout
+from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextJob
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
@@ -370,15 +371,15 @@ class InstructExports:
                 )
                 lines = made = files.write(write_messages, tasks)
                 if is_packed:
+                    multiple = self._config.pad_to_multiple
                     packs = read_layout(
-                        with_suffix(split.prefix, packing_prefix("", length, self._config.pad_to_multiple))
+                        with_suffix(split.prefix, packing_prefix("", length, multiple)),
+                        IndexedDataset(split.prefixes[0], check=False).sequence_lengths,
+                        sequence_length=length,
+                        pad_to_multiple=multiple,
                     )
                     of_packs = plan_pack_lines(
-                        list(zip(tasks, made, strict=True)),
-                        *packs,
-                        split=name,
-                        sequence_length=length,
-                        folder=files.folder.partial,
+                        list(zip(tasks, made, strict=True)), packs, split=name, folder=files.folder.partial
                     )
                     lines = files.write(write_pack_lines, of_packs)
                 found = files.join(f"{name}.jsonl", lines, left_out=sum(file.left_out for file in made))

@@ -44,8 +44,6 @@ from dsindex.store.urls import with_suffix
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.instruct import InstructConfig
 
@@ -184,17 +182,6 @@ class Packings:
         if drops:
             facts |= {"dropped": len(longer), "dropped_tokens": int(longer.sum(dtype=np.int64))}
         return layout, RecordedPacking(**facts)
-
-
-def read_layout(path: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return (conversations, block_starts) of published packs, as in a BlockLayout.
-
-    Raises:
-        FormatError: If a file is missing or damaged.
-    """
-    packs = IndexedDataset(path)
-    conversations, starts = packs.take(np.arange(len(packs)))
-    return conversations.astype(np.int32, copy=False), starts
 
 
 def _encode_index(layout: BlockLayout) -> bytes:

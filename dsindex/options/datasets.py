@@ -212,7 +212,7 @@ class TraceConfig(StoreConfig, JsonOutput):
 
     group: ClassVar = "steps"
     cache: MappedPath = option(
-        ..., "the folder of index caches, or the description of one", "CACHE", "", positional=True
+        ..., "the folder of index caches, the description of one, or packs", "CACHE", "", positional=True
     )
     split: str | None = option(None, "train, valid or test (default: train)", "NAME", "")
     prefix: DatasetPaths | None = option(

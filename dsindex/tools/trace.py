@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from dsindex.datasets.blended import BlendedDataset
+from dsindex.datasets.exports import export_folder_of
 from dsindex.datasets.gpt import GPTDataset, expect_scattered_reads
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.datasets.instruction import Packs, packing_prefix, read_layout
 from dsindex.datasets.opening import open_dataset
 from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_document_origins, find_parts
 from dsindex.datasets.samples import trace_samples
+from dsindex.engine.export_folder import read_export_manifest
+from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError
+from dsindex.instruction.blocks import BlockLayout
+from dsindex.store.reading import is_stored
 from dsindex.tools.phases import count_read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.origins import PartOfDataset, SourceLine
     from dsindex.datasets.samples import Batches, Occurrence, SampleTrace
+    from dsindex.engine.export_folder import ExportContent
     from dsindex.tools.phases import ReadTokens
     from dsindex.tools.verify_source import TracedTexts
 
-Samples = GPTDataset | BlendedDataset
+Samples = GPTDataset | BlendedDataset | Packs
 CHARACTERS_PER_TOKEN = 4
 """Roughly; how much of a document is shown where its tokens have no text."""
 
@@ -121,19 +129,106 @@ class BackwardReport:
 
 
 def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None) -> Samples:
-    """Open an index cache without reading all of it.
+    """Open an index cache without reading all of it, or the packs of instruction data.
 
     Raises:
-        InputError: If the path is no index cache.
-        FormatError: If the cache or its data are damaged.
+        InputError: If the path is neither, or the split has none.
+        FormatError: If they or their data are damaged.
     """
+    packs = _open_packs(path, split, prefixes)
+    if packs is not None:
+        return packs
     found = open_dataset(path, split=split, prefix=prefixes, check=False)
     if not isinstance(found, Samples):
         raise InputError(
-            f"{path}: expected the folder of an index cache or one of its descriptions, got a dataset without samples; "
-            f"`dsindex index` builds a cache"
+            f"{path}: expected the folder of an index cache, one of its descriptions, or packs of `dsindex instruct`, "
+            "got a dataset without samples; `dsindex index` builds a cache"
         )
     return found
+
+
+_PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?(?:\.idx|\.bin|\.manifest\.json)?")
+_PACKS_FOLDER = re.compile(r"(.+)_(?:bridge|sft_packed)_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
+
+
+def _open_packs(path: str, split: str | None, prefixes: Sequence[str] | None) -> Packs | None:
+    """Open `P_packing_L`, or an export with packs; None for anything else."""
+    if prefixes is not None and len(prefixes) != 1:
+        return None
+    match = _PACKING.fullmatch(path)
+    if match is not None and is_stored(f"{packing_prefix(match[1], int(match[2]), int(match[3] or 1))}.idx"):
+        if split is not None:
+            raise InputError(f"{path}: expected no --split, as these packs are of one; leave it out")
+        return _read_packs(match[1], f"{match[1]}_text_document" if prefixes is None else prefixes[0], match)
+    folder = export_folder_of(path)
+    manifest = None if folder is None else read_export_manifest(folder)
+    return None if folder is None or manifest is None else _open_export(folder, manifest.content, split, prefixes)
+
+
+def _open_export(folder: str, content: ExportContent, split: str | None, prefixes: Sequence[str] | None) -> Packs:
+    if content.sequence_length is None:
+        raise InputError(
+            f"{folder}: expected packs, got the export {content.kind}, whose rows are conversations in order"
+        )
+    match = _PACKS_FOLDER.fullmatch(os.path.abspath(folder))
+    name = "validation" if split == "valid" else split or "train"
+    if name not in content.splits:
+        known = ", ".join(content.splits)
+        raise InputError(f"{folder}: expected a split among {known}, got {name}; choose one by --split")
+    if match is None:
+        raise InputError(f"{folder}: expected the name that `dsindex instruct` gave the folder; rename it")
+    own = f"{'valid' if name == 'validation' else name}_text_document"
+    source = own if own in content.sources else "text_document"
+    named = f"{match[1]}_{source}"
+    prefix, base = named if prefixes is None else prefixes[0], named.removesuffix("_text_document")
+    found, made_of = read_manifest(prefix), content.sources.get(source, {})
+    digests = {} if found is None else {suffix: file.digest for suffix, file in found.content.digests.items()}
+    if any(suffix not in made_of or digests.get(suffix) != made_of[suffix].xxh3_128 for suffix in ("bin", "idx")):
+        got = "no manifest" if found is None else "another one"
+        raise InputError(f"{prefix}: expected the dataset that {folder} was made of, got {got}; name it by --prefix")
+    if content.kind == "bridge":
+        rows = [os.path.join(folder, file) for file in sorted(content.digests) if file.startswith(f"{name}-")]
+        return _read_rows(rows, IndexedDataset(prefix, check=False), content.sequence_length)
+    packs, lines = _read_packs(base, prefix, match), content.splits[name].rows
+    if len(packs) != lines:
+        raise InputError(
+            f"{folder}: expected a line for each of {len(packs)} packs, got {lines}: some had no conversation that its "
+            f"readers take; trace {packing_prefix(base, int(match[2]), int(match[3] or 1))} instead"
+        )
+    return packs
+
+
+def _read_packs(base: str, prefix: str, match: re.Match[str]) -> Packs:
+    dataset, length, multiple = IndexedDataset(prefix, check=False), int(match[2]), int(match[3] or 1)
+    path = packing_prefix(base, length, multiple)
+    return Packs(dataset, read_layout(path, dataset.sequence_lengths, sequence_length=length, pad_to_multiple=multiple))
+
+
+def _read_rows(files: Sequence[str], dataset: IndexedDataset, sequence_length: int) -> Packs:
+    """Return the packs of the export `bridge` by the numbers of sequences in its rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers, counts = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
+    for path in files:
+        try:
+            column = pq.read_table(path, columns=["sequences"])["sequences"].combine_chunks()
+            numbers.append(column.flatten().to_numpy().astype(np.int32))
+            counts.append(np.diff(column.offsets.to_numpy()).astype(np.int64))
+        except (OSError, pa.ArrowException, ValueError, KeyError, AttributeError) as error:
+            raise FormatError(f"{path}: cannot be read as packs ({error}); export again") from error
+    conversations = np.concatenate(numbers)
+    if len(conversations) and not 0 <= conversations.min() <= conversations.max() < len(dataset):
+        raise FormatError(f"{files[0]}: expected sequences of {dataset.prefix}, got others; export again")
+    return Packs(
+        dataset,
+        BlockLayout(
+            sequence_length=sequence_length,
+            conversations=conversations,
+            block_starts=np.cumsum(np.concatenate(counts)),
+            num_tokens=int(dataset.sequence_lengths[conversations].sum(dtype=np.int64)),
+        ),
+    )
 
 
 def trace_forward(
@@ -158,7 +253,8 @@ def trace_forward(
     for own in samples.datasets if isinstance(samples, BlendedDataset) else [samples]:
         tokens, lengths, *_ = own.dataset.token_columns()
         mapped = [tokens] if isinstance(tokens, np.ndarray) else []
-        expect_scattered_reads(*mapped, lengths, own.document_index, own.sample_index)
+        index = [] if isinstance(own, Packs) else [own.document_index, own.sample_index]
+        expect_scattered_reads(*mapped, lengths, *index)
     gone = {each for each in wanted if isinstance(samples, BlendedDataset) and samples.is_placeholder(each)}
     located = {number: samples.locate(number) for number in wanted if number not in gone}
     sources = {each.data.prefix: cast("IndexedDataset", each.data) for each in located.values()}
@@ -214,7 +310,7 @@ def _show_sample(
     return ShownSample(sample=trace.sample, **_step(trace.sample, batches), parts=tuple(parts))
 
 
-def trace_consumed(samples: Samples, consumed: int) -> ConsumedReport:
+def trace_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> ConsumedReport:
     """Count how often the tokens of each dataset were read by the first samples of a run.
 
     Raises:
@@ -254,7 +350,7 @@ def trace_document(
     chosen = known[0] if prefix is None else prefix
     own = [number for number, data in enumerate(datasets) if os.path.abspath(data.prefix) == os.path.abspath(chosen)]
     if not own:
-        raise InputError(f"{chosen}: expected a dataset of the index cache, which has {_few(known)}")
+        raise InputError(f"{chosen}: expected a dataset of the samples, which have {_few(known)}")
     count = datasets[own[0]].num_documents
     if not 0 <= document < count:
         raise InputError(f"{chosen}: expected a document from 0 to {count - 1}, got {document}")
@@ -293,7 +389,7 @@ def trace_line(
     if not has_file:
         if not inputs and notes:
             raise InputError(next(iter(notes)))
-        raise InputError(f"{path}: expected an input of the index cache's datasets, which are {_few(list(inputs))}")
+        raise InputError(f"{path}: expected an input of the datasets, which are {_few(list(inputs))}")
     if not found:
         raise InputError(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "

@@ -3,15 +3,18 @@
 import json
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import IndexedDataset
 from dsindex.text.tokenizer import decode, load_tokenizer
+from tests.support.conversations import CONVERSATIONS
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, golden_caches
 from tests.support.published import move_tokenizer_away
@@ -214,11 +217,11 @@ def test_megatrons_own_cache_without_a_manifest(cache, cli):
     (1, ["--sample", "-1"], "expected a sample from 0 to"),
     (2, ["--line", "one.jsonl"], "--line: expected FILE:LINE, got 'one.jsonl'"),
     (2, ["--line", "one.jsonl:0"], "--line: expected FILE:LINE, got 'one.jsonl:0'"),
-    (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the index cache's datasets, which are"),
+    (1, ["--line", "three.jsonl:1"], "three.jsonl: expected an input of the datasets, which are"),
     (1, ["--line", "one.jsonl:21"], "line 21: expected a line that became a document"),
     (2, ["--document", "x"], "--document: expected [PREFIX:]N, got 'x'"),
     (1, ["--document", "1000"], "expected a document from 0 to 59, got 1000"),
-    (1, ["--document", "z:1"], "z: expected a dataset of the index cache, which has"),
+    (1, ["--document", "z:1"], "z: expected a dataset of the samples, which have"),
     (1, ["--sample", 0, "--split", "valid"], "expected the index cache of the split valid"),
 ])  # fmt: skip
 def test_wrong_questions_get_one_sentence(built, code, words, message, cli, monkeypatch):
@@ -251,3 +254,109 @@ def test_blend_without_the_tokenizers_identifiers_is_opened_by_its_folder(built,
     assert trace(folder) == wanted != ""
     (folder / "a-damaged-GPTDataset-train-description.txt").write_text("{")
     assert trace(next(folder.glob("*-BlendedDataset-train-description.txt"))) == wanted
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory):
+    """Conversations in packs of all kinds: two splits, and one whole with conversations of several sequences."""
+    folder = tmp_path_factory.mktemp("chats")
+    lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)
+    (folder / "one.jsonl").write_bytes(b"".join(lines[:70]) + b"\n" + b"".join(lines[70:90]))
+    (folder / "two.jsonl").write_bytes(b"".join(lines[90:120]))
+    shutil.copytree(TOKENIZER, folder / "tokenizer")
+    template = {"chat_template": "nemotron-nano-v2", "control_tokens": "allow"}
+    common = {
+        "input": [str(folder / "one.jsonl"), str(folder / "two.jsonl")],
+        "tokenizer": str(folder / "tokenizer"),
+        "seq_length": 768,
+        "longer_than_pack": "drop",
+        "split": "3,1,0",
+    }
+    dsindex.instruct(
+        config=template, **common, output_prefix=str(folder / "chat"), export=["bridge", "sft-packed", "hf"]
+    )
+    options = {
+        **common,
+        "split": None,
+        "seq_length": 256,
+        "longer_than_pack": "split-turns",
+        "on_bad_record": "quarantine",
+    }
+    dsindex.instruct(config=template, **options, output_prefix=str(folder / "whole"), export=["bridge"])
+    return folder
+
+
+@pytest.mark.parametrize(("name", "split"), [
+    ("chat_train_packing_768", None),
+    ("chat_valid_packing_768.idx", None),
+    ("chat_bridge_768", "train"),
+    ("chat_bridge_768", "valid"),
+    ("chat_sft_packed_768", None),
+    ("chat_sft_packed_768/validation.jsonl", "validation"),
+    ("whole_packing_256.bin", None),
+    ("whole_bridge_256", None),
+])  # fmt: skip
+def test_packs_lead_to_conversations_that_lead_to_them(chats, name, split, cli):
+    words = [chats / name, *(["--split", split] if split else [])]
+    [count] = {trace(cli, *words, "--sample", 0)["num_samples"]}
+    every = trace(cli, *words, "--sample", *range(count), "--text-tokens", "9999")
+    own = "_valid" if "valid" in f"{name}{split}" else "" if "whole" in name else "_train"
+    prefix = chats / f"{name.partition('_')[0]}{own}"
+    lines, rows = {}, packs_of(chats, name.partition(".")[0].partition("/")[0], split, f"{prefix}_text_document")
+    assert [[part["tokens"] for part in shown["parts"]] for shown in every["samples"]] == rows
+    for shown in every["samples"]:
+        for part in shown["parts"]:
+            source = part["source"]
+            record = json.loads(Path(source["path"]).read_bytes().splitlines()[source["line"] - 1])
+            assert any(turn["value"].strip()[:9] in part["text"] for turn in record["conversations"])
+            lines.setdefault((source["path"], source["line"]), []).append(shown["sample"])
+    assert every["notes"] == []
+    for path, line in list(lines)[::5]:
+        [found] = trace(cli, *words, "--line", f"{path}:{line}")["documents"]
+        assert [each["sample"] for each in found["occurrences"]] == lines[path, line]
+        by_number = trace(cli, *words, "--document", found["document"])["documents"]
+        assert by_number == [found]
+    if name == "chat_train_packing_768":
+        blocks = dsindex.open(prefix)
+        assert [part.source.line for part in blocks.trace(1).parts] == [
+            part["source"]["line"] for part in every["samples"][1]["parts"]
+        ]
+
+
+def packs_of(folder, name, split, prefix):
+    """The tokens of the conversations in each pack, as the files have them."""
+    texts = IndexedDataset(prefix)
+    if "bridge" in name:
+        file = {None: "train", "valid": "validation"}.get(split, split)
+        rows = [row for path in sorted((folder / name).glob(f"{file}-*")) for row in pq.read_table(path).to_pylist()]
+        return [
+            [row["input_ids"][begin:end] for begin, end in pairwise([*row["seq_start_id"], len(row["input_ids"])])]
+            for row in rows
+        ]
+    return [
+        [texts[number].tolist() for number in pack] for pack in IndexedDataset(f"{prefix[:-14]}_packing_{name[-3:]}")
+    ]
+
+
+def test_a_conversation_that_is_in_no_pack_is_told(chats, cli):
+    """One is longer than a pack."""
+    lengths = IndexedDataset(chats / "chat_train_text_document").sequence_lengths
+    shown = cli(["trace", str(chats / "chat_bridge_768"), "--document", str(int(np.argmax(lengths)))]).out
+    assert lengths.max() > 768
+    assert "in none of the" in shown
+
+
+@pytest.mark.parametrize(("name", "words", "message"), [
+    ("chat_train_packing_768", ["--step", 1, "--global-batch-size", 2], "packs have no steps, as trainers shuffle"),
+    ("chat_train_packing_768", ["--consumed", 1], "packs have no steps"),
+    ("chat_train_packing_768", ["--sample", 999], "expected a sample from 0 to"),
+    ("chat_train_packing_768", ["--sample", 0, "--split", "train"], "expected no --split"),
+    ("chat_bridge_768", ["--sample", 0, "--split", "test"], "expected a split among train, validation, got test"),
+    ("chat_hf", ["--sample", 0], "expected packs, got the export hf, whose rows are conversations in order"),
+    ("chat_bridge_768", ["--sample", 0, "--prefix", "other"], "other: expected the dataset that"),
+    ("chat_bridge_768", ["--sample", 0, "--prefix", "whole_text_document"], "was made of, got another one; name it by"),
+    ("chat_bridge_768", ["--line", "three.jsonl:1"], "expected an input of the datasets, which are"),
+])  # fmt: skip
+def test_wrong_questions_about_packs_get_one_sentence(chats, name, words, message, cli, monkeypatch):
+    monkeypatch.chdir(chats)
+    assert message in refusal(cli, 1, name, *words)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.instruction.blocks import BlockLayout
     from dsindex.instruction.records import ConversationReader
     from dsindex.text.forms import TextPart
 
@@ -204,20 +205,19 @@ def write_messages(task: MessagesTask) -> WrittenFile:
 
 def plan_pack_lines(
     messages: Sequence[tuple[MessagesTask, WrittenFile]],
-    sequences: NDArray[np.int32],
-    starts: NDArray[np.int64],
+    packs: BlockLayout,
     *,
     split: str,
-    sequence_length: int,
     folder: str,
 ) -> list[PackLinesTask]:
-    """Return the tasks of a split, given the files with its conversations, and the packs of a BlockLayout."""
+    """Return the tasks of a split, given the files with its conversations, and its packs."""
     files = [(task.name, task.begin) for task, _ in messages]
-    rows = file_rows(len(starts) - 1, max(1, PACKS_PER_TASK // sequence_length))
+    starts = packs.block_starts
+    rows = file_rows(packs.num_blocks, max(1, PACKS_PER_TASK // packs.sequence_length))
     return [
         PackLinesTask(
             conversations=(*files, ("", messages[-1][0].end)),
-            sequences=sequences[starts[begin] : starts[end]],
+            sequences=packs.conversations[starts[begin] : starts[end]],
             starts=starts[begin : end + 1] - starts[begin],
             folder=folder,
             name=f"{split}-packs-{number:05d}-of-{len(rows):05d}.lines",
