@@ -40,6 +40,7 @@ _MODULES = {
     "build": "dsindex.api.build",
     "build_index": "dsindex.api.index",
     "convert": "dsindex.api.merge",
+    "datasink": "dsindex.api.ray_data",
     "estimate": "dsindex.api.build",
     "export": "dsindex.api.merge",
     "instruct": "dsindex.api.instruct",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from dsindex.api.boundary import OptionsError as OptionsError, Paths
 from dsindex.api.index import Blend, IndexOptions as _IndexOptions
 from dsindex.api.progress import Progress
-from dsindex.api.ray_data import ray_datasource as ray_datasource
+from dsindex.api.ray_data import RayDataset, ray_datasource as ray_datasource
 from dsindex.api.subjects import Subject, Subjects
 from dsindex.api.tokenizers import TokenizerLike
 from dsindex.datasets.gpt import SampleOptions
@@ -78,7 +78,7 @@ class IndexOptions(_IndexOptions):
     ) -> None: ...
 
 def build(
-    input: Paths = (),
+    input: Paths | RayDataset = (),
     *,
     tokenizer: TokenizerLike,
     index: IndexOptions | None = None,
@@ -131,7 +131,8 @@ def build(
 
     Args:
         input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
-            addresses in object stores; `-` is standard input.
+            addresses in object stores; `-` is standard input. Or a `ray.data.Dataset`, which is written to a
+            `datasink`, in its order.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         index: Also build the index caches of every dataset.
         progress: True to show progress as the command line does, or a function to call with each Snapshot.
@@ -367,6 +368,107 @@ def convert(
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
+    """
+
+def datasink(
+    *,
+    tokenizer: TokenizerLike,
+    index: IndexOptions | None = None,
+    progress: Progress = False,
+    output_prefix: str | os.PathLike[str],
+    tokenizer_type: Literal['HuggingFaceTokenizer', 'SentencePieceTokenizer', 'GPTSentencePieceTokenizer', 'Llama2Tokenizer', 'TikTokenizer', 'GPT2BPETokenizer'] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    merge_file: str | os.PathLike[str] | None = None,
+    tiktoken_encoding: str | None = None,
+    tiktoken_pattern: Literal['v1', 'v2'] = 'v2',
+    tiktoken_num_special_tokens: int = 1000,
+    vocab_size: int | None = None,
+    tokenizer_special_tokens: Sequence[str] = ('<unk>', '<s>', '</s>', '<mask>', '<pad>', '<cls>', '<sep>'),
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    executor: Literal['auto', 'local', 'processes', 'ray'] = 'auto',
+    address: str | None = None,
+    installed: bool = False,
+    workers: int | None = None,
+    shard_deadline: float | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    keep_shards: bool = False,
+    fresh: bool = False,
+    no_provenance: bool = False,
+    on_bad_record: Literal['fail', 'quarantine'] = 'fail',
+    max_bad_records: int | str | None = None,
+    max_record_size: int | str | None = None,
+    eod_token: str | None = None,
+    tokenizer_hf_no_include_special_tokens: bool = False,
+    engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] = 'auto',
+    json_keys: Sequence[str] = ('text',),
+    join: str | None = None,
+    where: str | None = None,
+    token_ids: str | None = None,
+    append_eod: bool = False,
+    empty_documents: Literal['keep', 'eod'] = 'keep',
+    shuffle_documents: int | str | None = None,
+    sample: float | str | None = None,
+) -> Any:
+    """Return a `ray.data.Datasink` that builds a dataset of the rows, for `Dataset.write_datasink`.
+
+    Keys are names of columns, of texts or, with `token_ids`, of lists of ids. Each block is tokenized on the node that
+    has it; the documents are in the order of the rows, which Ray Data keeps if it is asked to (`preserve_order`). After
+    the last block, shards are merged and published: a pipeline that fails leaves nothing under a final name, and one
+    that is run again tokenizes only what is missing. Afterwards, the attribute `result` has what `build` returns. All
+    nodes must have dsindex, and see the output's folder under the same path.
+
+    Args:
+        tokenizer: As for `build`, as are all others.
+        index: As for `build`.
+        progress: As for `build`; shown once all blocks are tokenized.
+        tokenizer_type: Megatron's name of the kind of tokenizer, checked against the file.
+        vocab_file: Vocab.json of a GPT2BPETokenizer.
+        merge_file: Merges.txt of a GPT2BPETokenizer.
+        tiktoken_encoding: Pattern and special tokens of a tiktoken file whose name does not say them: gpt2, r50k_base,
+            p50k_base, p50k_edit, cl100k_base, o200k_base, o200k_harmony, llama3, llama3.1, llama4, qwen.
+        tiktoken_pattern: Pattern of a TikTokenizer (default: v2).
+        tiktoken_num_special_tokens: Special tokens of a TikTokenizer (default: 1000).
+        vocab_size: Vocabulary of a TikTokenizer with its special tokens (default: 131072).
+        tokenizer_special_tokens: The first special tokens of a TikTokenizer.
+        endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
+        region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
+        executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
+            this process (default: auto).
+        address: The Ray cluster to join: HOST:6379, or auto for this machine's.
+        installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
+        workers: Tasks that run at once (default: all CPUs).
+        shard_deadline: Start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least
+            60).
+        output_prefix: Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://).
+        work_dir: The folder of shards and ledger (default: PREFIX.build).
+        keep_shards: Keep the work folder after success.
+        fresh: Start over; an old output is replaced once the new one is complete.
+        no_provenance: Do not record where documents came from.
+        on_bad_record: Stop at the first bad record, or set bad records aside with file, line and reason (default:
+            fail).
+        max_bad_records: Stop when more are set aside.
+        max_record_size: Treat longer lines as bad records.
+        eod_token: The EOD token (default: the tokenizer folder's eos_token).
+        tokenizer_hf_no_include_special_tokens: Do not run the tokenizer's post-processor, which may add a BOS to every
+            text.
+        engine: The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the
+            library of the tokenizer's own format (default: auto).
+        json_keys: Keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default:
+            text).
+        join: Join the texts of all keys to one; \\n, \\t and \\\\ are escapes.
+        where: Leave out records for which this jq condition is not true.
+        token_ids: Take lists of token ids from this name or path, instead of json_keys.
+        append_eod: End every document with the EOD token.
+        empty_documents: Store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD
+            alone, as its preprocess_data_fast.py does (default: keep).
+        shuffle_documents: Put the documents of all inputs into a random order, which depends on this number alone.
+        sample: Keep this share of the records (10% or 0.1), by their texts.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        DsindexError: If the tokenizer cannot be used. When rows are written, as `build`.
+        MissingPackageError: If ray.data cannot be imported; it needs pandas.
     """
 
 def estimate(

@@ -1,12 +1,12 @@
-"""Ray Data → dataset: rows are filtered and deduplicated by Ray Data, written as Parquet, and built.
+"""Ray Data → dataset: rows are filtered and deduplicated by Ray Data, and tokenized where they are.
 
 Of equal texts one row stays. The rows are in the order of their digests, so it depends on the texts alone, not on
-blocks and nodes.
+blocks and nodes. A run that was killed is repeated: what was tokenized is kept.
 
     python workflows/ray_data.py workflows/ray_data.yaml
     ray job submit --working-dir . -- python workflows/ray_data.py workflows/ray_data.yaml
 
-Needs `pip install 'dsindex[ray-data]'`. `folder` is new, on storage that all nodes share.
+Needs `pip install 'dsindex[ray-data]'`. The output is on storage that all nodes share, or in a bucket.
 """
 
 import hashlib
@@ -35,15 +35,10 @@ def main(path: str) -> int:
     """Run the steps with the options of a YAML file; return 1 if the dataset is damaged."""
     with open(path, encoding="utf-8") as file:
         options = yaml.safe_load(file)
-    folder = os.path.abspath(options["folder"])
     ray.init(address=os.environ.get("RAY_ADDRESS", "local"))
-    if not os.path.exists(folder):
-        ray.data.DataContext.get_current().execution_options.preserve_order = True
-        rows = ray.data.read_json(options["input"]).filter(lambda row: len(row["text"]) >= options["shortest_text"])
-        texts = rows.map_batches(add_digests).groupby("digest").map_groups(keep_first).sort("digest")
-        texts.write_parquet(f"{folder}.writing")
-        os.rename(f"{folder}.writing", folder)
-    built = dsindex.build(folder, **options["build"], progress=True)
+    rows = ray.data.read_json(options["input"]).filter(lambda row: len(row["text"]) >= options["shortest_text"])
+    texts = rows.map_batches(add_digests).groupby("digest").map_groups(keep_first).sort("digest")
+    built = dsindex.build(texts, **options["build"], progress=True)
     print(built, flush=True)
     checked = dsindex.verify(built)
     print(checked, flush=True)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from dsindex.api.boundary import OptionsError as OptionsError, Paths
 from dsindex.api.index import Blend, IndexOptions as _IndexOptions
 from dsindex.api.progress import Progress
-from dsindex.api.ray_data import ray_datasource as ray_datasource
+from dsindex.api.ray_data import RayDataset, ray_datasource as ray_datasource
 from dsindex.api.subjects import Subject, Subjects
 from dsindex.api.tokenizers import TokenizerLike
 from dsindex.datasets.gpt import SampleOptions

@@ -594,6 +594,8 @@ def _read(path: str) -> bytes:
 
 
 STANDARD_INPUT = "-"
+ROWS_INPUT = "<ray.data>"
+"""Stands for rows in memory, which are no file."""
 """Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
 
 

@@ -58,6 +58,12 @@ def read_entry(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
+def encode_entry(entry: Mapping[str, Any]) -> bytes:
+    """Return the line of an entry."""
+    body = encode_json(entry)
+    return xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedUpload:
     """An upload to a final name in an object store."""
@@ -329,6 +335,16 @@ def _described(files: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return files
 
 
+def parse_shard(entry: Mapping[str, Any] | None) -> ShardResult | None:
+    """Return the shard of an entry; None if it is damaged or of another kind."""
+    if entry is None or entry.get("kind") != "shard":
+        return None
+    try:
+        return _inside(_SHARD.validate_python(entry["result"]))
+    except DAMAGE:
+        return None
+
+
 def read_committed_shards(path: str) -> dict[str, ShardResult]:
     """Read the committed shards of a ledger, by `task_key`, without changing it.
 
@@ -338,9 +354,9 @@ def read_committed_shards(path: str) -> dict[str, ShardResult]:
     shards = {}
     for line in open_journal(path).read():
         entry = read_entry(line)
-        if entry is not None and entry.get("kind") == "shard":
-            with contextlib.suppress(*DAMAGE):
-                shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+        result = parse_shard(entry)
+        if entry is not None and result is not None and "task" in entry:
+            shards[entry["task"]] = result
     return shards
 
 
@@ -506,8 +522,7 @@ class Ledger:
 
     def _append(self, entry: dict[str, Any]) -> bytes:
         """Write a line. Callers update their state only afterwards, so it never exceeds what is on file."""
-        body = encode_json(entry)
-        line = xxhash.xxh3_64_hexdigest(body).encode() + b" " + body + b"\n"
+        line = encode_entry(entry)
         self._journal.append(line)
         return line
 

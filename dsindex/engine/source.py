@@ -503,6 +503,20 @@ class TextSource:
         )
 
 
+def open_tokenizer(config: TextConfig, *, append_eod: bool) -> tuple[Tokenizer, Engine, int | None]:
+    """Return the tokenizer and the engine of a job, and the token that ends documents, if one is to be appended.
+
+    Raises:
+        TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
+    """
+    from dsindex.text.engines import choose_engine
+
+    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
+    special = not config.tokenizer_hf_no_include_special_tokens
+    engine = choose_engine(tokenizer, config.engine, add_special_tokens=special)
+    return tokenizer, engine, require_eod(tokenizer) if append_eod else None
+
+
 def open_source(
     config: TextConfig,
     *,
@@ -525,8 +539,6 @@ def open_source(
         PlanError: If standard input cannot be stored, since the work folder is another job's.
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
-    from dsindex.text.engines import choose_engine
-
     work_dir = work_folder_path(config)
     stored = None if reporter is None else spool_path(work_dir)
     paths = find_paths(
@@ -544,11 +556,7 @@ def open_source(
     inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
     if is_piped:
         require_standard_input(work_dir, fresh=config.fresh)
-    tokenizer = load_tokenizer(config.tokenizer_model, eod_token=config.eod_token, options=config.tokenizer_options())
-    engine = choose_engine(
-        tokenizer, config.engine, add_special_tokens=not config.tokenizer_hf_no_include_special_tokens
-    )
-    eod_id = require_eod(tokenizer) if append_eod else None
+    tokenizer, engine, eod_id = open_tokenizer(config, append_eod=append_eod)
     if is_piped and reporter is not None:
         store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
         inputs = look_at_inputs(paths)

@@ -1,15 +1,26 @@
-"""A dataset's documents as a source of ray.data. Only this module imports ray.data."""
+"""Ray Data: a dataset's documents as a source, and a sink of blocks. Only this module imports ray.data."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ray.data import Datasource, ReadTask
-from ray.data.block import BlockMetadata
+from ray.data import DataContext, Datasink, Datasource, ReadTask
+from ray.data.block import BlockAccessor, BlockMetadata
+from ray.exceptions import RayError
 
 from dsindex.datasets.indexed import IndexedDataset, plan_ranges, read_range
+from dsindex.errors import DsindexError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class DocumentSource(Datasource):  # type: ignore[misc]  # Ray's types are not read
@@ -48,3 +59,97 @@ class DocumentSource(Datasource):  # type: ignore[misc]  # Ray's types are not r
             )
             for documents in plan_ranges(self._dataset, max(1, parallelism), prefix=self._prefix)
         ]
+
+
+class BlockSink(Datasink, Generic[Made, Result]):  # type: ignore[misc]  # Ray's types are not read
+    """Sink that makes something of each block where it is, and something of all of it, in order, in the driver.
+
+    Args:
+        begin: Called in the driver before the first block.
+        make: Called with each block on the node that has it; sent there.
+        finish: Called in the driver with what was made of all blocks, in the order of the dataset.
+        give_up: Called in the driver if the pipeline or `finish` fails.
+    """
+
+    def __init__(
+        self,
+        *,
+        begin: Callable[[], None],
+        make: Callable[[pa.Table], list[Made]],
+        finish: Callable[[list[Made]], Result],
+        give_up: Callable[[], None],
+    ) -> None:
+        self._begin, self._make, self._finish, self._give_up = begin, make, finish, give_up
+        self.result: Result | None = None
+        """What `finish` returned; None before."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_make": self._make}
+
+    def get_name(self) -> str:
+        """Return the name that ray.data shows."""
+        return "dsindex"
+
+    def on_write_start(self, schema: object = None) -> None:  # noqa: ARG002 - Ray's own
+        """Begin."""
+        self._begin()
+
+    def write(self, blocks: Iterable[Any], ctx: object) -> list[Made]:  # noqa: ARG002 - Ray's own
+        """Return what is made of some blocks.
+
+        Raises:
+            UsageError: If Ray Data would return blocks in any order, or leave out those that fail.
+        """
+        context = DataContext.get_current()  # in a task, the dataset's
+        if not context.execution_options.preserve_order:
+            raise UsageError(
+                "ray.data: expected preserve_order, without which the order of documents is not reproducible; set "
+                "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
+            )
+        if context.max_errored_blocks != 0:
+            raise UsageError(
+                f"ray.data: expected max_errored_blocks 0, since blocks that fail would be missing in silence, got "
+                f"{context.max_errored_blocks}; leave out bad records with --on-bad-record quarantine"
+            )
+        return [made for block in blocks for made in self._make(BlockAccessor.for_block(block).to_arrow())]
+
+    def on_write_complete(self, write_result: Any) -> None:  # noqa: ANN401 - Ray's WriteResult
+        """Finish, with what was made of all blocks."""
+        self.result = self._finish([made for each in write_result.write_returns for made in each])
+
+    def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray's own
+        """Give up."""
+        self._give_up()
+
+
+def write_rows(dataset: Any, sink: BlockSink[Made, Result]) -> Result | None:  # noqa: ANN401 - a Dataset
+    """Write a Dataset of Ray Data to a sink in its order; return the sink's result.
+
+    Raises:
+        DsindexError: The sink's own, out of Ray's.
+    """
+    with _own_errors(), _in_order(dataset.context.execution_options):
+        dataset.write_datasink(sink)
+    return sink.result
+
+
+@contextlib.contextmanager
+def _in_order(options: Any) -> Iterator[None]:  # noqa: ANN401 - Ray's ExecutionOptions
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        yield
+    finally:
+        options.preserve_order = before
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and (isinstance(cause, RayError) or not isinstance(cause, DsindexError)):
+            cause = getattr(cause, "cause", None) or cause.__cause__  # a task's is of both kinds
+        if cause is None:
+            raise
+        raise cause from None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dsindex.engine.merge import Part
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.shuffle import ShuffledDocuments
+    from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
@@ -134,7 +135,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
         DsindexError: If the build cannot be done as asked; final names then never refer to incomplete files.
     """
     with piped_input_named(work_folder_path(config), config.input):
-        return _Build(config, reporter, index).run()
+        return BuildJob(config, reporter, index).run()
 
 
 def output_prefix(config: BuildConfig, name: str) -> str:
@@ -142,15 +143,23 @@ def output_prefix(config: BuildConfig, name: str) -> str:
     return with_suffix(config.output_prefix, f"_{name}_document")
 
 
-class _Build(TextJob):
-    def __init__(self, config: BuildConfig, reporter: Reporter, index: Mapping[str, Any] | None) -> None:
+class BuildJob(TextJob):
+    """One build; `source` is given if its inputs are found already."""
+
+    def __init__(
+        self,
+        config: BuildConfig,
+        reporter: Reporter,
+        index: Mapping[str, Any] | None,
+        source: TextSource | None = None,
+    ) -> None:
         super().__init__(config, reporter)
         self._index_configs = _index_configs(config, index)
         self._indices: tuple[IndexResult, ...] = ()
         self.outputs = [
             Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.output_names
         ]
-        self.source = open_source(
+        self.source = source or open_source(
             config,
             append_eod=config.append_eod,
             reporter=reporter,
@@ -172,6 +181,7 @@ class _Build(TextJob):
         self._shuffle = self._plan_shuffle()
 
     def run(self) -> BuildResult:
+        """Run the job and return its result."""
         source, encodes = self.source, self._config.token_ids is None
         outcome = self.carry_out(
             engine=source.engine if encodes else None,
@@ -197,6 +207,7 @@ class _Build(TextJob):
         )
 
     def make(self, work: Work) -> Made:
+        """Make the shards, and of them the parts of all datasets."""
         results = self._tokenize(work)
         shuffled = None if self._shuffle is None else self._shuffle.run(work, results)
         return Made(
@@ -207,9 +218,10 @@ class _Build(TextJob):
             num_reference_texts=count_reference_texts(results),
         )
 
-    def _tokenize(self, work: Work) -> list[tuple[ShardTask, ShardResult]]:
-        config, source, shuffle = self._config, self.source, self._shuffle
-        settings = ShardSettings(
+    def shard_settings(self) -> ShardSettings:
+        """Return the settings of all shards."""
+        config, source = self._config, self.source
+        return ShardSettings(
             tokenizer=source.tokenizer,
             engine=source.engine,
             keys=config.output_names,
@@ -221,10 +233,12 @@ class _Build(TextJob):
             sample=config.sample,
             **self.shard_options(),
         )
-        tasks = source.tasks()
+
+    def _tokenize(self, work: Work) -> list[tuple[ShardTask, ShardResult]]:
+        tasks, shuffle = self.source.tasks(), self._shuffle
         return self.tokenize(
             work,
-            settings,
+            self.shard_settings(),
             self._token_sources() if shuffle is None else (),
             tasks=tasks,
             filters=self._filters(),
@@ -280,6 +294,7 @@ class _Build(TextJob):
         return Dataset(target=source.target, parts=parts, provenance=provenance, quarantine=self.quarantine())
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
+        """Return the content of each manifest, in the order of the keys."""
         described = zip(self._config.output_names, made.groups, files, strict=True)
         return [
             self._describe_key(number, name, dataset, digests)
