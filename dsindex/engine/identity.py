@@ -67,7 +67,7 @@ def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> l
 
     Args:
         old: The stored plan, as `Plan.to_json` wrote it.
-        plan: The new plan.
+        plan: The new plan; one without inputs, which are not known yet, is compared by its settings.
         may_grow: Whether inputs may be added, as long as the earlier ones keep their order.
     """
     new = decode_json(encode_json(plan.to_json()))
@@ -78,7 +78,7 @@ def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> l
         if old_settings.get(name) != new_settings.get(name) and not _is_harmless(name, old_settings, new_settings)
     ]
     before, now = list(map(tuple, old.get("inputs", []))), list(map(tuple, new["inputs"]))
-    return changes + _describe_inputs(before, now, may_grow=may_grow)
+    return changes + _describe_inputs(before, now, may_grow=may_grow) if now else changes
 
 
 def has_added_inputs(old: Mapping[str, Any], plan: Plan) -> bool:

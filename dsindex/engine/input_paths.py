@@ -593,9 +593,9 @@ def _read(path: str) -> bytes:
     return content
 
 
-STANDARD_INPUT = "-"
 ROWS_INPUT = "<ray.data>"
-"""Stands for rows in memory, which are no file."""
+"""Stands for rows in memory."""
+STANDARD_INPUT = "-"
 """Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
 
 

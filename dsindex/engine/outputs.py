@@ -86,12 +86,7 @@ def require_unchanged(standing: Standing) -> None:
 
 
 def find_finished(
-    standings: Sequence[Standing],
-    plan: Plan,
-    *,
-    may_grow: bool,
-    read_unfinished: Callable[[], History],
-    any_inputs: bool = False,
+    standings: Sequence[Standing], plan: Plan, *, may_grow: bool, read_unfinished: Callable[[], History]
 ) -> list[Manifest] | None:
     """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
 
@@ -100,7 +95,6 @@ def find_finished(
         plan: The job's plan.
         may_grow: Whether added inputs continue the existing output; otherwise they make another plan.
         read_unfinished: Returns the ledger's history of a run that was interrupted, perhaps while it published.
-        any_inputs: Whether only the settings are compared, as the inputs are not known yet.
 
     Returns:
         The manifests of finished output of the same plan; None if there is work to do.
@@ -118,7 +112,7 @@ def find_finished(
             if standing.files:
                 _refuse_foreign(standing, read_unfinished().publishing.get(absolute(prefix), frozenset()))
             continue
-        stored = {**manifest.run.plan, "inputs": []} if any_inputs else manifest.run.plan
+        stored = manifest.run.plan
         changes = describe_changes(stored, plan, may_grow=may_grow)
         if changes:
             raise PlanError(

@@ -90,34 +90,40 @@ class BlockSink(Datasink, Generic[Made, Result]):  # type: ignore[misc]  # Ray's
         """Return the name that ray.data shows."""
         return "dsindex"
 
-    def on_write_start(self, schema: object = None) -> None:  # noqa: ARG002 - Ray's own
+    def on_write_start(self, _: object = None) -> None:
         """Begin."""
         self._begin()
 
-    def write(self, blocks: Iterable[Any], ctx: object) -> list[Made]:  # noqa: ARG002 - Ray's own
-        """Return what is made of some blocks.
+    def write(self, blocks: Iterable[Any], _: object) -> list[Made] | None:
+        """Return what is made of some blocks; None if Ray Data would leave out blocks that fail, and so an error.
 
         Raises:
-            UsageError: If Ray Data would return blocks in any order, or leave out those that fail.
+            UsageError: If Ray Data would return blocks in any order.
         """
         context = DataContext.get_current()  # in a task, the dataset's
+        if context.max_errored_blocks:
+            return None
         if not context.execution_options.preserve_order:
             raise UsageError(
                 "ray.data: expected preserve_order, without which the order of documents is not reproducible; set "
                 "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
             )
-        if context.max_errored_blocks != 0:
-            raise UsageError(
-                f"ray.data: expected max_errored_blocks 0, since blocks that fail would be missing in silence, got "
-                f"{context.max_errored_blocks}; leave out bad records with --on-bad-record quarantine"
-            )
         return [made for block in blocks for made in self._make(BlockAccessor.for_block(block).to_arrow())]
 
     def on_write_complete(self, write_result: Any) -> None:  # noqa: ANN401 - Ray's WriteResult
-        """Finish, with what was made of all blocks."""
+        """Finish, with what was made of all blocks.
+
+        Raises:
+            UsageError: If blocks may be missing.
+        """
+        if None in write_result.write_returns:
+            raise UsageError(
+                "ray.data: expected max_errored_blocks 0, since blocks that fail would be missing in silence; leave "
+                "out bad records with --on-bad-record quarantine"
+            )
         self.result = self._finish([made for each in write_result.write_returns for made in each])
 
-    def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray's own
+    def on_write_failed(self, _: Exception) -> None:
         """Give up."""
         self._give_up()
 
@@ -152,4 +158,5 @@ def _own_errors() -> Iterator[None]:
             cause = getattr(cause, "cause", None) or cause.__cause__  # a task's is of both kinds
         if cause is None:
             raise
+        cause.args = (str(cause).partition("\n")[0],)  # Ray Data adds lines about its retries
         raise cause from None

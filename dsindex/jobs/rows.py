@@ -13,6 +13,7 @@ import contextlib
 import os
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,18 +28,18 @@ from dsindex.engine.shards.attempt import SHARDS_PER_FOLDER, shard_folder
 from dsindex.engine.shards.tokenize import ShardTask, tokenize_shard
 from dsindex.engine.source import TextSource, open_tokenizer
 from dsindex.engine.tokenize import are_whole
-from dsindex.engine.work_folder import discard_unused_folder, hold_work_folder, read_unfinished
+from dsindex.engine.work_folder import discard_unused_folder, own_work_folder, read_unfinished
 from dsindex.errors import DsindexError, InputError, OutputError, PlanError, RecordError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import BuildJob, BuildResult
 from dsindex.json_text import encode_json
-from dsindex.options.config import work_folder_path
 from dsindex.store.journal import MOST_LINE_BYTES
 from dsindex.store.ownership import new_file_id, read_folder_id, read_named
 from dsindex.store.reading import input_status
 from dsindex.store.storage import replace_file
 from dsindex.store.urls import joined
 from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.selection import select_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -114,9 +115,11 @@ class RowShards:
                 )
         else:
             folder_id = None
-        columns = [key for key in self.settings.keys if key in table.column_names]
-        wanted = table.select(columns) if len(columns) == len(self.settings.keys) else table
-        return [self._make_piece(piece, folder_id) for piece in _cut(wanted)]
+        paths = (self.settings.selection or select_keys(self.settings.keys)).paths
+        wanted = list(dict.fromkeys(path[0] for path in paths.values())) if paths else table.column_names
+        if set(wanted) <= set(table.column_names):  # else the reader names the missing ones
+            table = table.select(wanted)
+        return [self._make_piece(piece, folder_id) for piece in _cut(table)]
 
     def _make_piece(self, table: pa.Table, folder_id: str | None) -> MadeBlock:
         with _as_file(table) as path:
@@ -210,10 +213,14 @@ class _RowSource(TextSource):
 
     blocks: tuple[MadeBlock, ...] = ()
     said: tuple[str, ...] = ()
-    """What should be known before the work begins; the tokenizer may be gone by now."""
+    """What should be known before the work begins; a temporary tokenizer is gone by then."""
 
-    def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:  # noqa: ARG002 - known before
+    def first_notes(self, **_: bool) -> tuple[str, ...]:
         return self.said
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of a plan, which is none of files."""
+        return {**TextSource.settings(self), "input": ROWS_INPUT}
 
     def tasks(self) -> list[ShardTask]:
         """Return a task for each block, which is made already."""
@@ -286,17 +293,16 @@ class RowBuild:
         Raises:
             PlanError: If another driver works there, or it or the output is one of other settings.
         """
-        work_dir = work_folder_path(self._config)
-        if not self._config.fresh:
+        plan, work_dir, fresh = self._job.plan, self._job.work_dir, self._config.fresh
+        if not fresh:
             standings = [look_at_output(output) for output in self._job.outputs]
-            find = lambda: read_unfinished(work_dir)  # noqa: E731
-            find_finished(standings, self._job.plan, may_grow=True, read_unfinished=find, any_inputs=True)
-        self._held.enter_context(hold_work_folder(work_dir))
+            find_finished(standings, plan, may_grow=True, read_unfinished=partial(read_unfinished, work_dir))
+        self._held.enter_context(own_work_folder(work_dir, plan, fresh=fresh, keep=True, access=self._config.access))
 
     def give_up(self) -> None:
         """Leave what is made to the next run."""
         self._held.close()
-        discard_unused_folder(work_folder_path(self._config))
+        discard_unused_folder(self._job.work_dir)
 
     def finish(self, blocks: Sequence[MadeBlock], reporter: Reporter) -> BuildResult:
         """Merge and publish, with all blocks in the order of the output.
