@@ -645,13 +645,13 @@ def open_loss_masks(prefix: str) -> Tokens | None:
         return None
 
 
-def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str) -> None:
-    """Count the trainable tokens of instruction data, and name its block layouts."""
+def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str) -> Tokens | None:
+    """Count the trainable tokens of instruction data, and name its block layouts; return its masks."""
     try:
         masks = IndexedDataset(f"{prefix}{MASK_SUFFIX}")
     except FormatError as error:
         findings.append(str(error))
-        return
+        return None
     values = masks.token_columns()[0]
     trainable = sum(
         int(np.count_nonzero(values[begin : begin + BLOCK_BYTES])) for begin in range(0, len(values), BLOCK_BYTES)
@@ -662,6 +662,7 @@ def look_at_loss_masks(facts: dict[str, Any], findings: list[str], prefix: str) 
     layouts = sorted(glob.glob(f"{packing_prefix(glob.escape(prefix), 0)[:-1]}*.idx"))
     if layouts:
         facts["block layouts"] = [os.path.basename(layout).removesuffix(".idx") for layout in layouts]
+    return values
 
 
 def look_at_work_folder(path: str) -> dict[str, Any]:

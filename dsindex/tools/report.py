@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
+    from dsindex.formats.token_copy import Tokens
     from dsindex.options.datasets import ReportConfig
     from dsindex.tools.inspect_kinds import Subject
     from dsindex.tools.inspect_origin import Origin
@@ -92,6 +93,8 @@ class OpenedDataset:
     origin: Origin
     store: IndexedStore | PackedStore | None
     """None if it is damaged."""
+    masks: Tokens | None
+    """Of each token, 1 if it is learned; None for other data than conversations."""
     facts: dict[str, Any]
     findings: tuple[str, ...]
 
@@ -105,10 +108,10 @@ class OpenedDataset:
         """
         facts: dict[str, Any] = {}
         findings: list[str] = []
-        prefix = subject.path
+        prefix, masks = subject.path, None
         if subject.kind == "instruction data":
             prefix = f"{subject.path}_text_document"
-            look_at_loss_masks(facts, findings, subject.path)
+            masks = look_at_loss_masks(facts, findings, subject.path)
         elif subject.kind == "pbin":
             prefix = subject.path.removesuffix(".pbin")
         elif subject.kind != "MMIDIDX":
@@ -125,6 +128,9 @@ class OpenedDataset:
             if store.tokens.dtype.kind not in "iu":
                 findings.append(f"{files[0]}: expected integer tokens, got {store.tokens.dtype}")
                 store = None
+            elif masks is not None and len(masks) != len(store.tokens):
+                findings.append(f"{subject.path}_loss_mask: expected {len(store.tokens):,} masks, got {len(masks):,}")
+                masks = None
         except FormatError as error:
             findings.append(str(error))
         return cls(
@@ -134,6 +140,7 @@ class OpenedDataset:
             files=files,
             origin=origin,
             store=store,
+            masks=masks,
             facts=facts,
             findings=(*findings, *origin.findings),
         )
@@ -251,7 +258,7 @@ def report_dataset(opened: OpenedDataset, room: Room, *, advance: Callable[[int]
         content = None
     sources = KnownSources.of_dataset(opened, store, content)
     try:
-        found = measure(store, sources, threads=available_cpus(), most=MOST, on_progress=advance)
+        found = measure(store, sources, masks=opened.masks, threads=available_cpus(), most=MOST, on_progress=advance)
     except FormatError as error:
         return DatasetReport(section=_section(opened, facts, [*findings, str(error)]), summary=None)
     findings += sources.findings
@@ -300,6 +307,8 @@ def _describe(
     ]
     if share is not None:
         tiles.insert(4, ("bytes of text per token", f"{share:.2f}"))
+    if opened.masks is not None:
+        tiles.insert(2, ("learned tokens", percent(sum(each.learned or 0 for each in found.sources), found.tokens)))
     facts |= {
         "token type": str(np.dtype(store.tokens.dtype).name),
         "documents": number(found.documents),

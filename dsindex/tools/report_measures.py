@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.token_copy import Tokens
     from dsindex.tools.inspect_kinds import TokenStore
     from dsindex.tools.inspect_origin import LengthSummary
 
@@ -249,6 +250,8 @@ class SourceTotals:
 
     documents: int
     tokens: int
+    learned: int | None
+    """Tokens that are learned; None where there are no masks."""
     drawn: tuple[int, ...]
     """Numbers of up to DRAWN documents, which depend on nothing but the numbers of its documents."""
 
@@ -259,13 +262,19 @@ class SourceCounter:
     def __init__(self, num_sources: int) -> None:
         self._documents = np.zeros(num_sources, np.int64)
         self._tokens = np.zeros(num_sources, np.int64)
+        self._learned: NDArray[np.int64] | None = None
         self._worst = np.full(num_sources, np.iinfo(np.uint64).max, np.uint64)
         """The largest priority of the documents drawn of a source that has enough of them."""
         self._drawn: dict[int, list[tuple[int, int]]] = {}
         """Source -> priority and number of documents."""
 
-    def add(self, sources: NDArray[np.int64], lengths: NDArray[np.int64], first: int) -> None:
-        """Count a block of documents, the first of which has the number `first`."""
+    def add(
+        self, sources: NDArray[np.int64], lengths: NDArray[np.int64], first: int, learned: NDArray[np.int64] | None
+    ) -> None:
+        """Count a block of documents, the first of which has the number `first`, and the learned tokens of each."""
+        if learned is not None:
+            self._learned = np.zeros_like(self._tokens) if self._learned is None else self._learned
+            np.add.at(self._learned, sources, learned)
         low, high = int(sources.min()), int(sources.max())
         own = slice(low, high + 1)
         if low == high:
@@ -294,6 +303,7 @@ class SourceCounter:
             SourceTotals(
                 documents=documents,
                 tokens=tokens,
+                learned=None if self._learned is None else int(self._learned[number]),
                 drawn=tuple(sorted(document for _, document in self._drawn.get(number, ()))),
             )
             for number, (documents, tokens) in enumerate(pairs)
@@ -524,6 +534,7 @@ def measure(
     store: TokenStore,
     sources: Sources,
     *,
+    masks: Tokens | None = None,
     threads: int,
     most: int,
     on_progress: Callable[[int], None] = lambda _: None,
@@ -535,6 +546,7 @@ def measure(
     Args:
         store: The dataset, with integer tokens.
         sources: The source of each document.
+        masks: Of each token, other than 0 if it is learned.
         threads: Blocks that are read at once.
         most: The largest number of documents to name as longest, shortest, and most repeated.
         on_progress: Called with the number of tokens read since the last call.
@@ -547,15 +559,16 @@ def measure(
     one_of = 1 << (max(1, -(-store.num_documents // MOST_DIGESTS)) - 1).bit_length()
     repeats = RepeatCounter(one_of, np.empty(0, np.uint64) if one_of == 1 else _find_frequent(store))
 
-    def read(block: _Block) -> NDArray[np.void]:
+    def read(block: _Block) -> tuple[NDArray[np.void], NDArray[np.int64] | None]:
         digests = counter.add(store, block)
-        return repeats.choose(digests, block.lengths, block.first_document)
+        learned = None if masks is None else _count_learned(masks, block)
+        return repeats.choose(digests, block.lengths, block.first_document), learned
 
     documents = tokens = 0
-    for block, groups in map_ahead(read, _blocks(store), threads=threads, ahead=threads):
+    for block, (groups, learned) in map_ahead(read, _blocks(store), threads=threads, ahead=threads):
         repeats.add(groups)
         own = sources.of(block.first_document, block.first_document + len(block.lengths))
-        by_source.add(own, block.lengths, block.first_document)
+        by_source.add(own, block.lengths, block.first_document, learned)
         lengths.add(block.lengths)
         longest.add(block)
         shortest.add(block)
@@ -573,6 +586,16 @@ def measure(
         sources=by_source.totals(),
         repeats=repeats.find(most),
     )
+
+
+def _count_learned(masks: Tokens, block: _Block) -> NDArray[np.int64]:
+    """Return the learned tokens of each document of a block."""
+    ends, filled = np.cumsum(block.lengths), np.flatnonzero(block.lengths)
+    learned = np.zeros(len(block.lengths), np.int64)
+    if len(filled):
+        own = masks[block.first_token : block.first_token + int(ends[-1])] != 0
+        learned[filled] = np.add.reduceat(own, ends[filled] - block.lengths[filled], dtype=np.int64)
+    return learned
 
 
 def _find_frequent(store: TokenStore) -> NDArray[np.uint64]:

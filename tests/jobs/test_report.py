@@ -14,6 +14,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.options.build import BuildConfig
 from dsindex.tools import report as report_dataset
+from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
 from tests.support.jobs import config_of, run_config
@@ -195,12 +196,21 @@ def test_merged_dataset_has_its_parts_as_sources(built, tmp_path):
     assert any(f"{GOLDEN_EOD}.manifest.json: expected the manifest" in text for text in page.texts["li"])
 
 
-def test_instruction_data_has_its_masks(tmp_path):
-    prefix = str(tmp_path / "chat")
-    write_dataset(Path(f"{prefix}_text_document"), [[[5, 6, 7]], [[8]]])
-    write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
+def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
+    lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)
+    inputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for path, own in zip(inputs, (lines[:50], lines[50:120]), strict=True):
+        path.write_bytes(b"".join(own))
+    tokenizer, prefix = str(OWN.plain_tokenizer), str(tmp_path / "chat")
+    dsindex.instruct(list(map(str, inputs)), config=SPEC, tokenizer=tokenizer, output_prefix=prefix)
+    masks = [*IndexedDataset(f"{prefix}_loss_mask")]
     page = report(tmp_path, prefix)
-    assert "2 of 4" in page.texts["dd"]
+    for path, own in zip(inputs, (masks[:50], masks[50:]), strict=True):
+        learned, tokens = sum(int(mask.sum()) for mask in own), sum(map(len, own))
+        [row] = [row for row in page.rows if row[0] == str(path) and row[2] == f"{tokens:,}"]
+        assert row[5:7] == [f"{learned:,}", f"{learned / tokens:.1%}"]
+    write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
+    assert any("masks, got 4" in text for text in report(tmp_path, prefix, code=1).texts["li"])
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [

@@ -932,6 +932,8 @@ def show_sources(totals: Sequence[SourceTotals], names: Sequence[str], text_byte
     shown, rest = largest_sources(totals)
     tokens = sum(each.tokens for each in totals)
     head = ["source", "documents", "tokens", "share", "tokens per document"]
+    has_masks = any(each.learned is not None for each in totals)
+    head += ["learned tokens", "share learned"] if has_masks else []
     head += ["bytes of text per token"] if text_bytes.by_source else []
 
     def row(name: str, places: Sequence[int]) -> tuple[str, ...]:
@@ -939,6 +941,8 @@ def show_sources(totals: Sequence[SourceTotals], names: Sequence[str], text_byte
         own = sum(totals[place].tokens for place in places)
         cells = [name, number(documents), *_amount_and_share(own, tokens)]
         cells.append(short_number(own / documents) if documents else "-")
+        if has_masks:
+            cells += _amount_and_share(sum(totals[place].learned or 0 for place in places), own)
         if text_bytes.by_source:
             share = text_bytes.by_source.get(places[0]) if len(places) == 1 else None
             cells.append("-" if share is None else f"{share:.2f}")
