@@ -206,7 +206,7 @@ def changed_files(slot: CacheSlot, record: Mapping[str, Any]) -> list[str]:
 
 def write_record(path: str, record: Mapping[str, Any]) -> None:
     """Write dsindex's record beside a cache."""
-    write_whole(path, json.dumps({"version": RECORD_VERSION, **record}, indent=2).encode())
+    write_whole(path, json.dumps({"version": RECORD_VERSION, **record}, indent=2).encode(), writer="record")
 
 
 def read_record(path: str) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 
 from dsindex.amounts import count
 from dsindex.errors import FormatError, InputError, OutputError
@@ -241,4 +242,4 @@ def _write(files: Sequence[tuple[str, bytes]]) -> None:
             except OSError as error:
                 raise output_error(path, error) from error
         else:
-            write_whole(path, content)
+            write_whole(path, content, writer=xxhash.xxh3_128_hexdigest(content))

@@ -1,5 +1,6 @@
-"""`dsindex index` killed at every call that changes its cache: what a training job would take is never a mixture."""
+"""`dsindex index` and `dsindex rest` killed at every call that changes what they write: nothing is ever half there."""
 
+import os
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ from tests.support.datasets import write_dataset
 
 LAYOUTS = {
     "megatron": ("--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
+    "packed": ("--document-order", "packed", "--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
     "bigscience": ("--layout", "bigscience", "_train_indexmap_8ns_30sl_1234s_", "shuffle_idx.npy"),
     "maxtext": ("--layout", "maxtext", "--data-cache-path", "cache", "_index.npy", "shuffle_index.npy"),
 }
@@ -66,3 +68,38 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(layout, zygote, tmp_path):
         assert {name: content for name, content in compared().items() if not name.endswith(".tmp")} == new
         assert [name for name in cache(data, middle) if name.endswith(".lock")] == []
         shutil.rmtree(data)
+
+
+def written(folder):
+    """Every file of a folder, links as their targets."""
+    return {
+        path.name: os.readlink(path).encode() if path.is_symlink() else path.read_bytes() for path in folder.iterdir()
+    }
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("command", ["rest", "index"])
+def test_run_that_goes_on_is_whole_or_not_there(command, zygote, tmp_path):
+    for name, lengths in {"web": [20, 50, 60, 30, 100, 5], "books": [400, 3]}.items():
+        write_dataset(tmp_path / name, [[[1] * length] for length in lengths * 9])
+    first, out = tmp_path / "first", tmp_path / "out"
+    blend = ["--data-path", "6", tmp_path / "web", "4", tmp_path / "books", "--seq-length", "30", "--split", "1"]
+    blend += ["--executor", "local", "--workers", "1", "--document-order", "packed"]
+    assert zygote.run(tmp_path / "run", ["index", *blend, "--num-samples", "90", "--data-cache-path", first]).code == 0
+    words = {
+        "index": [*blend, "--num-samples", "200", "--continue-from", first, "--data-cache-path", out],
+        "rest": [first, "--output-prefix", out / "rest"],
+    }[command]
+    words = [command, *words, "--consumed-samples", "40", "--global-batch-size", "8"]
+    counted = zygote.run(tmp_path / "run", words, Strike(place=str(out)))
+    assert counted.code == 0, counted.errors
+    expected = written(out)
+    assert len(expected) == {"index": 14, "rest": 6}[command]
+    for at in range(len(counted.calls)):
+        shutil.rmtree(out)
+        assert zygote.run(tmp_path / "run", words, Strike(at=at, place=str(out))).code == -9
+        left = written(out) if out.exists() else {}
+        whole = {name: content for name, content in left.items() if not name.endswith((".tmp", ".lock", "-dsindex.json"))}
+        assert whole.items() <= expected.items(), f"call {at}: {counted.calls[at]}"
+        assert zygote.run(tmp_path / "run", words).code == 0
+        assert written(out) == expected, f"call {at}: {counted.calls[at]}"
