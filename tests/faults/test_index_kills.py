@@ -99,7 +99,9 @@ def test_run_that_goes_on_is_whole_or_not_there(command, zygote, tmp_path):
         shutil.rmtree(out)
         assert zygote.run(tmp_path / "run", words, Strike(at=at, place=str(out))).code == -9
         left = written(out) if out.exists() else {}
-        whole = {name: content for name, content in left.items() if not name.endswith((".tmp", ".lock", "-dsindex.json"))}
+        whole = {
+            name: content for name, content in left.items() if not name.endswith((".tmp", ".lock", "-dsindex.json"))
+        }
         assert whole.items() <= expected.items(), f"call {at}: {counted.calls[at]}"
         assert zygote.run(tmp_path / "run", words).code == 0
         assert written(out) == expected, f"call {at}: {counted.calls[at]}"

@@ -30,7 +30,20 @@ ROOT = Path(__file__).parents[2]
 
 SMALL_RANGE_BYTES = 8 << 10
 
-SEAMS = ("replace", "rename", "link", "symlink", "unlink", "rmdir", "mkdir", "ftruncate", "fsync", "write", "pwrite", "utime")
+SEAMS = (
+    "replace",
+    "rename",
+    "link",
+    "symlink",
+    "unlink",
+    "rmdir",
+    "mkdir",
+    "ftruncate",
+    "fsync",
+    "write",
+    "pwrite",
+    "utime",
+)
 """Functions of `os` that change something, but for `open`, which is counted where it may write."""
 
 

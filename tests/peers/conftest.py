@@ -1,11 +1,13 @@
 """Tests against the real readers: `pytest -o addopts= tests/peers` in an environment with the extra `peers`."""
 
 import os
+import typing
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typing_extensions
 
 from tests.peers.three_datasets import write_three_datasets
 
@@ -24,6 +26,8 @@ if HAS_MEGATRON:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if not hasattr(typing, "override"):  # later releases are written for Python 3.12
+            typing.override = typing_extensions.override
         import megatron.core.datasets.blended_megatron_dataset_builder
         import megatron.core.datasets.gpt_dataset  # noqa: F401 - imported once, without its warnings
 

@@ -58,6 +58,17 @@ def train(path, size, cache, *, length=LENGTH, split=SPLIT, finds_all=True):
     return found
 
 
+def check_rows(blend):
+    """Megatron's own loop gives the sample index of each member."""
+    from megatron.core.datasets import helpers
+
+    for member in blend.datasets:
+        own = np.asarray(member.dataset.sequence_lengths)
+        tokens = int(own[member.document_index].sum(dtype=np.int64))
+        rows = helpers.build_sample_idx(own, member.document_index, LENGTH, 1, tokens, True, True)
+        assert np.array_equal(rows, member.sample_index)
+
+
 def read_by_ranks(kind, dataset, consumed):
     """The samples that two ranks read from a number of consumed samples on, in the order of the run."""
     numbers = []
@@ -105,6 +116,8 @@ def test_a_run_goes_on_twice_without_reading_anything_again(datasets, sampler, o
     after = ["--continue-from", "second", "--consumed-samples", later, "--global-batch-size", BATCH]
     index(third_path, 900, "third", *order, *after)
     third = train(third_path, 900, "third")
+    for blend in (second, third):
+        check_rows(blend)
     # Before the change, every sample is that of the job before: a job may go back.
     for number in range(consumed):
         assert (first[number]["tokens"] == second[number]["tokens"]).all()

@@ -79,6 +79,7 @@ def build_with_megatron(case, cache):
         reset_attention_mask=False,
         eod_mask_loss=False,
         create_attention_mask=False,
+        multiple_validation_sets=case.get("several", False),
     )
     return list(BlendedMegatronDatasetBuilder(GPTDataset, list(case["sizes"]), lambda: True, config).build())
 
@@ -258,52 +259,83 @@ def test_kept_partial_samples_are_counted_in_float32(total, length, extra):
     assert np.array_equal(build_sample_index(lengths, documents, count_samples(total, rule=rule), rule=rule), expected)
 
 
-@pytest.mark.usefixtures("_distributed")
-@pytest.mark.parametrize("blended", [False, True], ids=["dataset", "blend"])
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_packed_caches_are_read_as_they_are(blended, epochs, tmp_path, monkeypatch):
-    """Each token is its own position, so every label can be told: none is lost, none comes twice in an epoch."""
+def check_read(dataset, lengths, *, size, epochs, short):
+    """Check one dataset without a blend: every label of each epoch, and its sample index by Megatron's own loop.
+
+    Args:
+        dataset: Megatron's.
+        lengths: Tokens of all sequences; each token is its own position.
+        size: Samples that are read.
+        epochs: Least and largest number of times that a token is read.
+        short: Largest number of cut sequences that fit a sample.
+    """
     from megatron.core.datasets import helpers
 
+    documents, length = np.asarray(dataset.document_index), dataset.config.sequence_length
+    own = lengths[documents].astype(np.int64)
+    rows = helpers.build_sample_idx(lengths, documents, length, 1, int(own.sum()), True, True)
+    assert np.array_equal(rows, dataset.sample_index)
+    ends = np.cumsum(own)
+    assert (((ends - 1) // length != (ends - own) // length) & (own <= length)).sum() <= short
+    homes = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    part = np.concatenate([np.arange(homes[n], homes[n + 1]) for n in np.unique(documents)])
+    read = np.concatenate([dataset[number]["labels"].numpy() for number in range(min(size, len(dataset)))])
+    times = np.bincount(read, minlength=homes[-1])
+    assert times.sum() == times[part].sum()
+    least, most = epochs
+    assert times.max() == most
+    assert (times[part] < least).sum() <= most * (length + 1)
+
+
+BLEND = ["3", "d0", "1", "d1"]
+PACKED = {  # changes of the job; tokens of train's samples, in epochs of d0; least and largest times that they are read
+    "one-epoch": ({}, 1, (1, 1)),
+    "three-epochs": ({}, 3, (3, 3)),
+    "two-and-a-half": ({}, 2.5, (2, 3)),
+    "split": ({"split": "70,20,10"}, None, (1, 1)),
+    "blend": ({"paths": [BLEND], "split": "90,8,2", "sizes": [200, 20, 0]}, None, (1, 1)),
+    "validation-sets": (
+        {"paths": [BLEND, ["d1", "d2"], ["d2"]], "per_split": True, "several": True, "sizes": [200, None, None]},
+        None,
+        (1, 1),
+    ),
+}
+
+
+@pytest.mark.usefixtures("_distributed")
+@pytest.mark.parametrize("sequences", [1, 3], ids=["documents", "sequences"])
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_caches_are_read_as_they_are(kind, sequences, tmp_path, monkeypatch):
+    """Each token is its own position in its dataset, so every label can be told."""
+    changes, size, epochs = PACKED[kind]
     monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(5)
-    lengths, begin = {}, 0
-    for name in ("d0", "d1") if blended else ("d0",):
-        lengths[name] = np.maximum(1, random.lognormal(4, 1, 600)).astype(int)
-        ends = begin + np.cumsum(lengths[name])
-        documents = [[list(range(end - n, end))] for end, n in zip(ends, lengths[name], strict=True)]
+    random, lengths, length = np.random.default_rng(5), {}, 64
+    for name in ("d0", "d1", "d2"):
+        own = lengths[name] = np.maximum(1, random.lognormal(4, 1, 900)).astype(np.int32)
+        ends = np.cumsum(own)
+        runs = [list(range(end - n, end)) for end, n in zip(ends, own, strict=True)]
+        documents = [runs[first : first + sequences] for first in range(0, len(runs), sequences)]
         write_dataset(tmp_path / name, documents, dtype=np.int32)
-        begin = int(ends[-1])
-    tokens = int(lengths["d0"].sum())
-    length = 64
-    size = (epochs * tokens - 1) // length
+    size = size and int(size * int(lengths["d0"].sum()) - 1) // length
     case = {
-        "per_split": False,
-        "paths": [["3", "d0", "1", "d1"] if blended else ["d0"]],
-        "sizes": [size, 0, 0] if blended else [size, None, None],
-        "split": "1",
-        "seed": 1234,
-        "sequence_length": length,
-        "extra_token": True,
-        "keep_partial": False,
-        "surplus": 0.005,
-    }
-    build_with_dsindex(case, tmp_path / "cache", tmp_path, document_order="packed")
+        "per_split": False, "paths": [["d0"]], "sizes": [size, None, None], "split": "1", "seed": 1234,
+        "sequence_length": length, "extra_token": True, "keep_partial": False, "surplus": 0.005, **changes,
+    }  # fmt: skip
+    more = {"document_order": "packed", "document_order_splits": ["train", "valid"]}
+    more |= {"multiple_validation_sets": True} if "several" in case else {}
+    build_with_dsindex(case, tmp_path / "cache", tmp_path, **more)
     before = {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
-    train, *_ = build_with_megatron(case, tmp_path / "cache")
+    train, valid, _ = build_with_megatron(case, tmp_path / "cache")
     assert {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()} == before, "a miss"
-    for dataset in train.datasets if blended else [train]:
-        own = np.asarray(dataset.dataset.sequence_lengths)
-        rows = helpers.build_sample_idx(
-            own, dataset.document_index, length, len(dataset.document_index) // 600, int(own.sum()), True, True
-        )
-        assert np.array_equal(rows, dataset.sample_index)
-        short = own[dataset.document_index] <= length
-        ends = np.cumsum(own[dataset.document_index])
-        starts = ends - own[dataset.document_index]
-        assert ((ends - 1) // length != starts // length)[short].sum() <= 3
-    labels = np.concatenate([train[number]["labels"].numpy() for number in range(len(train))])
-    times = np.bincount(labels)
-    if not blended:
-        assert times.max() == epochs
-        assert (times < epochs).sum() <= epochs * (length + 1)
+    assert isinstance(valid, list) == ("several" in case)
+    others = [each for each in (valid if isinstance(valid, list) else [valid]) if each is not None]
+    for each in (train, *others):
+        for dataset in getattr(each, "datasets", [each]):
+            is_whole = each is train and dataset is train
+            check_read(
+                dataset,
+                lengths[Path(dataset.dataset_path).name],
+                size=(is_whole and case["sizes"][0]) or len(dataset),
+                epochs=epochs if is_whole else (1, 1),
+                short=3,
+            )
