@@ -361,7 +361,7 @@ def temporary_name(path: str, attempt_id: str) -> str:
 
 
 def write_whole(path: str, data: Bytes, *, writer: str | None = None) -> None:
-    """Write a small file atomically; a writer that is alone gives a name, by which it replaces what a killed one left."""
+    """Write a small file atomically. A writer that is alone gives a name, and replaces what a killed one left."""
     if writer is not None:
         remove_if_present(temporary_name(path, writer))
     with atomic_writer(path, attempt_id=writer) as file:

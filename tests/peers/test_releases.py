@@ -215,8 +215,11 @@ def test_planned_caches_are_read_as_planned(release, tmp_path):
     """What test_indices.py and test_continuing.py say of the installed megatron-core holds for each release."""
     sampler = RELEASES_FOLDER / ("main" if release == "0.16" else release)  # where it is beside the package
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/t"]
-        + ["tests/peers/test_indices.py", "tests/peers/test_continuing.py", "-k", "packed or continuing"],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),
+            *(f"--basetemp={tmp_path}/t", "tests/peers/test_indices.py", "tests/peers/test_continuing.py"),
+            *("-k", "packed or continuing"),
+        ],
         env={**os.environ, "PYTHONPATH": str(RELEASES_FOLDER / release), "MEGATRON_LM": str(sampler)},
         cwd=PROGRAM.parents[2],
         capture_output=True,
