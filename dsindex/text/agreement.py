@@ -435,6 +435,8 @@ class CodePoints:
         if self._is_empty or len(offsets) < 2:
             return np.empty(0, np.int64)
         places = self._find_places(data, int(offsets[0]), int(offsets[-1]))
+        if not places.size:
+            return places
         places = places[self._are_members(places, data, int(offsets[-1]))]
         return np.unique(np.searchsorted(offsets, places, side="right") - 1)
 

@@ -6,14 +6,15 @@ which grows with the text.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import ctypes
 import functools
 import os
-import sys
 import threading
 import time
 from itertools import pairwise
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,21 +28,25 @@ from dsindex.text.conversion import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from dsindex.text.tokenizer import Tokenizer
 
 
-# Pass texts to gigatoken and get tokens back as arrays, without a Python object per text.
+# Pass texts to gigatoken and get tokens back as arrays.
 #
 # gigatoken takes and returns ragged arrays of awkward, a package that it depends on. Importing it takes 0.2 s of CPU
-# time, for which thousands of texts can be encoded one by one; so a process imports it only for more texts than that.
+# time, and each call 0.5 ms in Python. Where awkward cannot be imported, gigatoken returns a list of views of an array,
+# which takes 1 µs a text. So few texts are passed by a function in which the import fails: PyImport_Import, which
+# gigatoken calls, takes `__import__` from the builtins of the running function. Nothing else in the process notices.
 
-SINGLE_TEXTS = 10_000
-"""Texts that a process encodes one by one, at about 8 µs each beyond their encoding."""
-_num_single = 0
+FEW_TEXTS = 512
+"""Texts in a call up to which a list takes less time than an array of awkward."""
+LISTED_TEXTS = 100_000
+"""Texts in larger calls that a process passes as lists before it imports awkward."""
+_num_listed = 0
 
 
 def encode_ragged(
@@ -62,10 +67,24 @@ def encode_ragged(
     Returns:
         Token ids, shape [T], and the number of tokens of each text, shape [D].
     """
-    global _num_single  # as what is imported does, it belongs to the process
-    if not parallel and "awkward" not in sys.modules and _num_single + len(offsets) <= SINGLE_TEXTS:
-        _num_single += len(offsets)
-        return _encode_singly(fast, offsets, data)
+    global _num_listed  # as what is imported does, it belongs to the process
+    if len(offsets) > FEW_TEXTS:
+        _num_listed += len(offsets)
+        if _num_listed > LISTED_TEXTS:
+            return _encode_array(fast, offsets, data, parallel)
+    view = data.data
+    rows = _encode_list(fast.backend, [view[a:b].tobytes() for a, b in pairwise(offsets.tolist())], parallel)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    whole = rows[0].base if rows else None
+    return whole if whole is not None and whole.size == lengths.sum() else np.concatenate([_NO_TOKENS, *rows]), lengths
+
+
+def _encode_array(
+    fast: Any,  # noqa: ANN401 - as above
+    offsets: NDArray[np.int64],
+    data: NDArray[np.uint8],
+    parallel: bool,
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     import awkward
 
     content = awkward.contents.NumpyArray(data, parameters={"__array__": "char"})
@@ -77,14 +96,17 @@ def encode_ragged(
     return np.asarray(layout.content.data, np.uint32)[ends[0] : ends[-1]], np.diff(ends)
 
 
-def _encode_singly(
-    fast: Any,  # noqa: ANN401 - as above
-    offsets: NDArray[np.int64],
-    data: NDArray[np.uint8],
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    found = [np.empty(0, np.uint32)]
-    found += [fast.encode(data[begin:end].tobytes()) for begin, end in pairwise(offsets.tolist())]
-    return np.concatenate(found), np.array(list(map(len, found[1:])), np.int64)
+def _import_others(name: str, *arguments: Any) -> Any:  # noqa: ANN401 - those of __import__
+    if name == "awkward":
+        raise ImportError(name)
+    return __import__(name, *arguments)
+
+
+_encode_list: Callable[[Any, list[bytes], bool], list[NDArray[np.uint32]]] = FunctionType(
+    (lambda backend, texts, parallel: backend.encode_batch(texts, parallel=parallel)).__code__,
+    {"__builtins__": {**vars(builtins), "__import__": _import_others}},
+)
+_NO_TOKENS = np.empty(0, np.uint32)
 
 
 REBUILD_AFTER_BYTES = 640 * 1024**2

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.engine.shards.attempt import lay_out_documents
+from dsindex.engine.shards.attempt import lay_out_documents, lay_out_pbin_documents
 from dsindex.engine.shards.tokenize import ShardSettings, ShardTask, tokenize_shard
 from dsindex.errors import BadRecordError, TokenizerError
 from dsindex.store.ownership import MARKER_FILE, mark_folder
@@ -74,6 +74,18 @@ def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
 def test_lay_out_documents_never_wraps_a_token(eod):
     with pytest.raises(OverflowError, match="70000 does not fit uint16"):
         lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=eod)
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("eod", [None, EOD])
+@pytest.mark.parametrize("lay_out", [lay_out_documents, lay_out_pbin_documents])
+def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out, eod):
+    batch = batch_of([[1, 2], [70_000]])
+    arguments = (batch, None) if lay_out is lay_out_documents else (batch,)
+    with pytest.raises(TokenizerError, match="below 70000, the size of the vocabulary, got 70000"):
+        lay_out(*arguments, dtype=np.dtype("<u2"), eod_id=eod, vocabulary_size=70_000)
+    fitting = lay_out(*arguments, dtype=np.dtype("<i4"), eod_id=eod, vocabulary_size=70_001)
+    assert fitting.tokens.max() == 70_000
 
 
 @pytest.mark.quick(1)

@@ -161,6 +161,7 @@ def lay_out_documents(
     dtype: np.dtype[Any],
     eod_id: int | None,
     empty_documents: Literal["keep", "eod"] = "keep",
+    vocabulary_size: int | None = None,
 ) -> LaidOutDocuments:
     """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
 
@@ -174,6 +175,11 @@ def lay_out_documents(
         eod_id: The EOD token; None to append none.
         empty_documents: What a document without tokens becomes: `keep` for an empty one, `eod` for one of EOD alone,
             which needs `eod_id`.
+        vocabulary_size: Refuse larger token ids; None if they were checked.
+
+    Raises:
+        TokenizerError: If an id is outside the vocabulary.
+        OverflowError: If an id does not fit.
 
     Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
     IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
@@ -192,12 +198,13 @@ def lay_out_documents(
         sequences_per_document = np.maximum(sequences_per_document, 1)
     if eod_id is None:
         eod_in_text = 0
+        check_ids(batch.tokens, vocabulary_size)
         tokens = cast_tokens(batch.tokens, dtype)
     else:
         last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
         lengths[last_sequences] += 1
         places = np.cumsum(lengths)[last_sequences] - 1
-        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype)
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
@@ -207,13 +214,20 @@ def lay_out_documents(
     )
 
 
-def lay_out_pbin_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None) -> LaidOutDocuments:
+def lay_out_pbin_documents(
+    batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None, vocabulary_size: int | None = None
+) -> LaidOutDocuments:
     """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
 
     Args:
         batch: Ids of all texts, one text per document, one after the other.
         dtype: Token type on disk.
         eod_id: Appended to a document unless it is already its last token; None to append none.
+        vocabulary_size: Refuse larger token ids; None if they were checked.
+
+    Raises:
+        TokenizerError: If an id is outside the vocabulary.
+        OverflowError: If an id does not fit.
 
     Source: docs/formats.md section 3.
     """
@@ -221,12 +235,13 @@ def lay_out_pbin_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: i
     lengths = batch.lengths[has_tokens]
     if eod_id is None:
         eod_in_text = 0
+        check_ids(batch.tokens, vocabulary_size)
         tokens = cast_tokens(batch.tokens, dtype)
     else:
         lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
         lengths = lengths + lacks_eod
         places = np.cumsum(lengths)[lacks_eod] - 1
-        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype)
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
     return LaidOutDocuments(
         tokens=tokens,
         sequence_lengths=lengths,
@@ -238,7 +253,12 @@ def lay_out_pbin_documents(batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: i
 
 
 def _insert_eod(
-    tokens: NDArray[np.uint32], places: NDArray[np.int64], eod_id: int, *, dtype: np.dtype[Any]
+    tokens: NDArray[np.uint32],
+    places: NDArray[np.int64],
+    eod_id: int,
+    *,
+    dtype: np.dtype[Any],
+    vocabulary_size: int | None,
 ) -> tuple[NDArray[Any], int]:
     """Return the tokens, cast to `dtype`, with `eod_id` at the given places of the result.
 
@@ -246,14 +266,17 @@ def _insert_eod(
         The result, and how many of the input tokens were `eod_id`.
 
     Raises:
+        TokenizerError: If an id is outside the vocabulary.
         OverflowError: If an id does not fit.
     """
     result = np.empty(len(tokens) + len(places), dtype)
     kernels = loaded_kernels()
     if kernels is not None:
         largest, eod_in_text = kernels.insert_token(tokens, places, eod_id, result)
+        check_ids(np.array([largest]), vocabulary_size)
         require_fit(np.array([largest]), dtype)
         return result, eod_in_text
+    check_ids(tokens, vocabulary_size)
     require_fit(tokens, dtype)
     is_text = np.ones(len(result), np.bool_)
     is_text[places] = False
@@ -262,13 +285,13 @@ def _insert_eod(
     return result, int(np.count_nonzero(tokens == eod_id))
 
 
-def check_ids(tokens: NDArray[np.uint32], vocabulary_size: int) -> None:
-    """Refuse token ids outside the vocabulary.
+def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int | None) -> None:
+    """Refuse token ids outside the vocabulary; None if they were checked.
 
     Raises:
         TokenizerError: Naming the largest.
     """
-    if tokens.size and int(tokens.max()) >= vocabulary_size:
+    if vocabulary_size is not None and tokens.size and int(tokens.max()) >= vocabulary_size:
         raise TokenizerError(
             f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
             f"the tokenizer is damaged"

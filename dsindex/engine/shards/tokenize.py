@@ -18,7 +18,6 @@ from dsindex.datasets.provenance import provenance_rows
 from dsindex.engine.shards.attempt import (
     Attempt,
     LaidOutDocuments,
-    check_ids,
     lay_out_documents,
     lay_out_pbin_documents,
     shard_folder,
@@ -386,9 +385,10 @@ class KeyWriter:
 
     def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
         """Append encoded texts; the number of texts of each record is None if each has one."""
-        check_ids(batch.tokens, self._vocabulary_size)
         if self._layout == "pbin":
-            documents = lay_out_pbin_documents(batch, dtype=self._dtype, eod_id=self._eod_id)
+            documents = lay_out_pbin_documents(
+                batch, dtype=self._dtype, eod_id=self._eod_id, vocabulary_size=self._vocabulary_size
+            )
         else:
             documents = lay_out_documents(
                 batch,
@@ -396,6 +396,7 @@ class KeyWriter:
                 dtype=self._dtype,
                 eod_id=self._eod_id,
                 empty_documents=self._empty_documents,
+                vocabulary_size=self._vocabulary_size,
             )
         self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
         self._empty += documents.num_empty
