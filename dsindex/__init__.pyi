@@ -101,6 +101,7 @@ def build(
     shard_deadline: float | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
+    replace: bool = False,
     fresh: bool = False,
     input_list: Paths = (),
     input_split: str | None = None,
@@ -157,6 +158,8 @@ def build(
         output_prefix: Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://).
         work_dir: The folder of shards and ledger (default: PREFIX.build).
         keep_shards: Keep the work folder after success.
+        replace: Replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs
+            are used again.
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
@@ -494,6 +497,7 @@ def estimate(
     shard_deadline: float | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
+    replace: bool = False,
     fresh: bool = False,
     input_list: Paths = (),
     input_split: str | None = None,
@@ -548,6 +552,8 @@ def estimate(
         output_prefix: Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://).
         work_dir: The folder of shards and ledger (default: PREFIX.build).
         keep_shards: Keep the work folder after success.
+        replace: Replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs
+            are used again.
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
@@ -616,6 +622,7 @@ def instruct(
     shard_deadline: float | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool | None = None,
+    replace: bool | None = None,
     fresh: bool | None = None,
     input_list: Paths | None = None,
     input_split: str | None = None,
@@ -658,6 +665,8 @@ def instruct(
             60).
         work_dir: The folder of shards and ledger (default: PREFIX.build).
         keep_shards: Keep the work folder after success.
+        replace: Replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs
+            are used again.
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.
@@ -706,6 +715,7 @@ def merge(
     shard_deadline: float | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
+    replace: bool = False,
     fresh: bool = False,
 ) -> MergeResult:
     """Merge MMIDIDX datasets into one, as `dsindex merge` does.
@@ -725,6 +735,8 @@ def merge(
         output_prefix: Writes P.bin and P.idx, here or in a bucket (s3://, gs://).
         work_dir: The folder of shards and ledger (default: PREFIX.build).
         keep_shards: Keep the work folder after success.
+        replace: Replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs
+            are used again.
         fresh: Start over; an old output is replaced once the new one is complete.
 
     Raises:
@@ -847,6 +859,7 @@ def pack(
     shard_deadline: float | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
+    replace: bool = False,
     fresh: bool = False,
     input_list: Paths = (),
     input_split: str | None = None,
@@ -882,6 +895,8 @@ def pack(
             60).
         work_dir: The folder of shards and ledger (default: PREFIX.build).
         keep_shards: Keep the work folder after success.
+        replace: Replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs
+            are used again.
         fresh: Start over; an old output is replaced once the new one is complete.
         input_list: Files that list inputs, one path per line, read after input; - reads a list from standard input.
         input_split: The split to take from a folder that has several, such as train; all takes every split.

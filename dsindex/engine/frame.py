@@ -15,7 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.engine.assemble import assemble
-from dsindex.engine.manifest import Manifest, describe_run
+from dsindex.engine.identity import describe_inputs
+from dsindex.engine.manifest import Manifest, describe_run, read_manifest
 from dsindex.engine.outputs import (
     find_finished,
     look_at_output,
@@ -86,8 +87,6 @@ class Job:
     """Returns the content of each manifest, in the order of the outputs, given each dataset's files by suffix."""
     examine: Callable[[], None]
     """Checks for problems before any work is done; raises DsindexError."""
-    may_grow: bool = True
-    """Whether added inputs continue the existing output; otherwise they make another plan."""
     input_bytes: int = 0
     """Size of the inputs to tokenize; 0 if the job does not tokenize."""
     holds_gil: bool = False
@@ -102,10 +101,8 @@ class Job:
     """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
     check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
     """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
-    count_missing: Callable[[Ledger], int] | None = None
-    """Returns the number of shards that no earlier run has made, which is how many CPUs the job can use at once."""
-    describe_kept: Callable[[Ledger | None], str] | None = None
-    """Returns a message about what an interrupted run keeps, given the ledger if there is one."""
+    count_kept: Callable[[Ledger | None], tuple[int, int]] | None = None
+    """Returns the number of shards that earlier runs have made, given the ledger if there is one, and that of all."""
     conclude: Callable[[Executor], None] | None = None
     """Called once everything is published, by this run or an earlier one."""
 
@@ -179,11 +176,16 @@ def _find_finished(job: Job) -> list[Manifest] | None:
     finished = find_finished(
         [look_at_output(output) for output in job.outputs],
         job.plan,
-        may_grow=job.may_grow,
+        replaces=job.config.replace,
         read_unfinished=partial(read_unfinished, job.work_dir),
     )
     if finished is not None and job.require_same_inputs is not None:
-        job.require_same_inputs(finished)
+        try:
+            job.require_same_inputs(finished)
+        except PlanError:
+            if not job.config.replace:
+                raise
+            return None
     return finished
 
 
@@ -254,12 +256,26 @@ def _end_at_once(reporter: Reporter, kept: Callable[[], str], stop: BaseExceptio
 
 
 def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> str:
-    if job.describe_kept is None:
+    if job.count_kept is None:
         return "run the same command again"
-    if opened:
-        return job.describe_kept(opened[0])
     starts_over = job.config.fresh and not folder.history.fresh
-    return job.describe_kept(None if starts_over else folder.read_ledger())
+    ledger = opened[0] if opened else None if starts_over else folder.read_ledger()
+    kept, total = job.count_kept(ledger)
+    finished = f"{kept:,} of {total:,} shards are finished and kept in {job.work_dir}"
+    return f"{finished}; run the same command again to continue"
+
+
+def _describe_changes(job: Job, folder: WorkFolder, ledger: Ledger) -> list[str]:
+    """Say which inputs differ from those of the earlier run, or of the output to be replaced, and what that costs."""
+    old = folder.history.plan
+    if old is None:
+        manifest = read_manifest(job.outputs[0].prefix)
+        old = None if manifest is None else manifest.run.plan
+    changes = [] if old is None or job.config.fresh else describe_inputs(old, job.plan)
+    if not changes or job.count_kept is None:
+        return changes
+    kept, total = job.count_kept(ledger)
+    return [f"{'; '.join(changes)}: {kept:,} of {total:,} shards are kept, {total - kept:,} are made"]
 
 
 def _carry_out(
@@ -289,11 +305,11 @@ def _carry_out(
             )
             try:
                 with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
-                    for note in notes:
+                    for note in [*notes, *_describe_changes(job, folder, ledger)]:
                         reporter.say(note)
                     reporter.follow(executor)
-                    if job.count_missing is not None:
-                        wait_for_nodes(executor, reporter, partial(job.count_missing, ledger))
+                    if job.count_kept is not None:
+                        wait_for_nodes(executor, reporter, partial(_count_missing, job, ledger))
                     if executor.is_cluster and job.check_nodes is not None:
                         markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
                         job.check_nodes(executor, markers)
@@ -307,6 +323,11 @@ def _carry_out(
                     progress.close(stop)  # before running shards end, as a second signal may come first
                 raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
+
+
+def _count_missing(job: Job, ledger: Ledger) -> int:
+    kept, total = (0, 0) if job.count_kept is None else job.count_kept(ledger)
+    return total - kept
 
 
 def _begin_again(job: Job, folder: WorkFolder) -> list[str]:

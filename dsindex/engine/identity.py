@@ -1,7 +1,7 @@
 """A job's identity, which is its settings and the ordered list of its inputs, and the differences between two jobs.
 
-Two runs belong to the same plan if and only if nothing that their output depends on differs. Inputs may be added to a
-plan: the output then grows, and the shards of the earlier inputs are kept.
+Two runs belong to the same plan if and only if nothing that their output depends on differs. If only inputs differ,
+their shards alone are made again: each belongs to its own input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dsindex.json_text import decode_json, encode_json, show_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from dsindex.engine.inputs import InputFile
 
@@ -31,6 +31,8 @@ class Plan:
     """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
     inputs: tuple[InputFile, ...]
     """The inputs in the order of the output; one may occur more than once."""
+    places: tuple[int, ...] = ()
+    """For each input, the place that its shard size follows from (`dsindex.engine.inputs.measure_places`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as it is stored."""
@@ -62,36 +64,29 @@ def _is_harmless(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> b
     return name == "on-bad-record"
 
 
-def describe_changes(old: Mapping[str, Any], plan: Plan, *, may_grow: bool) -> list[str]:
-    """Return the differences between a plan and a stored one, a phrase for each.
-
-    Args:
-        old: The stored plan, as `Plan.to_json` wrote it.
-        plan: The new plan; one without inputs, which are not known yet, is compared by its settings.
-        may_grow: Whether inputs may be added, as long as the earlier ones keep their order.
-    """
-    new = decode_json(encode_json(plan.to_json()))
-    old_settings, new_settings = old.get("settings", {}), new["settings"]
-    changes = [
+def describe_settings(old: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return the differences between the settings of a plan and of a stored one, a phrase for each."""
+    old_settings, new_settings = old.get("settings", {}), decode_json(encode_json(dict(plan.settings)))
+    return [
         f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
         for name in sorted(old_settings.keys() | new_settings.keys())
         if old_settings.get(name) != new_settings.get(name) and not _is_harmless(name, old_settings, new_settings)
     ]
-    before, now = list(map(tuple, old.get("inputs", []))), list(map(tuple, new["inputs"]))
-    return changes + _describe_inputs(before, now, may_grow=may_grow) if now else changes
-
-
-def has_added_inputs(old: Mapping[str, Any], plan: Plan) -> bool:
-    """Tell whether a plan adds inputs to a stored one, from which it does not differ otherwise."""
-    return len(plan.inputs) > len(old.get("inputs", []))
 
 
 Entry = tuple[str, int, str]
 """Path, size in bytes and version of an input."""
+_SHOWN_CHANGES = 5
 
 
-def _describe_inputs(before: Sequence[Entry], now: Sequence[Entry], *, may_grow: bool) -> list[str]:
-    if before == now or (may_grow and _is_subsequence(before, now)):
+def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return the differences between the inputs of a plan and of a stored one, a phrase for each of the first.
+
+    A plan without inputs, which are not known yet, has none.
+    """
+    before = list(map(tuple, old.get("inputs", [])))
+    now = list(map(tuple, decode_json(encode_json(plan.to_json()["inputs"]))))
+    if before == now or not now:
         return []
     changes = []
     entries = {entry[0]: entry for entry in now}
@@ -107,14 +102,11 @@ def _describe_inputs(before: Sequence[Entry], now: Sequence[Entry], *, may_grow:
             times = f"{count} times and is given {counts_now[path]}"
             changes.append(f"the input {show_name(path)} was given {times}")
     added = sum((counts_now - counts_before).values())
-    if added and not may_grow:
+    if added:
         changes.append(f"{added} input{'s were' if added > 1 else ' was'} added")
-    return changes or ["the inputs are in another order"]
-
-
-def _is_subsequence(before: Sequence[Entry], now: Sequence[Entry]) -> bool:
-    remaining = iter(now)
-    return all(entry in remaining for entry in before)
+    more = len(changes) - _SHOWN_CHANGES
+    shown = changes[:_SHOWN_CHANGES] + ([f"and {more:,} more changes"] if more > 0 else [])
+    return shown or ["the inputs are in another order"]
 
 
 _SWITCHES = ("append-eod",)

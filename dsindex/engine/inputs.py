@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import xxhash
 
 from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
+from dsindex.engine.ledger import NO_CUTS, Cuts, task_key
 from dsindex.engine.shards.tokenize import ShardTask
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
@@ -150,24 +151,37 @@ def choose_shard_size(total_bytes: int, wanted: int) -> int:
     return max(wanted, -(-total_bytes // MAX_SHARDS))
 
 
-def choose_shard_sizes(inputs: Sequence[InputFile], *, largest: int = LARGEST_SHARD_BYTES) -> list[int]:
-    """Return the shard size of each input, chosen so that a small job has shards for many CPUs.
+def measure_places(inputs: Sequence[InputFile], cuts: Cuts = NO_CUTS) -> list[int]:
+    """Return the place of each input: about how much text it and all inputs before it hold, when it was first cut.
 
-    It is a power-of-two part of `largest`, from 1/32 of it on, and about 1/32 of the text of all inputs up to this one.
-    So inputs that are added at the end change no shard of the others, and a large job has only a few small shards. An
-    input that occurs again is cut as before.
+    An input's shards follow from its place. So inputs that are added at the end change no shard of the others, and one
+    that an earlier run has cut is cut again as it was, wherever it is now. An input that occurs again is cut as before.
     """
-    sizes: dict[str, int] = {}
-    most = choose_shard_size(sum(file.size_bytes for file in inputs), largest)
+    places: dict[str, int] = {}
     so_far = 0
     for file in inputs:
         so_far += _estimate_text_bytes(file)
-        if file.absolute_path not in sizes:
-            size = max(1, largest // FEW_SHARDS)
-            while size < largest and size * FEW_SHARDS < so_far:
-                size *= 2
-            sizes[file.absolute_path] = size if size < largest else most
-    return [sizes[file.absolute_path] for file in inputs]
+        earlier = cuts.places.get((file.absolute_path, file.size_bytes, file.version), so_far)
+        places.setdefault(file.absolute_path, earlier)
+    return [places[file.absolute_path] for file in inputs]
+
+
+def choose_shard_sizes(
+    inputs: Sequence[InputFile], *, places: Sequence[int] | None = None, largest: int = LARGEST_SHARD_BYTES
+) -> list[int]:
+    """Return the shard size of each input, chosen so that a small job has shards for many CPUs.
+
+    It is a power-of-two part of `largest`, from 1/32 of it on, and about 1/32 of the text up to the input's place. So a
+    large job has only a few small shards.
+    """
+    most = choose_shard_size(sum(file.size_bytes for file in inputs), largest)
+    sizes = []
+    for place in measure_places(inputs) if places is None else places:
+        size = max(1, largest // FEW_SHARDS)
+        while size < largest and size * FEW_SHARDS < place:
+            size *= 2
+        sizes.append(size if size < largest else most)
+    return sizes
 
 
 def _estimate_text_bytes(file: InputFile) -> int:
@@ -177,7 +191,11 @@ def _estimate_text_bytes(file: InputFile) -> int:
 
 
 def plan_shards(
-    inputs: Sequence[InputFile], shard_size: int | Sequence[int], *, joins: bool = True
+    inputs: Sequence[InputFile],
+    shard_size: int | Sequence[int],
+    *,
+    joins: bool = True,
+    committed: frozenset[str] = frozenset(),
 ) -> Iterator[ShardTask]:
     """Cut every input into ranges of `shard_size` bytes, which may differ by input, or into its parts, in order.
 
@@ -188,11 +206,25 @@ def plan_shards(
         inputs: The inputs with their parts.
         shard_size: Bytes of text in a shard, about; for all inputs, or for each.
         joins: Whether a shard may have several inputs.
+        committed: Keys of shards that exist; inputs that share one of them share it again.
     """
     shard = 0
     held: list[InputFile] = []
     held_bytes = 0
+    shared = _find_shared(inputs, committed) if joins and committed else {}
+    in_shared = 0
     for number, (file, size) in enumerate(zip(inputs, by_input(inputs, shard_size), strict=True)):
+        if in_shared:
+            in_shared -= 1
+            continue
+        if number in shared:
+            if held:
+                yield _join_inputs(held, shard, number - len(held))
+                held, held_bytes, shard = [], 0, shard + 1
+            in_shared = shared[number] - 1
+            yield _join_inputs(inputs[number : number + in_shared + 1], shard, number)
+            shard += 1
+            continue
         is_small = joins and number >= FEW_SHARDS and _is_small(file, size)
         weight = max(file.size_bytes, FILE_WEIGHT_BYTES)
         if held and (not is_small or held_bytes + weight > size):
@@ -210,13 +242,37 @@ def plan_shards(
         yield _join_inputs(held, shard, len(inputs) - len(held))
 
 
+def _find_shared(inputs: Sequence[InputFile], committed: frozenset[str]) -> dict[int, int]:
+    """Return the number of inputs that share an existing shard, by the number of the first; 1 if it was alone."""
+    sizes: dict[str, list[int]] = {}
+    for key in committed:
+        path, total_bytes, _, begin, *_ = key.split("\0")
+        if begin == "0":
+            sizes.setdefault(path, []).append(int(total_bytes))
+    found: dict[int, int] = {}
+    number = 0
+    while number < len(inputs):
+        count = 0
+        for size_bytes in sizes.get(inputs[number].absolute_path, ()):
+            last, total = number, 0
+            while last < len(inputs) and total < size_bytes and _is_one_part(inputs[last]):
+                total += inputs[last].size_bytes
+                last += 1
+            if total == size_bytes and task_key(_join_inputs(inputs[number:last], 0, number)) in committed:
+                count = max(count, last - number)
+        if count:
+            found[number] = count
+        number += max(1, count)
+    return found
+
+
+def _is_one_part(file: InputFile) -> bool:
+    return file.share is None and (file.parts is None or len(file.parts.bounds) == 2)
+
+
 def _is_small(file: InputFile, shard_size: int) -> bool:
     """Tell whether an input may share a shard; what a stored plan has of it decides."""
-    return (
-        file.share is None
-        and file.size_bytes <= shard_size // SMALL_PART
-        and (file.parts is None or len(file.parts.bounds) == 2)
-    )
+    return file.size_bytes <= shard_size // SMALL_PART and _is_one_part(file)
 
 
 def _join_inputs(files: Sequence[InputFile], shard: int, number: int) -> ShardTask:
@@ -337,7 +393,11 @@ def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> In
 
 
 def cut_inputs(
-    inputs: Iterable[InputFile], shard_size: int | Sequence[int], *, columns: Columns | None = None
+    inputs: Iterable[InputFile],
+    shard_size: int | Sequence[int],
+    *,
+    places: Sequence[int] | None = None,
+    columns: Columns | None = None,
 ) -> list[InputFile]:
     """Return the inputs with their parts, those that cannot be cut anywhere.
 
@@ -346,6 +406,7 @@ def cut_inputs(
     Args:
         inputs: The inputs with their forms.
         shard_size: Bytes of text in a shard, about; for all inputs, or for each.
+        places: The place of each input.
         columns: The wanted columns of tables; None for all.
 
     Raises:
@@ -353,23 +414,19 @@ def cut_inputs(
     """
     inputs = list(inputs)
     sizes = by_input(inputs, shard_size)
-    before = accumulate(file.size_bytes for file in inputs)
-    whole = {
-        file.absolute_path: _largest_whole(size, total)
-        for file, size, total in reversed(list(zip(inputs, sizes, before, strict=True)))
-    }
+    places = measure_places(inputs) if places is None else places
 
-    def cut(sized: tuple[InputFile, int]) -> InputFile:
-        file, shard_size = sized
+    def cut(placed: tuple[InputFile, int, int]) -> InputFile:
+        file, shard_size, place = placed
         if file.form.can_seek:
             return file
-        largest_whole = whole[file.absolute_path]
+        largest_whole = _largest_whole(shard_size, place // TEXT_PER_STORED_BYTE)
         parts = find_parts(
             file.absolute_path, file.form, shard_size=shard_size, largest_whole=largest_whole, columns=columns
         )
         return replace(file, parts=parts)
 
-    return _map_in_threads(cut, list(zip(inputs, sizes, strict=True)))
+    return _map_in_threads(cut, list(zip(inputs, sizes, places, strict=True)))
 
 
 def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:

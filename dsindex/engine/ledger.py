@@ -31,6 +31,7 @@ from dsindex.store.writing import FileIdentity, is_same_folder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from dsindex.engine.identity import Entry, Plan
     from dsindex.store.storage import StoredFile
     from dsindex.store.uploads import Upload
 
@@ -360,6 +361,41 @@ def read_committed_shards(path: str) -> dict[str, ShardResult]:
     return shards
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """How earlier runs cut their inputs, so that their shards are found again wherever the inputs are now."""
+
+    places: Mapping[Entry, int] = field(default_factory=dict)
+    """Input → its place in the run that cut it last."""
+    shards: frozenset[str] = frozenset()
+    """Keys of all committed shards."""
+
+
+NO_CUTS = Cuts()
+
+
+def read_cuts(path: str) -> Cuts:
+    """Read from a ledger how earlier runs cut their inputs, without changing it.
+
+    Raises:
+        FormatError: If it cannot be read.
+    """
+    places: dict[Entry, int] = {}
+    shards = []
+    for line in open_journal(path).read():
+        with contextlib.suppress(*DAMAGE):
+            if line.startswith(_SHARD_BODY, BODY_OFFSET):
+                shards.append(decode_json(line[BODY_OFFSET + len(_SHARD_BODY) : line.index(b',"result":')]))
+            elif line.startswith(b'{"kind":"run"', BODY_OFFSET):
+                entry = read_entry(line) or {}
+                if is_plan(entry.get("plan")) and len(entry.get("places", ())) == len(entry["plan"]["inputs"]):
+                    places |= zip(map(tuple, entry["plan"]["inputs"]), map(int, entry["places"]), strict=True)
+    return Cuts(places=places, shards=frozenset(key for key in shards if isinstance(key, str)))
+
+
+_SHARD_BODY = b'{"kind":"shard","task":'
+
+
 class Ledger:
     """The committed shards and ranges of one work folder.
 
@@ -409,19 +445,19 @@ class Ledger:
         return self._history.history()
 
     def record_run(
-        self, plan: dict[str, Any], *, keep: bool, fresh: bool, outputs: Sequence[str] = (), work_dir: str = ""
+        self, plan: Plan, *, keep: bool, fresh: bool, outputs: Sequence[str] = (), work_dir: str = ""
     ) -> None:
         """Record that a run of a plan begins, the prefixes of its outputs, and the folder in which it works."""
-        before = self.history
+        before, stored = self.history, plan.to_json()
         if (before.plan, before.keep, before.fresh, before.finished, before.work_dir) != (
-            decode_json(encode_json(plan)),
+            decode_json(encode_json(stored)),
             keep,
             fresh,
             False,
             work_dir,
         ):
-            entry = {"plan": plan, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
-            self._record({"kind": "run", **entry, "work-dir": work_dir})
+            entry = {"plan": stored, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
+            self._record({"kind": "run", **entry, "work-dir": work_dir, "places": plan.places})
             self.sync()
 
     def record_finished(self) -> None:

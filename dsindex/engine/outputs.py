@@ -1,6 +1,6 @@
 """Existing files under a job's final names: output of the same plan, of another plan, or of another program.
 
-Without --fresh, a job replaces only files that dsindex wrote by proof of a manifest or the ledger. In any case it
+A job replaces only files that dsindex wrote by proof of a manifest or the ledger. In any case it
 replaces only files that existed when the job began: a file that appears meanwhile is someone else's.
 """
 
@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.engine.identity import describe_changes, has_added_inputs
+from dsindex.engine.identity import describe_inputs, describe_settings
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
     Manifest,
@@ -86,14 +86,14 @@ def require_unchanged(standing: Standing) -> None:
 
 
 def find_finished(
-    standings: Sequence[Standing], plan: Plan, *, may_grow: bool, read_unfinished: Callable[[], History]
+    standings: Sequence[Standing], plan: Plan, *, replaces: bool, read_unfinished: Callable[[], History]
 ) -> list[Manifest] | None:
     """Return the manifests of existing output if the same plan made all of it; refuse output that must not be replaced.
 
     Args:
         standings: The existing files of every output of the job.
         plan: The job's plan.
-        may_grow: Whether added inputs continue the existing output; otherwise they make another plan.
+        replaces: Whether output of other inputs may be replaced.
         read_unfinished: Returns the ledger's history of a run that was interrupted, perhaps while it published.
 
     Returns:
@@ -113,13 +113,13 @@ def find_finished(
                 _refuse_foreign(standing, read_unfinished().publishing.get(absolute(prefix), frozenset()))
             continue
         stored = manifest.run.plan
-        changes = describe_changes(stored, plan, may_grow=may_grow)
-        if changes:
+        settings, inputs = describe_settings(stored, plan), describe_inputs(stored, plan)
+        if settings or (inputs and not replaces):
             raise PlanError(
-                f"{prefix}: finished output of another plan is here: {'; '.join(changes)}; "
-                f"choose another place for the output, or replace it with --fresh"
+                f"{prefix}: finished output of another plan is here: {'; '.join(settings + inputs)}; "
+                f"choose another place for the output, or replace it with {'--fresh' if settings else '--replace'}"
             )
-        if not has_added_inputs(stored, plan) and files_have_recorded_sizes(prefix, manifest):
+        if not inputs and files_have_recorded_sizes(prefix, manifest):
             finished.append(manifest)
         else:
             _refuse_modified(standing, manifest)

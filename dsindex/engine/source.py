@@ -19,9 +19,11 @@ from dsindex.engine.inputs import (
     detect_form,
     look_at_inputs,
     look_inside,
+    measure_places,
     plan_shards,
     repeat_inputs,
 )
+from dsindex.engine.ledger import NO_CUTS, Cuts, read_cuts
 from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import fingerprint_inputs, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
@@ -30,6 +32,8 @@ from dsindex.execution.choice import wants_ray
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
+from dsindex.store.journal import ledger_path
+from dsindex.store.ownership import read_folder_id
 from dsindex.store.requests import StoreError
 from dsindex.store.spool import spool_path
 from dsindex.store.stores import ignore
@@ -40,7 +44,7 @@ from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.engine.inputs import Columns, InputFile, InputFormat
     from dsindex.engine.ledger import Ledger
@@ -372,6 +376,10 @@ class TextSource:
     eod_id: int | None
     shard_sizes: tuple[int, ...]
     """The shard size of each input."""
+    places: tuple[int, ...] = ()
+    """The place of each input, from which its shards follow."""
+    committed: frozenset[str] = frozenset()
+    """Keys of the shards of earlier runs."""
     damaged: tuple[DamagedInput, ...] = ()
     """Inputs that were left out."""
     joins_files: bool = True
@@ -407,7 +415,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return list(plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files))
+        return list(plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files, committed=self.committed))
 
     def settings(self) -> dict[str, Any]:
         """Return the source's part of a plan's settings, named after the options."""
@@ -565,18 +573,22 @@ def open_source(
         inputs, damaged = leave_out_damaged(inputs, wanted=config.input_format, columns=columns)
     inputs = look_inside(inputs, wanted=config.input_format)
     inputs = repeat_inputs(inputs, repeat, left_out=[file.path for file in damaged])
+    cuts = NO_CUTS if reporter is None or config.fresh else read_earlier_cuts(work_dir)
+    places = measure_places(inputs, cuts)
     shard_sizes = (
-        choose_shard_sizes(inputs, largest=config.largest_shard)
+        choose_shard_sizes(inputs, places=places, largest=config.largest_shard)
         if config.shard_size is None
         else [choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)] * len(inputs)
     )
     return TextSource(
         config=config,
-        inputs=tuple(cut_inputs(inputs, shard_sizes, columns=columns)),
+        inputs=tuple(cut_inputs(inputs, shard_sizes, places=places, columns=columns)),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=eod_id,
         shard_sizes=tuple(shard_sizes),
+        places=tuple(places),
+        committed=cuts.shards,
         damaged=damaged,
     )
 
@@ -593,30 +605,33 @@ def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Man
         InputError: If one cannot be read.
     """
     described = manifests[0].content.inputs
-    require_same_inputs(
-        {(file.absolute_path,): entry.fingerprint for file, entry in zip(inputs, described, strict=True)}
-    )
+    known: dict[tuple[str, ...], str] = {
+        (file.absolute_path,): entry.fingerprint
+        for file, entry in zip(inputs, described, strict=True)
+        if entry.fingerprint is not None
+    }
+    for paths, now in fingerprint_all(known):
+        if now != known[paths]:
+            raise PlanError(
+                f"{paths[0]}: expected the bytes that were tokenized before, got others of the same size and time; "
+                f"put the former file back, or replace the output with --replace"
+            )
 
 
-def require_same_inputs(recorded: Mapping[tuple[str, ...], str | None]) -> None:
-    """Check that inputs of the same size and time still have the content that was tokenized.
-
-    Args:
-        recorded: Path → fingerprint, or paths of the inputs of a shard → theirs; None if none was recorded.
+def fingerprint_all(groups: Iterable[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield groups of inputs, each the inputs of a shard, with their fingerprints as they are now.
 
     Raises:
-        PlanError: If an input differs, naming the first.
         InputError: If one cannot be read.
     """
-    known = [paths for paths, fingerprint in recorded.items() if fingerprint is not None]
+    groups = list(groups)
     with ThreadPoolExecutor(_FINGERPRINTS_AT_ONCE, thread_name_prefix="dsindex-fingerprint") as pool:
-        for paths, now in zip(known, pool.map(fingerprint_inputs, known), strict=True):
-            if now != recorded[paths]:
-                others = f" or one of the {len(paths) - 1:,} files after it" if len(paths) > 1 else ""
-                raise PlanError(
-                    f"{paths[0]}{others}: expected the bytes that were tokenized before, got others of the same size "
-                    f"and time; put the former file back, or start over with --fresh"
-                )
+        yield from zip(groups, pool.map(fingerprint_inputs, groups), strict=True)
+
+
+def read_earlier_cuts(work_dir: str) -> Cuts:
+    """Return how earlier runs in a work folder cut their inputs; nothing if it is not a marked folder."""
+    return read_cuts(ledger_path(work_dir)) if read_folder_id(work_dir) is not None else NO_CUTS
 
 
 _FINGERPRINTS_AT_ONCE = 8
@@ -629,18 +644,10 @@ def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> i
     return sum(key.num_reference_texts for _, result in results for key in result.keys)
 
 
-def describe_kept(source: TextSource, work_dir: str, ledger: Ledger | None) -> str:
-    """Return a message about what an interrupted job keeps; without a ledger, nothing."""
+def count_kept(source: TextSource, ledger: Ledger | None) -> tuple[int, int]:
+    """Return the number of shards that earlier runs have committed, and that of all."""
     tasks = source.tasks()
-    kept = 0 if ledger is None else sum(ledger.shard(task) is not None for task in tasks)
-    return (
-        f"{kept:,} of {len(tasks):,} shards are finished and kept in {work_dir}; run the same command again to continue"
-    )
-
-
-def count_missing(source: TextSource, ledger: Ledger) -> int:
-    """Return the number of shards that no earlier run has committed."""
-    return sum(ledger.shard(task) is None for task in source.tasks())
+    return 0 if ledger is None else sum(ledger.shard(task) is not None for task in tasks), len(tasks)
 
 
 def _text_bytes(file: InputFile) -> int:

@@ -14,15 +14,16 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dsindex.amounts import count
 from dsindex.engine.assemble import EarlyRanges
 from dsindex.engine.ledger import stored_files
 from dsindex.engine.merge import MergeRange
 from dsindex.engine.publishing import shard_quarantine
 from dsindex.engine.shards.attempt import shard_folder
 from dsindex.engine.shards.tokenize import UnpackedText, first_entry, tokenize_shard
-from dsindex.engine.source import require_same_inputs
+from dsindex.engine.source import fingerprint_all
 from dsindex.engine.start import WORKER_MEMORY_BYTES
-from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordError
+from dsindex.errors import BadRecordError, InputError, OutputError, RecordError
 from dsindex.execution.calls import Call, as_exception
 from dsindex.execution.dispatch import Dispatch, run_calls
 from dsindex.execution.local import available_cpus
@@ -109,7 +110,6 @@ def find_kept_shards(
             only their quarantine is looked at.
 
     Raises:
-        PlanError: If an input's content changed while its size and time did not.
         InputError: If an input cannot be read.
     """
     known = {
@@ -119,7 +119,7 @@ def find_kept_shards(
     }
     if not known:
         return {}
-    _require_same_inputs(tasks, known)
+    _forget_changed(work, tasks, known)
     moved = find_moved(known) if find_moved is not None else ()
     needed = {
         number: replace(result, keys=(), provenance=None) if number in moved else result
@@ -198,25 +198,19 @@ def _ends_where_it_would(task: ShardTask, result: ShardResult) -> bool:
     return not task.is_of_stream or result.decoder == decoder_version(task.form.container)
 
 
-def _require_same_inputs(tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:
-    """Refuse shards of inputs whose content changed while their sizes and times did not."""
-    by_input: dict[tuple[str, ...], list[ShardResult]] = {}
+def _forget_changed(work: Work, tasks: Sequence[ShardTask], known: dict[int, ShardResult]) -> None:
+    """Leave out the shards of inputs whose content changed while their sizes and times did not."""
+    by_input: dict[tuple[str, ...], list[int]] = {}
     for number, result in known.items():
-        by_input.setdefault(tasks[number].paths, []).append(result)
-    require_same_inputs({paths: _require_one_input(paths[0], results) for paths, results in by_input.items()})
-
-
-def _require_one_input(path: str, results: Iterable[ShardResult]) -> str | None:
-    """Return the fingerprint of the input that all these shards were made from; None if none was recorded.
-
-    Raises:
-        PlanError: If they were made from different content.
-    """
-    fingerprints = {result.input_fingerprint for result in results} - {None}
-    if len(fingerprints) > 1:
-        msg = f"{path}: expected all shards to be made from the same content, got shards of another; use --fresh"
-        raise PlanError(msg)
-    return next(iter(fingerprints), None)
+        if result.input_fingerprint is not None:
+            by_input.setdefault(tasks[number].paths, []).append(number)
+    for paths, fingerprint in fingerprint_all(by_input):
+        others = [number for number in by_input[paths] if known[number].input_fingerprint != fingerprint]
+        if others:
+            beside = f" or one of the {len(paths) - 1:,} files after it" if len(paths) > 1 else ""
+            work.reporter.say(f"{paths[0]}{beside}: has other bytes of the same size and time, and is read again")
+        for number in others:
+            del known[number]
 
 
 # Unpack compressed files that can only be decoded from their start, for workers that cannot begin in the middle.
@@ -453,6 +447,8 @@ class _Stage:
         self._ready: list[MergeRange] = []
         """Ranges that kept shards fill."""
         self._budget = BadRecordBudget(max_bad_records)
+        self._faults: Sequence[BaseException] = ()
+        """What stopped shards so far."""
         self._has_streams = any(task.is_of_stream for task in tasks)
 
     def keep(self, number: int, result: ShardResult) -> None:
@@ -493,6 +489,7 @@ class _Stage:
             on_idle=self._tick,
             order=_number_of if self._has_streams else None,
         )
+        self._faults = dispatch.faults
         dispatch.release((merge, self._early.call(merge)) for merge in self._ready)
         with contextlib.closing(feeder), contextlib.closing(dispatch.run()) as results:
             for what, value in results:
@@ -528,8 +525,8 @@ class _Stage:
         if not task.text_bytes:
             return None
         stored_bytes, all_bytes = task.stored_bytes, task.text_bytes
-        count = self._work.reporter.count_running(task.shard)
-        return lambda text_bytes, documents, tokens: count(
+        show = self._work.reporter.count_running(task.shard)
+        return lambda text_bytes, documents, tokens: show(
             min(text_bytes, all_bytes) * stored_bytes // all_bytes, documents, tokens
         )
 
@@ -541,8 +538,12 @@ class _Stage:
         """Return the error of a bad record with what is kept, and how the job goes on."""
         if isinstance(error, BadRecordError):
             kept = f"{len(self._results):,} of {len(self._tasks):,} shards are kept"
-            quarantine = "run again with --on-bad-record quarantine to set such records aside"
-            error.args = (f"{error}; {kept}: {quarantine}, or mend the record and start over with --fresh",)
+            way_on = (
+                "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
+            )
+            more = sum(1 + bad.num_more for bad in self._faults if isinstance(bad, BadRecordError)) - 1
+            met = f", and {count(more, 'more bad record')} {'was' if more == 1 else 'were'} met" if more > 0 else ""
+            error.args = (f"{error}; {kept}{met}: {way_on}",)
         return error
 
     def with_line_number(self, error: RecordError) -> RecordError:

@@ -15,7 +15,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsindex.engine.identity import describe_changes, is_plan
+from dsindex.engine.identity import describe_settings, is_plan
 from dsindex.engine.input_paths import ROWS_INPUT
 from dsindex.engine.ledger import History, Ledger, read_history
 from dsindex.engine.partial_files import remove_partials
@@ -107,7 +107,7 @@ class WorkFolder:
         self.write_plan(encode_json(plan.to_json()))
         ledger = Ledger(ledger_path(self.path))
         try:
-            ledger.record_run(plan.to_json(), keep=self.keep, fresh=fresh, outputs=outputs, work_dir=str(self.path))
+            ledger.record_run(plan, keep=self.keep, fresh=fresh, outputs=outputs, work_dir=str(self.path))
             yield ledger
         finally:
             ledger.close()
@@ -166,7 +166,7 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
             f"{folder.path}: expected the plan of the ledger's shards, but neither plan.json nor the ledger has one "
             f"that can be read; restore one of them, or make all shards again with --fresh"
         )
-    changes = describe_changes(history.plan, plan, may_grow=True)
+    changes = describe_settings(history.plan, plan)
     if changes:
         what = (
             "the kept shards of another plan are here"
@@ -174,7 +174,7 @@ def _refuse_other_plan(folder: WorkFolder, plan: Plan) -> None:
             else "an unfinished build of another plan is here"
         )
         raise PlanError(
-            f"{folder.path}: {what}: {'; '.join(changes)}; use the former options and inputs to continue it, "
+            f"{folder.path}: {what}: {'; '.join(changes)}; use the former options to continue it, "
             f"--fresh to start over, or another --work-dir"
         )
 

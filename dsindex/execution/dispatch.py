@@ -163,6 +163,8 @@ class Dispatch(Generic[K]):
         self._in_flight: dict[tuple[bool, int], _Progress[K]] = {}
         """Turn → call in flight."""
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
+        self.faults: list[BaseException] = []
+        """The faults of all calls that ended with one."""
         self._next_overdue_check = 0.0
         self._durations: defaultdict[Callable[..., Any], deque[float]] = defaultdict(
             lambda: deque(maxlen=REMEMBERED_CALLS)
@@ -299,6 +301,7 @@ class Dispatch(Generic[K]):
 
     def _blame(self, turn: tuple[bool, int], error: BaseException) -> None:
         """Keep the fault of the first call, and abandon later calls, whose results are no longer needed."""
+        self.faults.append(error)
         if self._fault is None or turn < self._fault[0]:
             self._fault = (turn, error)
         self._abandon([progress for progress in self._in_flight.values() if progress.turn > self._fault[0]])

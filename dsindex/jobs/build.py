@@ -177,7 +177,7 @@ class BuildJob(TextJob):
         }
         if config.token_ids is not None:
             del settings["engine"]  # nothing is encoded
-        self.plan = Plan(settings=settings, inputs=self.source.inputs)
+        self.plan = Plan(settings=settings, inputs=self.source.inputs, places=self.source.places)
         self._shuffle = self._plan_shuffle()
 
     def run(self) -> BuildResult:

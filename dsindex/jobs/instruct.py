@@ -639,7 +639,7 @@ class _Instruct(TextJob):
             "split-seed": config.split_seed,
             "output-prefix": str(absolute(config.output_prefix)),
         }
-        self.plan = Plan(settings=settings, inputs=self.source.inputs)
+        self.plan = Plan(settings=settings, inputs=self.source.inputs, places=self.source.places)
         self._token_sources = [split.token_sources(self.plan.plan_id, self.source.text_bytes) for split in self._splits]
 
         self._packings = Packings(config, [split.prefix for split in self._splits], reporter)

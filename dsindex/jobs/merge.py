@@ -91,7 +91,6 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         config=config,
         plan=plan,
         outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
-        may_grow=False,
         examine=lambda: _examine(prefix, parts),
         check_nodes=partial(require_seen, files=[str(file.path) for file in inputs]),
         make=make,

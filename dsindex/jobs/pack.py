@@ -253,7 +253,7 @@ class _Pack(TextJob):
             "output": str(absolute(config.output)),
             "pbin-era": config.pbin_era,
         }
-        self.plan = Plan(settings=settings | own, inputs=self.source.inputs)
+        self.plan = Plan(settings=settings | own, inputs=self.source.inputs, places=self.source.places)
         self._target = Target(
             prefix=self._prefix,
             plan_id=self.plan.plan_id,

@@ -23,9 +23,10 @@ from dsindex.engine.inputs import (
     by_input,
     choose_shard_sizes,
     count_shards,
+    measure_places,
     plan_shards,
 )
-from dsindex.engine.ledger import read_committed_shards, task_key
+from dsindex.engine.ledger import read_committed_shards, read_cuts, task_key
 from dsindex.engine.manifest import Manifest, read_manifest
 from dsindex.engine.merge import Part, open_part
 from dsindex.engine.nodes import require_shared
@@ -110,13 +111,18 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
         )
         for (path, size_bytes, version), share in zip(plan["inputs"], _read_shares(plan), strict=True)
     ]
-    sizes = choose_shard_sizes(inputs) if shard_size is None else by_input(inputs, shard_size)
+    cuts = read_cuts(ledger_path(work_dir))
+    sizes = (
+        choose_shard_sizes(inputs, places=measure_places(inputs, cuts))
+        if shard_size is None
+        else by_input(inputs, shard_size)
+    )
     num_shards = count_shards(inputs, sizes)
     most = MAX_SHARDS + len(inputs)  # the limit of choose_shard_size
     if num_shards > most + (8 * FEW_SHARDS if shard_size is None else 0):
         raise FormatError(f"{work_dir}: expected a plan of at most {most} shards, got {num_shards}")
     committed = read_committed_shards(ledger_path(work_dir))
-    tasks = list(plan_shards(inputs, sizes))
+    tasks = list(plan_shards(inputs, sizes, committed=cuts.shards))
     known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
     whole = find_whole_shards(known, work_dir, executor=executor, reporter=reporter)
     parts, lost = [], []

@@ -10,7 +10,7 @@ from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.publishing import shard_provenance, shard_quarantine
-from dsindex.engine.source import count_missing, count_records, describe_kept, require_recorded_inputs
+from dsindex.engine.source import count_kept, count_records, require_recorded_inputs
 from dsindex.engine.tokenize import make_shards
 from dsindex.options.config import work_folder_path
 from dsindex.store.requests import all_requests
@@ -77,8 +77,7 @@ class TextJob(ABC):
             "notes": source.first_notes(),
             "require_same_inputs": partial(require_recorded_inputs, source.inputs),
             "check_nodes": partial(require_sound_nodes, source, keys=()),
-            "count_missing": partial(count_missing, source),
-            "describe_kept": partial(describe_kept, source, self.work_dir),
+            "count_kept": partial(count_kept, source),
         }
         job = Job(examine=self.examine, make=self.make, describe=self.describe, **(shared | own))
         return run_job(job, reporter=self.reporter)

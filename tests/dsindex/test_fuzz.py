@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.provenance import count_rows, read_rows
-from dsindex.engine.identity import Plan, describe_changes
+from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.ledger import Ledger, read_committed_shards
 from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest
@@ -155,7 +155,8 @@ def read_manifests(sample, path):
     with suppress(DsindexError):
         manifest = read_manifest(sample.damaged)
         if manifest is not None:
-            describe_changes(manifest.run.plan, sample.plan, may_grow=True)
+            describe_settings(manifest.run.plan, sample.plan)
+            describe_inputs(manifest.run.plan, sample.plan)
             files_have_recorded_sizes(sample.damaged, manifest)
     verify(sample, path)
     repair(sample)
@@ -177,7 +178,8 @@ def read_work_folder(sample, path):
                 assert (folder / key.bin.name).resolve().is_relative_to(folder.resolve())
     plan = read_plan(str(folder))
     if plan is not None:
-        describe_changes(plan, sample.plan, may_grow=True)
+        describe_settings(plan, sample.plan)
+        describe_inputs(plan, sample.plan)
     with suppress(DsindexError):
         find_shards(str(folder), sample.damaged, executor=sample.executor, reporter=sample.reporter)
     repair(sample, work_dir=str(folder))

@@ -85,7 +85,7 @@ def scenarios(tmp_path_factory, inputs, zygote):
         ),
         "grown": Scenario(
             prepared=prepare("grown", *build, *ALL_END, "--keep-shards", "--input", *inputs[1:]),
-            arguments=[*build, *ALL_END, "--input", *inputs],
+            arguments=[*build, *ALL_END, "--replace", "--input", *inputs],
         ),
         "merge": Scenario(
             prepared=merge_parts(),
@@ -93,7 +93,7 @@ def scenarios(tmp_path_factory, inputs, zygote):
         ),
         "pack": Scenario(
             prepared=prepare("pack", *pack, "--keep-shards", "--input", *inputs[1:]),
-            arguments=[*pack, "--input", *inputs],
+            arguments=[*pack, "--replace", "--input", *inputs],
         ),
     }
     return {name: undisturbed(scenario, base / f"{name}-whole", zygote) for name, scenario in given.items()}

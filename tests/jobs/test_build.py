@@ -148,11 +148,11 @@ def test_account_adds_up(tmp_path, make_config):
     ({"append_eod": False}, r"append-eod was on \(token 0\) and is off"),
     ({"tokenizer_model": str(OWN.bos_tokenizer)}, "tokenizer was .* and is"),
     ({"input": (str(OWN.docs), str(OWN.sentences)), "shard_size": "9KiB"}, "shard-size was 8192 and is 9216"),
-    ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input"),
+    ({"input": (str(OWN.sentences),)}, r"the input .*docs\.jsonl is missing from --input.*--replace"),
 ], ids=["options", "tokenizer", "shard size", "input"])  # fmt: skip
 def test_output_of_another_plan_is_refused_by_name(make_config, options, message):
     run_config(make_config())
-    with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}.*--fresh"):
+    with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
         run_config(make_config(**options))
     run_config(make_config(**options, fresh=True))
 
@@ -169,7 +169,7 @@ def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
         return tokenize_shard(task, settings)
 
     monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
-    run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True))
+    run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True, replace=True))
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
     run_config(fresh)

@@ -10,7 +10,7 @@ import xxhash
 
 from dsindex.cli.main import main
 from dsindex.engine.frame import hold_output
-from dsindex.engine.identity import id_of_plan
+from dsindex.engine.identity import Plan, id_of_plan
 from dsindex.engine.ledger import Ledger, read_history
 from dsindex.errors import FormatError, OutputError
 from dsindex.json_text import decode_json, encode_json
@@ -160,7 +160,7 @@ def test_line_that_is_none_is_not_held(tmp_path):
     path = tmp_path / "ledger.jsonl"
     plan = {"settings": {}, "inputs": []}
     ledger = Ledger(str(path))
-    ledger.record_run(plan, keep=False, fresh=False)
+    ledger.record_run(Plan(settings={}, inputs=()), keep=False, fresh=False)
     ledger.close()
     with path.open("ab") as file:
         file.truncate(file.tell() + (100 << 20))

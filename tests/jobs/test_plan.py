@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.engine.identity import Plan, describe_changes, has_added_inputs
+from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from dsindex.engine.inputs import MAX_SHARDS, InputFile, choose_shard_size, choose_shard_sizes, find_inputs, plan_shards
 from dsindex.options.numbers import parse_size
 
@@ -78,7 +78,7 @@ OLD = Plan(settings=SETTINGS, inputs=(file_of("a"), file_of("b"))).to_json()
 
 @pytest.mark.parametrize(("settings", "inputs", "message"), [
     ({}, [file_of("a"), file_of("b")], None),
-    ({}, [file_of("a"), file_of("new"), file_of("b")], None),
+    ({}, [file_of("a"), file_of("new"), file_of("b")], "1 input was added"),
     ({"append-eod": None}, [file_of("a"), file_of("b")], "append-eod was on (token 0) and is off"),
     ({"engine": "x"}, [file_of("a"), file_of("b")], 'engine was not set and is "x"'),
     ({}, [file_of("a")], "the input /b is missing from --input"),
@@ -88,8 +88,8 @@ OLD = Plan(settings=SETTINGS, inputs=(file_of("a"), file_of("b"))).to_json()
 ])  # fmt: skip
 def test_describe_changes_names_each(settings, inputs, message):
     plan = Plan(settings={**SETTINGS, **settings}, inputs=tuple(inputs))
-    assert describe_changes(OLD, plan, may_grow=True) == ([] if message is None else [message])
-    assert has_added_inputs(OLD, plan) == (len(inputs) > 2)
+    changes = [*describe_settings(OLD, plan), *describe_inputs(OLD, plan)]
+    assert changes == ([] if message is None else [message])
 
 
 def test_plan_id_depends_on_every_setting_and_input():

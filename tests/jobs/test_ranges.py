@@ -92,7 +92,7 @@ def partials(folder):
 def test_ranges_are_merged_before_the_last_shard_is_begun(name, tmp_path, started):
     run = OWN.run(name)
     own = {"tokenizer_model": str(run.tokenizer), "json_keys": run.json_keys, "append_eod": True}
-    own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB"}
+    own |= {"output_prefix": str(tmp_path / run.name), "workers": 1, "shard_size": "4KiB", "replace": True}
     run_config(config_of(BuildConfig, run.input, **own))
     assert len(early(started)) >= 6
     assert len(merged(started)) == len(set(merged(started)))

@@ -536,7 +536,7 @@ class _ShardWriter:
             block, numbers = self._files.place(block)
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
-            raise self._bad_record(block.bad[0])
+            raise self._bad_record(block.bad[0], num_more=len(block.bad) - 1)
         offsets, lines = block.offsets, block.lines
         with self._attempt.errors_named():
             for key in self._keys:
@@ -557,12 +557,14 @@ class _ShardWriter:
         self._records += len(block.offsets)
         self._text_bytes += block.num_bytes
 
-    def _bad_record(self, record: BadRecord) -> BadRecordError:
-        if self._task.files:
-            file = self._task.files[record.file]
-            return BadRecordError(file.path, record.offset, record.reason, record.line + 1, is_row=file.form.is_table)
-        place, is_row = (self._task.begin, record.line), self._task.form.is_table
-        return BadRecordError(self._task.path, record.offset, record.reason, part=place, is_row=is_row)
+    def _bad_record(self, record: BadRecord, *, num_more: int) -> BadRecordError:
+        task, offset, reason = self._task, record.offset, record.reason
+        if task.files:
+            file = task.files[record.file]
+            is_row = file.form.is_table
+            return BadRecordError(file.path, offset, reason, record.line + 1, is_row=is_row, num_more=num_more)
+        place, is_row = (task.begin, record.line), task.form.is_table
+        return BadRecordError(task.path, offset, reason, part=place, is_row=is_row, num_more=num_more)
 
     def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
         """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
