@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 import xxhash
 
 from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
-from dsindex.engine.ledger import NO_CUTS, Cuts, task_key
-from dsindex.engine.shards.tokenize import ShardTask
+from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, ShardTask, task_key
 from dsindex.errors import InputError
 from dsindex.json_text import show_name
 from dsindex.store.listing import matching

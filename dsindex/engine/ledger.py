@@ -20,7 +20,7 @@ from dsindex.engine.manifest import MANIFEST_SUFFIX
 from dsindex.engine.merge import MergeRange, RangeResult
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER, partial_path
 from dsindex.engine.shards.shuffle import SortResult
-from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+from dsindex.engine.shards.tokenize import Cuts, ShardResult, ShardTask, task_key
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.clients import Checksum
@@ -262,12 +262,6 @@ _RANGE = TypeAdapter(RangeResult)
 _SORTED = TypeAdapter(SortResult)
 
 
-def task_key(task: ShardTask) -> str:
-    """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
-    share = "" if task.share is None else f"\0{task.share}"
-    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}{share}"
-
-
 def output_key(path: str) -> str:
     """Return the key of a partial file of tokens: its name, which contains the plan's id. Its folder may be moved."""
     return os.path.basename(path)
@@ -359,19 +353,6 @@ def read_committed_shards(path: str) -> dict[str, ShardResult]:
         if entry is not None and result is not None and "task" in entry:
             shards[entry["task"]] = result
     return shards
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
-    """How earlier runs cut their inputs, so that their shards are found again wherever the inputs are now."""
-
-    places: Mapping[Entry, int] = field(default_factory=dict)
-    """Input → its place in the run that cut it last."""
-    shards: frozenset[str] = frozenset()
-    """Keys of all committed shards."""
-
-
-NO_CUTS = Cuts()
 
 
 def read_cuts(path: str) -> Cuts:

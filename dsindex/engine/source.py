@@ -23,9 +23,9 @@ from dsindex.engine.inputs import (
     plan_shards,
     repeat_inputs,
 )
-from dsindex.engine.ledger import NO_CUTS, Cuts, read_cuts
+from dsindex.engine.ledger import read_cuts
 from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
-from dsindex.engine.shards.tokenize import fingerprint_inputs, read_file_results
+from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.errors import InputError, PlanError, TokenizerError
 from dsindex.execution.choice import wants_ray

@@ -26,10 +26,11 @@ from dsindex.engine.inputs import (
     measure_places,
     plan_shards,
 )
-from dsindex.engine.ledger import read_committed_shards, read_cuts, task_key
+from dsindex.engine.ledger import read_committed_shards, read_cuts
 from dsindex.engine.manifest import Manifest, read_manifest
 from dsindex.engine.merge import Part, open_part
 from dsindex.engine.nodes import require_shared
+from dsindex.engine.shards.tokenize import task_key
 from dsindex.engine.start import start_with_nodes
 from dsindex.engine.tokenize import find_whole_shards
 from dsindex.engine.work_folder import read_plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,7 +39,7 @@ from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 from dsindex.text.record_blocks import TextColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -266,6 +266,25 @@ class ShardTask:
             expected_size=self.input_size_bytes,
             is_file_start=self.begin == 0,
         )
+
+
+def task_key(task: ShardTask) -> str:
+    """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
+    share = "" if task.share is None else f"\0{task.share}"
+    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}{share}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """How earlier runs cut their inputs, so that their shards are found again wherever the inputs are now."""
+
+    places: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
+    """Input → its place in the run that cut it last."""
+    shards: frozenset[str] = frozenset()
+    """Keys of all committed shards."""
+
+
+NO_CUTS = Cuts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
