@@ -265,17 +265,17 @@ def _describe_kept(job: Job, folder: WorkFolder, opened: Sequence[Ledger]) -> st
     return f"{finished}; run the same command again to continue"
 
 
-def _describe_changes(job: Job, folder: WorkFolder, ledger: Ledger) -> list[str]:
-    """Say which inputs differ from those of the earlier run, or of the output to be replaced, and what that costs."""
+def _describe_changes(job: Job, folder: WorkFolder) -> list[str]:
+    """Return which inputs differ from those of the earlier run, or of the output to be replaced."""
+    if job.config.fresh:
+        return []
     old = folder.history.plan
     if old is None:
         manifest = read_manifest(job.outputs[0].prefix)
-        old = None if manifest is None else manifest.run.plan
-    changes = [] if old is None or job.config.fresh else describe_inputs(old, job.plan)
-    if not changes or job.count_kept is None:
-        return changes
-    kept, total = job.count_kept(ledger)
-    return [f"{'; '.join(changes)}: {kept:,} of {total:,} shards are kept, {total - kept:,} are made"]
+        old = job.plan.to_json() if manifest is None else manifest.run.plan
+    changes = "; ".join(describe_inputs(old, job.plan))
+    lost = "" if folder.history.has_work else ": no shards were kept, so all are made"
+    return [f"{changes}{lost}"] if changes else []
 
 
 def _carry_out(
@@ -305,7 +305,7 @@ def _carry_out(
             )
             try:
                 with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
-                    for note in [*notes, *_describe_changes(job, folder, ledger)]:
+                    for note in [*notes, *_describe_changes(job, folder)]:
                         reporter.say(note)
                     reporter.follow(executor)
                     if job.count_kept is not None:

@@ -194,7 +194,7 @@ def plan_shards(
     shard_size: int | Sequence[int],
     *,
     joins: bool = True,
-    committed: frozenset[str] = frozenset(),
+    cuts: Cuts = NO_CUTS,
 ) -> Iterator[ShardTask]:
     """Cut every input into ranges of `shard_size` bytes, which may differ by input, or into its parts, in order.
 
@@ -205,12 +205,12 @@ def plan_shards(
         inputs: The inputs with their parts.
         shard_size: Bytes of text in a shard, about; for all inputs, or for each.
         joins: Whether a shard may have several inputs.
-        committed: Keys of shards that exist; inputs that share one of them share it again.
+        cuts: Shards of earlier runs; inputs that share one of them share it again.
     """
     shard = 0
     held: list[InputFile] = []
     held_bytes = 0
-    shared = _find_shared(inputs, committed) if joins and committed else {}
+    shared = _find_shared(inputs, cuts.shards) if joins and cuts.shards else {}
     in_shared = 0
     for number, (file, size) in enumerate(zip(inputs, by_input(inputs, shard_size), strict=True)):
         if in_shared:
@@ -241,13 +241,11 @@ def plan_shards(
         yield _join_inputs(held, shard, len(inputs) - len(held))
 
 
-def _find_shared(inputs: Sequence[InputFile], committed: frozenset[str]) -> dict[int, int]:
+def _find_shared(inputs: Sequence[InputFile], shards: Mapping[str, tuple[str, int]]) -> dict[int, int]:
     """Return the number of inputs that share an existing shard, by the number of the first; 1 if it was alone."""
     sizes: dict[str, list[int]] = {}
-    for key in committed:
-        path, total_bytes, _, begin, *_ = key.split("\0")
-        if begin == "0":
-            sizes.setdefault(path, []).append(int(total_bytes))
+    for path, total_bytes in shards.values():
+        sizes.setdefault(path, []).append(total_bytes)
     found: dict[int, int] = {}
     number = 0
     while number < len(inputs):
@@ -257,7 +255,7 @@ def _find_shared(inputs: Sequence[InputFile], committed: frozenset[str]) -> dict
             while last < len(inputs) and total < size_bytes and _is_one_part(inputs[last]):
                 total += inputs[last].size_bytes
                 last += 1
-            if total == size_bytes and task_key(_join_inputs(inputs[number:last], 0, number)) in committed:
+            if total == size_bytes and task_key(_join_inputs(inputs[number:last], 0, number)) in shards:
                 count = max(count, last - number)
         if count:
             found[number] = count

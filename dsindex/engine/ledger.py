@@ -7,6 +7,7 @@ is damaged otherwise is ignored, and its work is done again. dsindex.engine.ledg
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import time
 from dataclasses import dataclass, field
@@ -356,24 +357,28 @@ def read_committed_shards(path: str) -> dict[str, ShardResult]:
 
 
 def read_cuts(path: str) -> Cuts:
-    """Read from a ledger how earlier runs cut their inputs, without changing it.
+    """Read from a ledger how earlier runs cut their inputs, without changing it; nothing but cuts follows from it.
 
     Raises:
         FormatError: If it cannot be read.
     """
     places: dict[Entry, int] = {}
-    shards = []
+    shards: dict[str, tuple[str, int]] = {}
     for line in open_journal(path).read():
         with contextlib.suppress(*DAMAGE):
             if line.startswith(_SHARD_BODY, BODY_OFFSET):
-                shards.append(decode_json(line[BODY_OFFSET + len(_SHARD_BODY) : line.index(b',"result":')]))
-            elif line.startswith(b'{"kind":"run"', BODY_OFFSET):
+                key = decode_json(line[BODY_OFFSET + len(_SHARD_BODY) : line.index(b',"result":')])
+                path, size_bytes, _, begin, *_ = key.split("\0")
+                shards |= {key: (path, int(size_bytes))} if begin == "0" else {}
+            elif line.startswith(_RUN_BODY, BODY_OFFSET):
                 entry = read_entry(line) or {}
-                if is_plan(entry.get("plan")) and len(entry.get("places", ())) == len(entry["plan"]["inputs"]):
-                    places |= zip(map(tuple, entry["plan"]["inputs"]), map(int, entry["places"]), strict=True)
-    return Cuts(places=places, shards=frozenset(key for key in shards if isinstance(key, str)))
+                if is_plan(entry["plan"]):
+                    inputs = map(tuple, entry["plan"]["inputs"])
+                    places |= zip(inputs, map(operator.index, entry["places"]), strict=True)
+    return Cuts(places=places, shards=shards)
 
 
+_RUN_BODY = b'{"kind":"run"'
 _SHARD_BODY = b'{"kind":"shard","task":'
 
 

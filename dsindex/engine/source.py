@@ -378,8 +378,8 @@ class TextSource:
     """The shard size of each input."""
     places: tuple[int, ...] = ()
     """The place of each input, from which its shards follow."""
-    committed: frozenset[str] = frozenset()
-    """Keys of the shards of earlier runs."""
+    cuts: Cuts = NO_CUTS
+    """How earlier runs cut the inputs."""
     damaged: tuple[DamagedInput, ...] = ()
     """Inputs that were left out."""
     joins_files: bool = True
@@ -415,7 +415,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return list(plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files, committed=self.committed))
+        return list(plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files, cuts=self.cuts))
 
     def settings(self) -> dict[str, Any]:
         """Return the source's part of a plan's settings, named after the options."""
@@ -588,7 +588,7 @@ def open_source(
         eod_id=eod_id,
         shard_sizes=tuple(shard_sizes),
         places=tuple(places),
-        committed=cuts.shards,
+        cuts=cuts,
         damaged=damaged,
     )
 

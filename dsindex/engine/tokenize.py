@@ -413,6 +413,8 @@ def make_shards(
         InputError: If there are more bad records than allowed, or no records at all.
     """
     kept = find_kept_shards(work, tasks, settings.work_dir, find_moved=find_moved)
+    if work.ledger.history.has_work:
+        work.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
     work.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
     work.reporter.watch(work.statistics)
     stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records)

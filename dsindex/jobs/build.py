@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import count, format_size, format_speed
+from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import JobOutcome, Made
@@ -30,17 +30,16 @@ from dsindex.engine.source import (
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
 from dsindex.errors import PlanError
-from dsindex.execution.report import Report, show_datasets
-from dsindex.jobs.text_job import TextJob
+from dsindex.execution.report import show_datasets
+from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import RequestCounts, describe_requests
 from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dsindex.engine.inputs import InputFile
-    from dsindex.engine.manifest import Content, RecordCounts, Run
+    from dsindex.engine.manifest import Content
     from dsindex.engine.merge import Part
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.shuffle import ShuffledDocuments
@@ -66,23 +65,14 @@ class BuiltDataset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildResult(Report):
+class BuildResult(TextResult):
     """The result of a build."""
 
     datasets: tuple[BuiltDataset, ...]
-    already_complete: bool
-    counts: RecordCounts
-    input_bytes: int
-    seconds: float
-    run: Run
     engine: str
     """Name of the engine."""
-    input_notes: tuple[str, ...]
-    """Sentences about inputs that are repeated or were left out."""
     indices: tuple[IndexResult, ...]
     """One per dataset if index options were given; otherwise empty."""
-    requests: RequestCounts
-    """The requests to object stores."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -94,24 +84,8 @@ class BuildResult(Report):
 
     def lines(self) -> list[str]:
         """Return the summary: what was built, how fast, and the digests by which two builds are compared."""
-        counts = self.counts
-        lines = []
-        if self.already_complete:
-            lines.append("already complete: the same plan was built before, nothing was done")
-        else:
-            lines.append(
-                f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input, "
-                f"{format_speed(self.input_bytes / max(self.seconds, 1e-6))}, "
-                f"{count(self.run.shards, 'shard')}, {self.run.executor} executor, "
-                f"{count(self.run.workers, 'worker')}, "
-                f"{self.engine}"
-            )
-        filtered = f"{counts.filtered:,} filtered + " if "filtered" in counts.model_fields_set else ""
-        lines.append(
-            f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {filtered}{counts.quarantined:,} quarantined + "
-            f"{counts.blank:,} blank"
-        )
-        lines += [*describe_requests(self.requests), *self.input_notes]
+        complete = "already complete: the same plan was built before, nothing was done"
+        lines = self.first_lines(complete=complete, engine=self.engine)
         for dataset in self.datasets:
             lines.append(
                 f"{dataset.prefix}: {count(dataset.num_documents, 'document')}, "
@@ -322,7 +296,6 @@ class BuildJob(TextJob):
             datasets=tuple(
                 _built(output.prefix, content) for output, content in zip(self.outputs, outcome.contents, strict=True)
             ),
-            counts=outcome.contents[0].record_counts,
             engine=self.source.engine.name if self._config.token_ids is None else "token ids as given",
             indices=self._indices,
             **self.outcome_fields(outcome),

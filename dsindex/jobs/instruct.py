@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import xxhash
 
-from dsindex.amounts import count, format_size, format_speed
+from dsindex.amounts import count
 from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource, WrittenFile
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix, read_layout
@@ -45,7 +45,6 @@ from dsindex.engine.start import Estimate, check_room, require_room, size_of_fil
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
-from dsindex.execution.report import Report
 from dsindex.instruction.config import check_config, read_template
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
@@ -66,13 +65,12 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
 )
 from dsindex.jobs.packs import Packings
-from dsindex.jobs.text_job import TextJob
+from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
 from dsindex.options.instruct import MESSAGE_EXPORTS, PACKED_EXPORTS, InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.lock import hold_lock
-from dsindex.store.requests import RequestCounts, describe_requests
 from dsindex.store.storage import (
     BlockDigester,
     StoredFile,
@@ -90,7 +88,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from dsindex.engine.manifest import Content, RecordCounts, RecordedPacking, Run
+    from dsindex.engine.manifest import Content, RecordedPacking
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
@@ -536,22 +534,12 @@ class BuiltSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstructResult(Report):
+class InstructResult(TextResult):
     """The result of a job."""
 
     splits: tuple[BuiltSplit, ...]
-    already_complete: bool
-    counts: RecordCounts
-    """Record counts of all splits together."""
     bad_records: dict[str, int]
     """Numbers of quarantined records by kind of problem."""
-    input_bytes: int
-    seconds: float
-    run: Run
-    input_notes: tuple[str, ...]
-    """Sentences about inputs that are repeated or were left out."""
-    requests: RequestCounts
-    """The requests to object stores."""
     packed: bool = False
     """Whether packs were made, by a job that was already complete or by this one."""
     exports: tuple[MadeExport, ...] = ()
@@ -567,27 +555,14 @@ class InstructResult(Report):
 
     def lines(self) -> list[str]:
         """Return the summary: what was built, what was quarantined and why, and the digests of the output."""
-        counts = self.counts
-        lines = []
-        if self.already_complete:
-            exported = not all(export.already_complete for export in self.exports)
-            made = [*(["packs"] if self.packed else []), *(["exports"] if exported else [])]
-            done = f"only {' and '.join(made)} were made" if made else "nothing was done"
-            lines.append(f"already complete: the same plan was carried out before, {done}")
-        else:
-            lines.append(
-                f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input, "
-                f"{format_speed(self.input_bytes / max(self.seconds, 1e-6))}, "
-                f"{count(self.run.shards, 'shard')}, {self.run.executor} executor, "
-                f"{count(self.run.workers, 'worker')}"
-            )
-        lines.append(
-            f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined + "
-            f"{counts.blank:,} blank"
+        exported = not all(export.already_complete for export in self.exports)
+        made = [*(["packs"] if self.packed else []), *(["exports"] if exported else [])]
+        done = f"only {' and '.join(made)} were made" if made else "nothing was done"
+        bad = "quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in self.bad_records.items())
+        lines = self.first_lines(
+            complete=f"already complete: the same plan was carried out before, {done}",
+            quarantined=[bad] if self.bad_records else [],
         )
-        if self.bad_records:
-            lines.append("quarantined: " + ", ".join(f"{kind} {count:,}" for kind, count in self.bad_records.items()))
-        lines += [*describe_requests(self.requests), *self.input_notes]
         for split in self.splits:
             lines += _describe_split(split)
         for export in self.exports:
@@ -737,10 +712,9 @@ class _Instruct(TextJob):
                 for split, group, packing in zip(self._splits, groups, packings, strict=True)
             ),
             packed=any(packing is not None and not packing.already_complete for packing in packings),
-            counts=counts,
             bad_records=contents[0].bad_records or {},
             exports=tuple(self._exports.made),
-            **self.outcome_fields(outcome),
+            **{**self.outcome_fields(outcome), "counts": counts},
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsindex.amounts import count, format_size, format_speed
+from dsindex.amounts import count
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
@@ -35,12 +35,11 @@ from dsindex.engine.start import check_room
 from dsindex.errors import TokenizerError
 from dsindex.execution.choice import wants_ray
 from dsindex.execution.dispatch import ordered_runner
-from dsindex.execution.report import Report, show_datasets
+from dsindex.execution.report import show_datasets
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
 from dsindex.jobs.conversion import TYPE_OF_SIZE
-from dsindex.jobs.text_job import TextJob
+from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import RequestCounts, describe_requests
 from dsindex.store.urls import absolute, folder_of
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
@@ -48,7 +47,7 @@ from dsindex.text.tokenizer import shared_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dsindex.engine.manifest import Content, RecordCounts, Run
+    from dsindex.engine.manifest import Content
     from dsindex.engine.merge import Part
     from dsindex.engine.shards.tokenize import ShardResult
     from dsindex.engine.start import Work
@@ -166,7 +165,7 @@ def _write_file(work_dir: str, suffix: str, content: Bytes) -> StoredFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackResult(Report):
+class PackResult(TextResult):
     """The result of packing."""
 
     path: str
@@ -175,18 +174,9 @@ class PackResult(Report):
     num_empty: int
     """Number of records whose text has no tokens; they make no documents."""
     token_dtype: str
-    counts: RecordCounts
     files: dict[str, StoredFile]
-    already_complete: bool
-    input_bytes: int
-    seconds: float
-    run: Run
     engine: str
     """Name of the engine."""
-    input_notes: tuple[str, ...]
-    """Sentences about inputs that are repeated or were left out."""
-    requests: RequestCounts
-    """The requests to object stores."""
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -198,23 +188,8 @@ class PackResult(Report):
 
     def lines(self) -> list[str]:
         """Return the summary: what was packed, how fast, and the digest by which two jobs are compared."""
-        counts = self.counts
-        if self.already_complete:
-            first = "already complete: the same plan was packed before, nothing was done"
-        else:
-            first = (
-                f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input, "
-                f"{format_speed(self.input_bytes / max(self.seconds, 1e-6))}, "
-                f"{count(self.run.shards, 'shard')}, {self.run.executor} executor, "
-                f"{count(self.run.workers, 'worker')}, "
-                f"{self.engine}"
-            )
-        lines = [first]
-        lines.append(
-            f"{count(counts.lines, 'line')} = {counts.kept:,} kept + {counts.quarantined:,} quarantined "
-            f"+ {counts.blank:,} blank"
-        )
-        lines += [*describe_requests(self.requests), *self.input_notes]
+        complete = "already complete: the same plan was packed before, nothing was done"
+        lines = self.first_lines(complete=complete, engine=self.engine)
         lines.append(
             f"{self.path}: {count(self.num_documents, 'document')}, "
             f"{count(self.num_tokens, 'token')} of type {self.token_dtype}; "
@@ -340,7 +315,6 @@ class _Pack(TextJob):
             num_tokens=content.tokens,
             num_empty=content.record_counts.empty_documents,
             token_dtype=content.token_dtype,
-            counts=content.record_counts,
             files=content.digests,
             engine=self.source.engine.name,
             **self.outcome_fields(outcome),

@@ -123,7 +123,7 @@ def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Rep
     if num_shards > most + (8 * FEW_SHARDS if shard_size is None else 0):
         raise FormatError(f"{work_dir}: expected a plan of at most {most} shards, got {num_shards}")
     committed = read_committed_shards(ledger_path(work_dir))
-    tasks = list(plan_shards(inputs, sizes, committed=cuts.shards))
+    tasks = list(plan_shards(inputs, sizes, cuts=cuts))
     known = {number: committed[task_key(task)] for number, task in enumerate(tasks) if task_key(task) in committed}
     whole = find_whole_shards(known, work_dir, executor=executor, reporter=reporter)
     parts, lost = [], []

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dsindex.amounts import count, format_size, format_speed
 from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.publishing import shard_provenance, shard_quarantine
 from dsindex.engine.source import count_kept, count_records, require_recorded_inputs
 from dsindex.engine.tokenize import make_shards
+from dsindex.execution.report import Report
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import all_requests
+from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from dsindex.datasets.provenance import ShardProvenance
     from dsindex.engine.assemble import TokenSource
     from dsindex.engine.identity import Plan
+    from dsindex.engine.manifest import Run
     from dsindex.engine.outputs import Output
     from dsindex.engine.shards.tokenize import KeyResult, ShardQuarantine, ShardResult, ShardTask
     from dsindex.engine.source import TextSource
@@ -31,6 +35,52 @@ if TYPE_CHECKING:
     from dsindex.store.storage import StoredFile
 
     Results = list[tuple[ShardTask, ShardResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextResult(Report):
+    """What the results of every kind have."""
+
+    already_complete: bool
+    counts: RecordCounts
+    """Record counts of all datasets together."""
+    input_bytes: int
+    made_bytes: int
+    """The part of the inputs whose shards this run made."""
+    seconds: float
+    run: Run
+    input_notes: tuple[str, ...]
+    """Sentences about inputs that are repeated or were left out."""
+    requests: RequestCounts
+    """The requests to object stores."""
+
+    def first_lines(self, *, complete: str, engine: str | None = None, quarantined: Sequence[str] = ()) -> list[str]:
+        """Return what was read, how fast, and what became of the records.
+
+        Args:
+            complete: The first line if nothing was done.
+            engine: Name of the engine.
+            quarantined: Lines about bad records.
+        """
+        run, counts = self.run, self.counts
+        made = "" if self.made_bytes == self.input_bytes else f" ({format_size(self.made_bytes)} in this run)"
+        facts = [
+            f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input{made}",
+            format_speed(self.made_bytes / max(self.seconds, 1e-6)),
+            count(run.shards, "shard"),
+            f"{run.executor} executor",
+            count(run.workers, "worker"),
+            *filter(None, [engine]),
+        ]
+        filtered = [f"{counts.filtered:,} filtered"] if "filtered" in counts.model_fields_set else []
+        parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
+        return [
+            complete if self.already_complete else ", ".join(facts),
+            f"{count(counts.lines, 'line')} = {' + '.join(parts)}",
+            *quarantined,
+            *describe_requests(self.requests),
+            *self.input_notes,
+        ]
 
 
 class TextJob(ABC):
@@ -50,6 +100,7 @@ class TextJob(ABC):
         self._options = config
         self.reporter = reporter
         self.work_dir = work_folder_path(config)
+        self._made_bytes = 0
         self.results: Results = []
         """Every shard with its task, in plan order, once they are made."""
 
@@ -102,7 +153,10 @@ class TextJob(ABC):
     ) -> Results:
         """Make every shard, and keep all of them as `results`."""
         tasks = self.source.tasks() if tasks is None else tasks
+        earlier = [work.ledger.shard(task) for task in tasks]
         made = make_shards(work, tasks, settings, sources=sources, max_bad_records=self._options.max_bad_records, **own)
+        each = zip(tasks, made, earlier, strict=True)
+        self._made_bytes = sum(task.stored_bytes for task, result, known in each if result is not known)
         self.results = list(zip(tasks, made, strict=True))
         return self.results
 
@@ -151,7 +205,9 @@ class TextJob(ABC):
         """Return the fields that the result of every kind has."""
         return {
             "already_complete": outcome.already_complete,
+            "counts": outcome.contents[0].record_counts,
             "input_bytes": self.source.total_bytes,
+            "made_bytes": self._made_bytes,
             "seconds": outcome.seconds,
             "run": outcome.run,
             "input_notes": self.source.notes,

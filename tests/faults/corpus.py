@@ -1,6 +1,7 @@
 """Small inputs for builds that are disturbed, and what a folder of outputs holds."""
 
 import json
+import os
 import random
 
 from dsindex.engine.ledger import read_committed_shards
@@ -44,8 +45,9 @@ def write_corpus(path, *, num_lines, broken, seed=7):
 
 
 def committed_shards(work_dir):
-    """Return the shards that a ledger has: path and first byte."""
+    """Return the shards that a ledger has of inputs as they are now: path and first byte."""
     if not (work_dir / "ledger.jsonl").exists() or not (work_dir / "plan.json").exists():
         return set()
     keys = [key.split("\0") for key in read_committed_shards(str(work_dir / "ledger.jsonl"))]
-    return {f"{path} {begin}" for path, _size, _version, begin, _end in keys}
+    now = {path: os.stat(path).st_mtime_ns for path in {path for path, *_ in keys}}
+    return {f"{path} {begin}" for path, _size, version, begin, _end in keys if version == str(now[path])}

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(1800)
 """The long form's, on a busy machine."""
 
-SHORT = {"build": 12, "fresh": 7, "grown": 6, "merge": 5, "pack": 9}
-LONG = {"build": 80, "fresh": 50, "grown": 40, "merge": 30, "pack": 40}
+SHORT = {"build": 12, "fresh": 7, "changed": 6, "merge": 5, "pack": 9}
+LONG = {"build": 80, "fresh": 50, "changed": 40, "merge": 30, "pack": 40}
 """Points per scenario, 39 and 240, besides those of the renames."""
-RENAMES = {"grown": ("_document.", 10), "pack": (r"/packed\.(?!progress)", 4)}
+RENAMES = {"changed": ("_document.", 10), "pack": (r"/packed\.(?!progress)", 4)}
 """Pattern of the published files and their number: .bin, provenance, quarantine, .idx and manifest of two keys;
 provenance, quarantine, .pbin and manifest. The progress file is rewritten by the clock and does not count."""
 
@@ -76,6 +76,15 @@ def scenarios(tmp_path_factory, inputs, zygote):
             assert zygote.run(base / "run", part).code == 0
         return folder
 
+    mended = str(base / "mended.jsonl")
+
+    def change_inputs():
+        """Build of three inputs, of which one is changed; one will be left out, one added, and the third is moved."""
+        write_corpus(base / "mended.jsonl", num_lines=90, broken={}, seed=4)
+        folder = prepare("changed", *build, *ALL_END, "--keep-shards", "--input", mended, inputs[1], inputs[2])
+        write_corpus(base / "mended.jsonl", num_lines=90, broken={}, seed=5)
+        return folder
+
     parts = [str(base / "parts" / f"{name}_text_document") for name in "abc"]
     given = {
         "build": Scenario(prepared=prepare("build"), arguments=[*build, "--input", *inputs]),
@@ -83,9 +92,9 @@ def scenarios(tmp_path_factory, inputs, zygote):
             prepared=prepare("fresh", *build, "--keep-shards", "--input", inputs[0]),
             arguments=[*build, "--fresh", "--input", inputs[1]],
         ),
-        "grown": Scenario(
-            prepared=prepare("grown", *build, *ALL_END, "--keep-shards", "--input", *inputs[1:]),
-            arguments=[*build, *ALL_END, "--replace", "--input", *inputs],
+        "changed": Scenario(
+            prepared=change_inputs(),
+            arguments=[*build, *ALL_END, "--replace", "--input", inputs[2], inputs[0], mended],
         ),
         "merge": Scenario(
             prepared=merge_parts(),

@@ -204,3 +204,19 @@ def test_no_output_is_written_among_devices(place, tmp_path, monkeypatch):
         return
     with pytest.raises(OutputError, match=f"{place}: expected a place on a disk, got one in a folder of devices"):
         require_path(place)
+
+
+HOSTILE = [
+    *({"kind": "shard", "task": key} for key in ["x", "\0\0\0", "a\0b\0c\x000\0e", "a\x00-1\0c\x000\0e", 1, None]),
+    *({"kind": "run", "places": places} for places in [[-1], ["1"], [1, 2], [1.5], [1 << 62], {"0": 0}, None]),
+]
+
+
+def test_cuts_that_none_made_change_nothing(command):
+    run = last_run()
+    for entry in HOSTILE:
+        append({**run, **entry} if entry["kind"] == "run" else {**entry, "result": {}})
+    assert main([*command[:-1], "y"]) == 0
+    assert main(command) == 0
+    for suffix in ("bin", "idx", "provenance.parquet"):
+        assert Path(f"x_text_document.{suffix}").read_bytes() == Path(f"y_text_document.{suffix}").read_bytes()

@@ -280,8 +280,8 @@ class Cuts:
 
     places: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
     """Input → its place in the run that cut it last."""
-    shards: frozenset[str] = frozenset()
-    """Keys of all committed shards."""
+    shards: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Key of a committed shard that begins where its first input does → the path of that one, and the size of all."""
 
 
 NO_CUTS = Cuts()

@@ -107,13 +107,16 @@ def test_empty_text_is_an_empty_object(store, tmp_path):
     assert not store.uploads
 
 
-def test_inputs_are_added_to_kept_shards(store, text, tmp_path):
-    more = tmp_path / "more.jsonl"
+def test_only_changed_inputs_are_made_again(store, text, tmp_path):
+    more, last = tmp_path / "more.jsonl", tmp_path / "last.jsonl"
     write_corpus(more, num_lines=50, broken={}, seed=9)
-    build(text, "s3://out/x", keep_shards=True)
+    write_corpus(last, num_lines=50, broken={}, seed=8)
+    build(text, "s3://out/x", input=tuple(map(str, (more, text, last))), keep_shards=True)
     shards = set(store.names("out", "x.build/shards/"))
-    build(text, "s3://out/x", input=(str(text), str(more)), keep_shards=True)
-    assert shards < set(store.names("out", "x.build/shards/"))
+    write_corpus(more, num_lines=60, broken={}, seed=9)
+    build(text, "s3://out/x", input=(str(text), str(more)), keep_shards=True, replace=True)
+    made = [name for name in store.names("out", "x.build/shards/") if name.endswith(".bin") and name not in shards]
+    assert len(made) == -(-more.stat().st_size // (8 << 10))
     build(text, str(tmp_path / "y"), input=(str(text), str(more)))
     assert built(store, "out/x") == on_disk(tmp_path / "y")
 

@@ -187,7 +187,7 @@ def test_containers_do_not_change_order_and_sample(texts, tmp_path, name):
 def test_an_added_input_continues_kept_shards(texts, tmp_path):
     out = tmp_path / "out"
     build(texts, out, input=("a", "b"), shuffle_documents=SEED, keep_shards=True)
-    build(texts, out, shuffle_documents=SEED, keep_shards=True)
+    build(texts, out, shuffle_documents=SEED, keep_shards=True, replace=True)
     build(texts, tmp_path / "expected", shuffle_documents=SEED)
     assert published(out) == published(tmp_path / "expected")
 
