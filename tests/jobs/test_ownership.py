@@ -90,7 +90,7 @@ def test_files_put_into_our_work_folder_stay(capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("fresh", [[], ["--fresh"]], ids=["plain", "fresh"])
+@pytest.mark.parametrize("fresh", [["--replace"], ["--fresh"]], ids=["replace", "fresh"])
 def test_link_to_precious_files_is_not_followed(fresh, capsys):
     Path("precious/0000").mkdir(parents=True)
     Path("precious/0000/thesis.bin").write_text("mine")
@@ -122,7 +122,7 @@ def test_kept_shards_stay_where_nothing_is_done():
     before = contents("out/x.build")
     assert build("a.jsonl") == 0  # already complete
     assert contents("out/x.build") == before
-    assert build("a.jsonl", "b.jsonl", options=["--keep-shards"]) == 0
+    assert build("a.jsonl", "b.jsonl", options=["--keep-shards", "--replace"]) == 0
     assert {name for name in before if "/shards/" in name} <= set(contents("out/x.build"))
     assert build("a.jsonl", options=["--fresh"]) == 0
     assert not Path("out/x.build").exists()
@@ -280,7 +280,7 @@ def test_partial_files_of_others_stay():
     mine = Path("out/x_text_document.bin.0123456789abcdef.partial")
     mine.write_text("mine")
     assert build("a.jsonl") == 0
-    assert build("a.jsonl", "b.jsonl") == 0
+    assert build("a.jsonl", "b.jsonl", options=["--replace"]) == 0
     assert build("b.jsonl", options=["--fresh"]) == 0
     assert mine.read_text() == "mine"
     assert [path.name for path in Path("out").glob("*partial*")] == [mine.name]
