@@ -396,6 +396,7 @@ def datasink(
     shard_deadline: float | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     keep_shards: bool = False,
+    replace: bool = False,
     fresh: bool = False,
     no_provenance: bool = False,
     on_bad_record: Literal['fail', 'quarantine'] = 'fail',
@@ -446,6 +447,8 @@ def datasink(
         output_prefix: Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://).
         work_dir: The folder of shards and ledger (default: PREFIX.build).
         keep_shards: Keep the work folder after success.
+        replace: Replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs
+            are used again.
         fresh: Start over; an old output is replaced once the new one is complete.
         no_provenance: Do not record where documents came from.
         on_bad_record: Stop at the first bad record, or set bad records aside with file, line and reason (default:

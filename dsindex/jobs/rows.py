@@ -296,7 +296,8 @@ class RowBuild:
         plan, work_dir, fresh = self._job.plan, self._job.work_dir, self._config.fresh
         if not fresh:
             standings = [look_at_output(output) for output in self._job.outputs]
-            find_finished(standings, plan, may_grow=True, read_unfinished=partial(read_unfinished, work_dir))
+            replaces, read = self._config.replace, partial(read_unfinished, work_dir)
+            find_finished(standings, plan, replaces=replaces, read_unfinished=read)
         self._held.enter_context(own_work_folder(work_dir, plan, fresh=fresh, keep=True, access=self._config.access))
 
     def give_up(self) -> None:

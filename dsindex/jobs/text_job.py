@@ -63,10 +63,10 @@ class TextResult(Report):
             quarantined: Lines about bad records.
         """
         run, counts = self.run, self.counts
-        made = "" if self.made_bytes == self.input_bytes else f" ({format_size(self.made_bytes)} in this run)"
+        made = f" ({format_size(self.made_bytes)} in this run)" if 0 < self.made_bytes < self.input_bytes else ""
         facts = [
             f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input{made}",
-            format_speed(self.made_bytes / max(self.seconds, 1e-6)),
+            *([format_speed(self.made_bytes / max(self.seconds, 1e-6))] if self.made_bytes else []),
             count(run.shards, "shard"),
             f"{run.executor} executor",
             count(run.workers, "worker"),

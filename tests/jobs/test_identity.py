@@ -83,26 +83,24 @@ def packed(form, data):
     return sink.getvalue().to_pybytes()
 
 
-CHANGED = {
-    "threads": ("plain", []),
-    "processes": ("plain", ["--executor", "processes"]),
-    "ray": pytest.param(
-        "plain", ["--executor", "ray"], marks=[pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
-    ),
-    "shuffled": ("plain", ["--shuffle-documents", "3"]),
-    **{form: (form, []) for form in ("one.gz", "frames.zst", "parquet")},
-}
+CHANGED = [
+    pytest.param("plain", "local", [], id="threads"),
+    pytest.param("plain", "processes", [], id="processes"),
+    pytest.param("plain", "ray", [], marks=pytest.mark.ray, id="ray"),
+    pytest.param("plain", "local", ["--shuffle-documents", "3"], id="shuffled"),
+    *(pytest.param(form, "local", [], id=form) for form in ("one.gz", "frames.zst", "parquet")),
+]
 
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "stopped"])
-@pytest.mark.parametrize(("form", "options"), CHANGED.values(), ids=CHANGED)
-def test_only_changed_inputs_are_tokenized_again(form, options, finished, capsys, monkeypatch):
+@pytest.mark.parametrize(("form", "executor", "options"), CHANGED, indirect=["executor"])
+def test_only_changed_inputs_are_tokenized_again(form, executor, options, finished, capsys, monkeypatch):
     """One is mended, one left out, one added, and the one that stays has another place."""
     for name in "abcd":
         count = "abcd".index(name) * 7 + 10
         Path(f"{name}.jsonl").write_bytes(packed(form, b"".join(LINES[:count] * 3)))
-    options = [*options, "--shard-size", "3KiB", "--keep-shards"]
+    options = [*options, "--executor", executor, "--shard-size", "3KiB", "--keep-shards"]
     with monkeypatch.context() as patch:
         if not finished:
             patch.setattr(frame, "assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
