@@ -245,10 +245,20 @@ def bridge():
     if BRIDGE is None:
         pytest.skip("MEGATRON_BRIDGE names no checkout of Megatron-Bridge")
     pytest.importorskip("datasets")
-    packages = ["", ".data", ".data.packing", ".data.datasets", ".training", ".training.tokenizers", ".utils"]
+    packages = [
+        "",
+        ".data",
+        ".data.packing",
+        ".data.datasets",
+        ".training",
+        ".training.tokenizers",
+        ".training.utils",
+        ".utils",
+    ]
     as_packages(Path(BRIDGE, "src"), [f"megatron.bridge{package}" for package in packages])
     stubs = {
         "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
+        "megatron.bridge.training.utils.visual_inputs": {"GenericVisualInputs": object},
         "megatron.bridge.utils.common_utils": dict.fromkeys(("get_local_rank_preinit", "get_rank_safe"), lambda: 0),
     }
     if importlib.util.find_spec("megatron.core.msc_utils") is None:
@@ -267,14 +277,15 @@ def bridge():
         create_hist=algorithms.create_hist,
         create_packing_strategy=algorithms.create_packing_strategy,
         fill_packing_strategy=algorithms.fill_packing_strategy,
+        chat_preprocess=importlib.import_module("megatron.bridge.data.datasets.utils")._chat_preprocess,
     )
 
 
-def bridge_batch(bridge, folder, **options):
+def bridge_batch(bridge, folder, eos=0, **options):
     """All packs of a folder, as its reader has them, and the batch of its collate function."""
     dataset = bridge.reader(
         str(folder / "train-*.idx.parquet"),
-        SimpleNamespace(eos_id=0),
+        SimpleNamespace(eos_id=eos),
         max_seq_length=LENGTH,
         pad_to_max_length=True,
         pack_metadata_file_path=str(folder / "packed_metadata.json"),
@@ -337,6 +348,15 @@ def test_megatron_bridge_cuts_packs_for_context_parallelism(made, bridge, ranks)
             assert sorted(pair for part in parts for pair in learnt_pairs(part)) == learnt_pairs(row)
 
 
+def samples_of(rows):
+    """The conversations of packs with the masks of their next tokens, in any order."""
+    return sorted(
+        (row["input_ids"][begin:end], [int(learns) for learns in row["loss_mask"][begin:end]])
+        for row in rows
+        for begin, end in itertools.pairwise([*row["seq_start_id"], len(row["input_ids"])])
+    )
+
+
 @pytest.mark.parametrize("algorithm", ["first_fit_decreasing", "first_fit_shuffle"])
 @pytest.mark.parametrize("ranks", RANKS)
 def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made, bridge, ranks, algorithm):
@@ -358,18 +378,82 @@ def test_packs_have_the_samples_of_megatron_bridges_packer_and_are_as_full(made,
     theirs = bridge.fill_packing_strategy(assignments, sequences, LENGTH, 0)
     ours = [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
 
-    def samples(rows):
-        return sorted(
-            (row["input_ids"][begin:end], [int(learns) for learns in row["loss_mask"][begin:end]])
-            for row in rows
-            for begin, end in itertools.pairwise([*row["seq_start_id"], len(row["input_ids"])])
-        )
-
-    assert samples(ours) == samples(theirs)
+    assert samples_of(ours) == samples_of(theirs)
     metadata = json.loads((folder / "packed_metadata.json").read_text())[0]
     assert metadata["packing_efficiency"] >= facts["packing_efficiency"]
     assert metadata.keys() >= facts.keys()
     assert metadata["dataset_max_seqlen"] == facts["dataset_max_seqlen"]
+
+
+TEMPLATES = os.environ.get("CHAT_TEMPLATES")
+"""A folder of chat templates as their models have them, such as LFM2.5-8B-A1B.jinja of llama.cpp's models/templates."""
+
+
+@pytest.fixture(scope="module")
+def lfm_tokenizer(tmp_path_factory):
+    """A tokenizer with the template and the control tokens of LFM 2.5, as a user has them in a model's folder."""
+    path = Path(TEMPLATES or "", "LFM2.5-8B-A1B.jinja")
+    if not path.is_file():
+        pytest.skip("CHAT_TEMPLATES has no LFM2.5-8B-A1B.jinja")
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_file(str(Path(OWN.plain_tokenizer) / "tokenizer.json"))
+    names = ("startoftext", "im_start", "im_end", "tool_call_start", "tool_call_end")
+    own.add_special_tokens([f"<|{name}|>" for name in names])
+    model = tmp_path_factory.mktemp("lfm")
+    own.save(str(model / "tokenizer.json"))
+    settings = {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **settings}))
+    (model / "chat_template.jinja").write_bytes(path.read_bytes())
+    return model
+
+
+def chats_with_calls():
+    """Conversations as messages, with system messages, reasoning, and calls of tools."""
+    for number, line in enumerate(CONVERSATIONS.read_bytes().splitlines()):
+        record = json.loads(line)
+        names = {"human": "user", "gpt": "assistant"}
+        messages = [{"role": names[turn["from"]], "content": turn["value"]} for turn in record["conversations"]]
+        if number % 3 == 0:
+            messages.insert(0, {"role": "system", "content": record["role"]})
+        if number % 4 == 1:
+            call = {"name": "look_up", "arguments": {"place": record["instruction"], "days": number}}
+            messages.insert(
+                -1, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
+            )
+            messages.insert(-1, {"role": "tool", "content": "rain"})
+        if number % 5 == 2:
+            messages[-1]["thinking"] = "So."
+        yield {"messages": messages}
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_megatron_bridge_makes_the_same_samples_by_the_template_of_a_model(bridge, lfm_tokenizer, tmp_path, ranks):
+    """From messages to packs and the batch of its reader, with its own chat preprocessing and packer beside."""
+    from transformers import AutoTokenizer
+
+    multiple = 1 if ranks == 1 else 2 * ranks
+    records = list(chats_with_calls())
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = {"tokenizer_model": str(lfm_tokenizer), "split": None, "pad_to_multiple": multiple}
+    export(tmp_path, {"max_length": LENGTH}, input=(str(tmp_path / "in.jsonl"),), export=("bridge",), **options)
+    model = AutoTokenizer.from_pretrained(str(lfm_tokenizer))
+    data = []
+    for record in records:
+        found = bridge.chat_preprocess(record, SimpleNamespace(_tokenizer=model))
+        data.append({"input_ids": found["input_ids"].tolist(), "loss_mask": found["loss_mask"].tolist()})
+    learnt_by_them = sum(sum(chat["loss_mask"][1:]) for chat in data)
+    folder = tmp_path / (f"chat_bridge_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else ""))
+    for chat in data if ranks > 1 else ():
+        bridge.pad(chat, LENGTH, -(-(len(chat["input_ids"]) - 1) // multiple) * multiple + 1, model.eos_token_id)
+    sequences, histogram = bridge.create_hist(data, LENGTH)
+    np.random.seed(0)
+    assignments, _ = bridge.create_packing_strategy(histogram, LENGTH, "first_fit_shuffle")
+    theirs = bridge.fill_packing_strategy(assignments, sequences, LENGTH, model.eos_token_id)
+    ours = [row for path in sorted(folder.glob("train-*.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert samples_of(ours) == samples_of(theirs)
+    _, batch = bridge_batch(bridge, folder, eos=model.eos_token_id, pad_seq_to_mult=multiple)
+    assert int(batch["loss_mask"].sum()) == learnt_by_them
 
 
 @pytest.mark.parametrize("pads_boundaries", [False, True])
