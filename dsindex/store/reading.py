@@ -25,7 +25,7 @@ from dsindex.store.stores import HEAD_BYTES, head_object, read_range
 from dsindex.store.urls import OWN_VERSION, is_url, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from io import BufferedReader, FileIO
 
@@ -421,6 +421,8 @@ FIRST_BYTES = 64 << 10
 """Bytes of a request elsewhere, at first."""
 HELD_RANGES = 4
 """Ranges that are kept elsewhere."""
+_MOST_WAYS = 24
+"""Parts of an object that may be read forwards at a time."""
 
 
 @dataclass(slots=True)
@@ -481,12 +483,28 @@ class ObjectReader:
         if begin < end:
             num_ranges = max(1, round((end - begin) / RANGE_BYTES))
             way = _Way(begin=begin, next=begin, end=end, step=-(-(end - begin) // num_ranges), ranges=[])
-            self._ways = [*self._ways[-(HELD_RANGES - 1) :], way]
+            self._drop(self._ways[: 1 - _MOST_WAYS])
+            self._ways.append(way)
             self._request_ahead(way, begin)
+
+    def forget(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say that ranges that were expected will not be read again."""
+        self._drop([way for way in self._ways if (way.begin, way.end) in ranges])
+
+    def _drop(self, ways: Sequence[_Way]) -> None:
+        for way in ways:
+            self._ways.remove(way)
+            for each in way.ranges:
+                each.let_go()
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
         """Return the bytes from an offset on, fewer than asked for only at the end of the object."""
-        content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
+        wanted = max(0, min(num_bytes, self.size_bytes - offset))
+        if wanted:
+            found = self._range_with(offset, wanted)
+            if offset + wanted <= found.end:
+                return bytes(found.content()[offset - found.begin : offset - found.begin + wanted])
+        content = bytearray(wanted)
         self.read_into(memoryview(content), offset)
         return bytes(content)
 
@@ -509,10 +527,7 @@ class ObjectReader:
     def close(self) -> None:
         """Forget what was requested ahead."""
         self._is_closed = True
-        for way in self._ways:
-            for each in way.ranges:
-                each.let_go()
-        self._ways.clear()
+        self._drop(list(self._ways))
         self._others.clear()
 
     def _range_with(self, position: int, num_bytes: int) -> _Range:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, cast
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from dsindex.errors import InputError
-from dsindex.store.reading import HELD_RANGES, RANGE_BYTES
+from dsindex.store.reading import RANGE_BYTES
 from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION, ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.streams import SourceFile, open_source
 from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header
@@ -277,13 +279,27 @@ _READ_BYTES = 1 << 20
 """Bytes of a column read at a time."""
 _FIRST_ROWS, _MOST_ROWS = 16, 4096
 """Rows decoded at a time: the first, as their size is unknown, and the most."""
-_MOST_LEAVES_AHEAD = 2
-"""Columns that are read ahead next to each other, where the file is not on this machine."""
+_GAP_BYTES = 64 << 10
+"""Bytes of other columns that are read along rather than by-passed with another request, beside a quarter of the next
+chunk."""
+_RANGES_AT_ONCE = 2
+"""Ranges of one row group that are read ahead next to each other, where the file is not on this machine."""
+_MOST_AHEAD, _BYTES_AHEAD = 16, 4 * RANGE_BYTES
+"""Ranges of row groups that are requested before their turn, and their bytes."""
+_FOOTER_BYTES = 16 << 20
+"""Footers of files that are not on this machine and were read last, kept for the next part of the same file."""
 _BYTES_PER_INDEX, _LARGEST_DICTIONARY = 4, 16 << 20
 """A column with a dictionary stays encoded until its rows are cut; writers limit dictionaries to about 1 MiB."""
 
 
-def open_parquet(file: TableFile, dictionaries: Sequence[str] = (), metadata: object = None) -> pq.ParquetFile:
+_footers: OrderedDict[tuple[str, str], pq.FileMetaData] = OrderedDict()
+"""Address and version → footer."""
+_footers_lock = threading.Lock()
+
+
+def open_parquet(
+    file: TableFile, dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """Open a Parquet file.
 
     Args:
@@ -296,16 +312,10 @@ def open_parquet(file: TableFile, dictionaries: Sequence[str] = (), metadata: ob
     """
     import pyarrow.parquet as pq
 
-    file.seek(0)
-    head = file.read(4)
-    file.seek(max(0, file.size - 4))
-    tail = file.read(4)
-    if tail == ENCRYPTED_PARQUET_MAGIC:
-        msg = f"{file.path}: expected a Parquet file without encryption, got an encrypted one; decrypt it to a new file"
-        raise InputError(msg)
-    if head != PARQUET_MAGIC or tail != PARQUET_MAGIC or file.size < 3 * 4:
-        msg = f"{file.path}: expected a whole Parquet file, got one that does not end as it should; fetch it again"
-        raise InputError(msg)
+    if metadata is None and file.remote_version is not None:
+        metadata = _footers.get((file.path, file.remote_version))
+    if metadata is None:
+        _check_magic(file)
     with errors_named(file.path, "a Parquet file with a readable footer"):
         opened = pq.ParquetFile(
             pa.PythonFile(file, mode="r"),
@@ -316,7 +326,25 @@ def open_parquet(file: TableFile, dictionaries: Sequence[str] = (), metadata: ob
             page_checksum_verification=True,
         )
         check_names(opened.schema_arrow)
-        return opened
+    if metadata is None and file.remote_version is not None:
+        with _footers_lock:
+            _footers[file.path, file.remote_version] = opened.metadata
+            while sum(footer.serialized_size for footer in _footers.values()) > _FOOTER_BYTES:
+                _footers.popitem(last=False)
+    return opened
+
+
+def _check_magic(file: TableFile) -> None:
+    file.seek(0)
+    head = file.read(4)
+    file.seek(max(0, file.size - 4))
+    tail = file.read(4)
+    if tail == ENCRYPTED_PARQUET_MAGIC:
+        msg = f"{file.path}: expected a Parquet file without encryption, got an encrypted one; decrypt it to a new file"
+        raise InputError(msg)
+    if head != PARQUET_MAGIC or tail != PARQUET_MAGIC or file.size < 3 * 4:
+        msg = f"{file.path}: expected a whole Parquet file, got one that does not end as it should; fetch it again"
+        raise InputError(msg)
 
 
 def measure_parquet(
@@ -339,11 +367,15 @@ def measure_parquet(
     return groups
 
 
-def read_parquet(
-    file: TableFile, begin: int, end: int, fields: Sequence[tuple[str, ...]] | None, batch_bytes: int
+def _read_parquet(
+    file: TableFile,
+    opened: pq.ParquetFile,
+    begin: int,
+    end: int,
+    fields: Sequence[tuple[str, ...]] | None,
+    batch_bytes: int,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of the row groups [begin, end), about `batch_bytes` at a time, with the number of their group."""
-    opened = open_parquet(file)
     columns = None
     if fields is not None:
         fields = [joined_fields(opened.schema_arrow, path) for path in fields]
@@ -358,18 +390,10 @@ def read_parquet(
     ]
     if encoded and fields is not None:
         opened = open_parquet(file, encoded, opened.metadata)
-    expected = begin
+    ahead = _ReadAhead(file, plan_ranges([list(map(_chunk_range, chunks)) for chunks in groups]))
     for number, chunks in enumerate(groups, begin):
+        ahead.come_to(number - begin)
         num_rows = opened.metadata.row_group(number).num_rows
-        while len(leaves) <= _MOST_LEAVES_AHEAD and expected < end:
-            ranges = [_chunk_range(chunk) for chunk in groups[expected - begin]]
-            is_far = (expected - number + 1) * len(leaves) > HELD_RANGES
-            if expected > number and (
-                number == begin or is_far or max(last - first for first, last in ranges) > RANGE_BYTES
-            ):
-                break
-            file.expect_forwards(ranges)
-            expected += 1
         what = f"a Parquet file with a readable row group {number}"
         with errors_named(file.path, what):
             batches = opened.iter_batches(_FIRST_ROWS, row_groups=[number], columns=columns, use_threads=False)
@@ -391,6 +415,65 @@ def read_parquet(
                 f"{file.path}: expected {num_rows} rows in row group {number}, got {num_rows - missing}; "
                 "the file is damaged, fetch or write it again"
             )
+
+
+def plan_ranges(groups: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Return which ranges of a file to request for its row groups, in order.
+
+    Neighbours are one range where little is between them and a single request can have both: requests cost the same for
+    every size.
+
+    Args:
+        groups: For each row group, where its wanted column chunks begin and end.
+
+    Returns:
+        Number of the first row group that needs them, and ranges; row groups that share a range are one entry.
+
+    >>> plan_ranges([[(4, 100_000)], [(120_000, 200_000)], [(9_000_000, 9_100_000)]])
+    [(0, [(4, 200000)]), (2, [(9000000, 9100000)])]
+    """
+    planned: list[tuple[int, list[tuple[int, int]]]] = []
+    for number, chunks in enumerate(groups):
+        ranges: list[tuple[int, int]] = []
+        for chunk in sorted(chunks):
+            if not _lengthen(ranges, chunk):
+                ranges.append(chunk)
+        before = planned[-1][1] if planned else []
+        if not (len(before) == len(ranges) == 1 and _lengthen(before, ranges[0])):
+            planned.append((number, ranges))
+    return planned
+
+
+def _lengthen(ranges: list[tuple[int, int]], new: tuple[int, int]) -> bool:
+    """Lengthen the last range up to the end of a new one, if that is worth it."""
+    if not ranges:
+        return False
+    begin, end = ranges[-1]
+    is_near = 0 <= new[0] - end <= max(_GAP_BYTES, (new[1] - new[0]) // 4)
+    if is_near and new[1] - begin <= RANGE_BYTES:
+        ranges[-1] = (begin, new[1])
+        return True
+    return False
+
+
+class _ReadAhead:
+    """Requests the ranges of row groups before their turn, and forgets those of passed ones."""
+
+    def __init__(self, file: TableFile, planned: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        self._file = file
+        self._left = deque(planned)
+        self._requested: deque[tuple[int, Sequence[tuple[int, int]]]] = deque()
+
+    def come_to(self, group: int) -> None:
+        """Note that the row group `group` is read next."""
+        while len(self._requested) > 1 and self._requested[1][0] <= group:
+            self._file.forget(self._requested.popleft()[1])
+        while self._left and len(self._left[0][1]) <= _RANGES_AT_ONCE:
+            sizes = [end - begin for _, ranges in (*self._requested, self._left[0]) for begin, end in ranges]
+            if self._left[0][0] > group and (len(sizes) > _MOST_AHEAD or sum(sizes) > _BYTES_AHEAD):
+                break
+            self._file.expect_forwards(self._left[0][1])
+            self._requested.append(self._left.popleft())
 
 
 def _leaf_columns(opened: pq.ParquetFile, fields: Sequence[tuple[str, ...]] | None) -> list[int]:
@@ -549,14 +632,15 @@ def read_rows(
         if format in {"csv", "tsv"}:
             yield from _read_csv(path, file, format, columns)
             return
-        schema = open_parquet(file).schema_arrow if format == "parquet" else read_arrow_schema(file)
+        opened = open_parquet(file) if format == "parquet" else None
+        schema = read_arrow_schema(file) if opened is None else opened.schema_arrow
         if columns is None:
             require_different_names(path, schema)
         else:
             find_columns(path, schema, columns, is_wanted=is_wanted)
         fields = None if columns is None else tuple(columns.values())
-        if format == "parquet":
-            batches = read_parquet(file, part.begin, part.end, fields, batch_bytes)
+        if opened is not None:
+            batches = _read_parquet(file, opened, part.begin, part.end, fields, batch_bytes)
         else:
             batches = read_arrow(file, part.begin, part.end, fields)
         row = 0

@@ -178,8 +178,6 @@ def _shown(text: str) -> str:
 Content: TypeAlias = "memoryview[int] | FetchedContent"
 """The bytes of a table: mapped memory, or what fetches its slices."""
 _SHOWN_CHARACTERS = 200
-_MOST_HINTS = 2
-"""Ranges that may be read ahead at once; more would hold much memory."""
 _ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError, struct.error)
 _ERRORS_OF_SOURCES = (EOFError, zlib.error)
 """What decompression raises."""
@@ -206,6 +204,8 @@ class TableFile:
     def __init__(self, path: str, file: Readable) -> None:
         self.path = path
         self.size = file.size_bytes
+        self.remote_version = None if isinstance(file, LocalFile) else file.version
+        """Version of an object, whose bytes are always the same; None for a local file."""
         self.closed = False
         self._file = file
         self._position = 0
@@ -254,9 +254,14 @@ class TableFile:
 
     def expect_forwards(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Say that these ranges of bytes will be read forwards, next to each other; a local file needs no such hint."""
-        if not isinstance(self._file, LocalFile) and len(ranges) <= _MOST_HINTS:
+        if not isinstance(self._file, LocalFile):
             for begin, end in ranges:
                 self._file.expect_forwards(begin, end)
+
+    def forget(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say that these ranges, which were expected, will not be read again."""
+        if not isinstance(self._file, LocalFile):
+            self._file.forget(ranges)
 
     def release(self, begin: int, end: int) -> None:
         """Take a part of the mapped content out of this process's memory, until it is used again."""

@@ -140,6 +140,18 @@ def test_unwanted_columns_are_not_read(hub, files, tmp_path):
     assert sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found) < total / 2
 
 
+def test_small_row_groups_share_a_request(hub, tmp_path):
+    """The footer is read once, each byte once, and the redirect is asked for once."""
+    table = pa.table({"text": [f"text {n} " * 50 for n in range(5000)], "id": [f"id {n}" for n in range(5000)]})
+    pq.write_table(table, tmp_path / "small.parquet", row_group_size=20, use_dictionary=False, compression="none")
+    hub.commit({"small.parquet": (tmp_path / "small.parquet").read_bytes()})
+    build(f"{NAME}/small.parquet", tmp_path / "hub", workers=1)
+    build(str(tmp_path / "small.parquet"), tmp_path / "disk", workers=1)
+    assert outputs(tmp_path / "hub") == outputs(tmp_path / "disk")
+    assert sum(each.startswith("storage GET") for each in hub.requests) < 12  # of 250 row groups
+    assert sum("/resolve/" in each for each in hub.requests) == 1
+
+
 def test_commit_is_resolved_once_and_keeps_giving_the_same(hub, files, tmp_path, monkeypatch):
     first = hub.revisions["main"]
     build(f"{NAME}/en/*.jsonl", tmp_path / "a", keep_shards=True)
