@@ -124,6 +124,8 @@ def build(
     empty_documents: Literal['keep', 'eod'] = 'keep',
     shuffle_documents: int | str | None = None,
     sample: float | str | None = None,
+    leave_out: float | str | None = None,
+    hold_out: float | str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
 ) -> BuildResult:
     """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
@@ -189,6 +191,8 @@ def build(
             alone, as its preprocess_data_fast.py does (default: keep).
         shuffle_documents: Put the documents of all inputs into a random order, which depends on this number alone.
         sample: Keep this share of the records (10% or 0.1), by their texts.
+        leave_out: Leave out the records that sample SHARE keeps.
+        hold_out: Write the records that sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document.
         repeat: Read these inputs several times or in part: 2.5 is twice, then a sample of one half.
 
     Raises:
@@ -413,6 +417,8 @@ def datasink(
     empty_documents: Literal['keep', 'eod'] = 'keep',
     shuffle_documents: int | str | None = None,
     sample: float | str | None = None,
+    leave_out: float | str | None = None,
+    hold_out: float | str | None = None,
 ) -> Any:
     """Return a `ray.data.Datasink` that builds a dataset of the rows, for `Dataset.write_datasink`.
 
@@ -470,6 +476,8 @@ def datasink(
             alone, as its preprocess_data_fast.py does (default: keep).
         shuffle_documents: Put the documents of all inputs into a random order, which depends on this number alone.
         sample: Keep this share of the records (10% or 0.1), by their texts.
+        leave_out: Leave out the records that sample SHARE keeps.
+        hold_out: Write the records that sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document.
 
     Raises:
         OptionsError: If the options are invalid.
@@ -523,6 +531,8 @@ def estimate(
     empty_documents: Literal['keep', 'eod'] = 'keep',
     shuffle_documents: int | str | None = None,
     sample: float | str | None = None,
+    leave_out: float | str | None = None,
+    hold_out: float | str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
 ) -> EstimateResult:
     """Estimate the output, time, memory and disk space of `build` with the same options, as `dsindex plan` does.
@@ -586,6 +596,8 @@ def estimate(
             alone, as its preprocess_data_fast.py does (default: keep).
         shuffle_documents: Put the documents of all inputs into a random order, which depends on this number alone.
         sample: Keep this share of the records (10% or 0.1), by their texts.
+        leave_out: Leave out the records that sample SHARE keeps.
+        hold_out: Write the records that sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document.
         repeat: Read these inputs several times or in part: 2.5 is twice, then a sample of one half.
 
     Raises:

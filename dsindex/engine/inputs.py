@@ -25,7 +25,6 @@ from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_n
 from dsindex.store.urls import absolute
 from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile
-from dsindex.text.sampling import multiply_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from dsindex.engine.input_paths import FoundPath
     from dsindex.text.compressed import Container
     from dsindex.text.forms import Format, TableFormat
+    from dsindex.text.sampling import Sample
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -605,15 +605,11 @@ def describe_repeats(inputs: Sequence[InputFile]) -> dict[str, float]:
     return {str(path): number for path, number in times.items() if number != 1}
 
 
-def kept_share(inputs: Sequence[InputFile], sample: float | None) -> float:
+def kept_share(inputs: Sequence[InputFile], samples: Sequence[Sample]) -> float:
     """Return the share of the bytes of all inputs that is kept, about."""
     total = sum(file.size_bytes for file in inputs)
-    own = () if sample is None else (sample,)
-    kept = sum(
-        file.size_bytes * float(multiply_shares((*own, *(() if file.share is None else (file.share,)))))
-        for file in inputs
-    )
-    return kept / total if total else 1.0
+    kept = sum(file.size_bytes * (1.0 if file.share is None else file.share) for file in inputs)
+    return kept / total * sum(sample.high - sample.low for sample in samples) if total else 1.0
 
 
 def _find(inputs: Sequence[InputFile], name: str) -> list[int]:

@@ -273,7 +273,7 @@ def stored_files(result: ShardResult) -> list[StoredFile]:
     files = [result.provenance, result.quarantine, result.files]
     for key in result.keys:
         files += [key.bin, key.idx, key.provenance]
-    return [file for file in files if file is not None]
+    return list(dict.fromkeys(file for file in files if file is not None))
 
 
 def _inside(result: ShardResult) -> ShardResult:

@@ -176,6 +176,8 @@ class RecordedOptions(_Part):
     split_seed: int | None = None
     split_name: str | None = None
     sample: Share | None = None
+    leave_out: Share | None = None
+    """Share of the records, those of such a sample, that are not in the dataset."""
     shuffle_documents: Count | None = None
     """The seed of the documents' order; absent if they are in the order of the inputs."""
     instruction: dict[str, Any] | None = None

@@ -361,9 +361,9 @@ def _rename(target: Target, suffix: str) -> None:
 def shard_provenance(
     results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, key: str | None = None
 ) -> tuple[ShardProvenance, ...]:
-    """Return each shard's provenance, or one key's, with the number of the shard's first line in its input."""
+    """Return each shard's provenance, or a key's own, with the number of the shard's first line in its input."""
     stored = [
-        result.provenance if key is None else next(part.provenance for part in result.keys if part.key == key)
+        next((part.provenance for part in result.keys if part.key == key), None) or result.provenance
         for _, result in results
     ]
     return tuple(

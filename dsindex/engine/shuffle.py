@@ -70,6 +70,7 @@ class DocumentShuffle:
 
     seed: int
     keys: tuple[str, ...]
+    """The parts of shards that have the documents."""
     dtype: np.dtype[Any]
     """Token type on disk."""
     has_provenance: bool
@@ -261,7 +262,7 @@ class DocumentShuffle:
         """Return the provenance of each shard; None for each if there is none."""
         if not self.has_provenance:
             return [None] * len(shards)
-        return list(shard_provenance(shards, self.work_dir))
+        return list(shard_provenance(shards, self.work_dir, key=self.keys[0]))
 
     def _remove(self, work: Work, names: Iterable[str]) -> None:
         """Remove files that the ledger does not need any more, once it is on disk."""
@@ -281,6 +282,7 @@ class _Plan:
         provenance = shuffle.list_provenance(shards)
         sources = [shuffle.shard_source(result, rows) for (_, result), rows in zip(shards, provenance, strict=True)]
         self.seed = shuffle.seed
+        self._keys = shuffle.keys
         self.total_bytes = sum(source.bin_bytes for source in sources)
         self.num_documents = sum(source.num_documents for source in sources)
         self.run_bytes = choose_run_bytes(self.total_bytes, in_store=holds_writes(shuffle.work_dir))
@@ -308,9 +310,10 @@ class _Plan:
         names = []
         for number in self.shards_of(task):
             result = self._results[number]
-            names += [file.name for part in result.keys for file in (part.bin, part.idx)]
-            if result.provenance is not None:
-                names.append(result.provenance.name)
+            files = [result.provenance]
+            for part in result.keys:
+                files += [part.bin, part.idx, part.provenance] if part.key in self._keys else []
+            names += [file.name for file in files if file is not None]
         return names
 
     def _identify(self, task: SortTask) -> str:

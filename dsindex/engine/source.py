@@ -434,7 +434,12 @@ class TextSource:
         }
 
     def describe_inputs(
-        self, results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, filters: bool = False
+        self,
+        results: Sequence[tuple[ShardTask, ShardResult]],
+        work_dir: str,
+        *,
+        filters: bool = False,
+        sample: int | None = None,
     ) -> list[RecordedInput]:
         """Return the manifest's `inputs`, with fingerprints and record counts.
 
@@ -442,13 +447,14 @@ class TextSource:
             results: All shards of the plan.
             work_dir: The work folder.
             filters: Whether to count the records that were left out.
+            sample: Number of the sample to which the results belong, if there are several.
         """
         own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
         for task, result in results:
             if result.files is None:
                 own[task.input].append(result)
             else:
-                for number, counts in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
+                for number, counts in zip(task.inputs, read_file_results(result.files, work_dir, sample), strict=True):
                     own[number].append(counts)
         shares: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
         return [

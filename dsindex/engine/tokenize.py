@@ -98,7 +98,7 @@ def find_kept_shards(
     tasks: Sequence[ShardTask],
     work_dir: str,
     *,
-    find_moved: Callable[[Mapping[int, ShardResult]], Collection[int]] | None = None,
+    find_moved: Callable[[Mapping[int, ShardResult]], Mapping[int, Collection[str]]] | None = None,
 ) -> dict[int, ShardResult]:
     """Return the intact shards of the ledger, by number in the plan.
 
@@ -106,8 +106,8 @@ def find_kept_shards(
         work: The job's executor, ledger and reporter.
         tasks: All shards of the plan.
         work_dir: The work folder.
-        find_moved: Returns the shards among those of the ledger whose documents are intact in other files, so that
-            only their quarantine is looked at.
+        find_moved: Returns the keys of shards of the ledger whose documents are intact in other files, so that their
+            own are not looked at.
 
     Raises:
         InputError: If an input cannot be read.
@@ -120,13 +120,15 @@ def find_kept_shards(
     if not known:
         return {}
     _forget_changed(work, tasks, known)
-    moved = find_moved(known) if find_moved is not None else ()
-    needed = {
-        number: replace(result, keys=(), provenance=None) if number in moved else result
-        for number, result in known.items()
-    }
+    moved = find_moved(known) if find_moved is not None else {}
+    needed = {number: _without(result, moved.get(number, ())) for number, result in known.items()}
     whole = find_whole_shards(needed, work_dir, executor=work.executor, reporter=work.reporter, policy=work.policy)
     return {number: result for number, result in known.items() if number in whole}
+
+
+def _without(result: ShardResult, moved: Collection[str]) -> ShardResult:
+    keys = tuple(key for key in result.keys if key.key not in moved)
+    return replace(result, keys=keys, provenance=result.provenance if keys else None)
 
 
 def find_whole_shards(
@@ -393,7 +395,7 @@ def make_shards(
     max_bad_records: str | None = None,
     function: Callable[[ShardTask, Any], ShardResult] | None = None,
     filters: Sequence[str] = ("--where",),
-    find_moved: Callable[[Mapping[int, ShardResult]], Collection[int]] | None = None,
+    find_moved: Callable[[Mapping[int, ShardResult]], Mapping[int, Collection[str]]] | None = None,
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
 
@@ -405,7 +407,7 @@ def make_shards(
         max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
         function: The function that makes a shard; None: `tokenize_shard`.
         filters: Flags that leave out records, for messages.
-        find_moved: Returns the kept shards whose documents are in other files by now.
+        find_moved: Returns the keys of kept shards whose documents are in other files by now.
 
     Raises:
         RecordError: The bad record at the smallest input and offset, with its line number; or the first record for

@@ -29,7 +29,7 @@ from dsindex.engine.source import (
 )
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
-from dsindex.errors import PlanError
+from dsindex.errors import InputError, PlanError
 from dsindex.execution.report import show_datasets
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dsindex.engine.inputs import InputFile
-    from dsindex.engine.manifest import Content
+    from dsindex.engine.manifest import Content, RecordCounts
     from dsindex.engine.merge import Part
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.shuffle import ShuffledDocuments
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
     from dsindex.store.storage import StoredFile
+    from dsindex.text.sampling import Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ class BuildJob(TextJob):
         self._index_configs = _index_configs(config, index)
         self._indices: tuple[IndexResult, ...] = ()
         self.outputs = [
-            Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.output_names
+            Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.dataset_names
         ]
         self.source = source or open_source(
             config,
@@ -152,7 +153,7 @@ class BuildJob(TextJob):
         if config.token_ids is not None:
             del settings["engine"]  # nothing is encoded
         self.plan = Plan(settings=settings, inputs=self.source.inputs, places=self.source.places)
-        self._shuffle = self._plan_shuffle()
+        self._shuffles = self._plan_shuffles()
 
     def run(self) -> BuildResult:
         """Run the job and return its result."""
@@ -161,7 +162,7 @@ class BuildJob(TextJob):
             engine=source.engine if encodes else None,
             notes=source.first_notes(encodes=encodes),
             check_nodes=partial(require_sound_nodes, source, keys=self._config.output_names, selection=self._selection),
-            conclude=self._conclude if self._index_configs or self._shuffle is not None else None,
+            conclude=self._conclude if self._index_configs or self._shuffles else None,
         )
         return self._report(outcome)
 
@@ -171,9 +172,9 @@ class BuildJob(TextJob):
         names = self._config.output_names
         estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, self._selection)
         check_room(
-            estimate.scaled(kept_share(source.inputs, self._config.sample)),
+            estimate.scaled(kept_share(source.inputs, self._config.samples)),
             itemsize=self._dtype.itemsize,
-            num_keys=len(self.outputs),
+            num_keys=len(names),
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
             unfinished=[path for tokens in self._token_sources() for path in tokens.target.partials],
@@ -183,7 +184,8 @@ class BuildJob(TextJob):
     def make(self, work: Work) -> Made:
         """Make the shards, and of them the parts of all datasets."""
         results = self._tokenize(work)
-        shuffled = None if self._shuffle is None else self._shuffle.run(work, results)
+        self._require_held_out()
+        shuffled = [shuffle.run(work, results) for shuffle in self._shuffles]
         return Made(
             groups=tuple(
                 (self._dataset(number, source, shuffled),) for number, source in enumerate(self._token_sources())
@@ -204,20 +206,37 @@ class BuildJob(TextJob):
             eod_id=source.eod_id,
             layout="megatron",
             empty_documents=config.empty_documents,
-            sample=config.sample,
+            samples=config.samples,
             **self.shard_options(),
         )
 
     def _tokenize(self, work: Work) -> list[tuple[ShardTask, ShardResult]]:
-        tasks, shuffle = self.source.tasks(), self._shuffle
+        tasks = self.source.tasks()
         return self.tokenize(
             work,
             self.shard_settings(),
-            self._token_sources() if shuffle is None else (),
+            () if self._shuffles else self._token_sources(),
             tasks=tasks,
             filters=self._filters(),
-            find_moved=None if shuffle is None else partial(shuffle.find_moved, work, tasks),
+            find_moved=partial(self._find_moved, work, tasks),
         )
+
+    def _find_moved(
+        self, work: Work, tasks: Sequence[ShardTask], known: Mapping[int, ShardResult]
+    ) -> dict[int, set[str]]:
+        moved: dict[int, set[str]] = {}
+        for shuffle in self._shuffles:
+            for number in shuffle.find_moved(work, tasks, known):
+                moved.setdefault(number, set()).update(shuffle.keys)
+        return moved
+
+    def _require_held_out(self) -> None:
+        """Refuse a share that leaves a dataset without documents."""
+        held = {part.key for _, result in self.results for part in result.keys if part.num_documents}
+        empty = [name for name in self._config.dataset_names if name not in held]
+        if empty and self._config.hold_out is not None:
+            share, place = self._config.hold_out, output_prefix(self._config, empty[0])
+            raise InputError(f"{place}: expected records for it with --hold-out {share}, got none; take another share")
 
     def _filters(self) -> tuple[str, ...]:
         """Return the flags that leave out records."""
@@ -225,22 +244,28 @@ class BuildJob(TextJob):
         is_used = {
             "--where": config.where is not None,
             "--sample": config.sample is not None,
+            "--leave-out": config.leave_out is not None,
+            "--hold-out": config.hold_out is not None,
             "--repeat": any(file.share is not None for file in self.source.inputs),
         }
         return tuple(flag for flag, used in is_used.items() if used)
 
-    def _plan_shuffle(self) -> DocumentShuffle | None:
+    def _plan_shuffles(self) -> list[DocumentShuffle]:
+        """Return the shuffle of each sample's documents, if they are to be shuffled."""
         config = self._config
         if config.shuffle_documents is None:
-            return None
-        return DocumentShuffle(
-            seed=config.shuffle_documents,
-            keys=tuple(config.output_names),
-            dtype=self._dtype,
-            has_provenance=not config.no_provenance,
-            work_dir=self.work_dir,
-            keep_shards=config.keep_shards,
-        )
+            return []
+        return [
+            DocumentShuffle(
+                seed=config.shuffle_documents,
+                keys=tuple(f"{sample.prefix}{name}" for name in config.output_names),
+                dtype=self._dtype,
+                has_provenance=not config.no_provenance,
+                work_dir=self.work_dir,
+                keep_shards=config.keep_shards,
+            )
+            for sample in config.samples
+        ]
 
     def _token_sources(self) -> list[TokenSource]:
         """Return each key's dataset, with how to find its parts."""
@@ -253,41 +278,46 @@ class BuildJob(TextJob):
                 ),
                 part_of=partial(self._part, name),
             )
-            for name, output in zip(self._config.output_names, self.outputs, strict=True)
+            for name, output in zip(self._config.dataset_names, self.outputs, strict=True)
         ]
 
     def _part(self, name: str, result: ShardResult) -> Part:
         return shard_part(next(part for part in result.keys if part.key == name), self.work_dir, self._dtype)
 
-    def _dataset(self, number: int, source: TokenSource, shuffled: ShuffledDocuments | None) -> Dataset:
+    def _dataset(self, number: int, source: TokenSource, shuffled: Sequence[ShuffledDocuments]) -> Dataset:
         """Return the dataset of a key, by its number."""
-        if shuffled is not None:
-            parts, provenance = shuffled.parts[number], shuffled.provenance
+        if shuffled:
+            sample, key = divmod(number, len(self._config.output_names))
+            parts, provenance = shuffled[sample].parts[key], shuffled[sample].provenance
         else:
-            parts, provenance = tuple(source.part_of(result) for _, result in self.results), self.provenance()
+            parts = tuple(source.part_of(result) for _, result in self.results)
+            provenance = self.provenance(self._config.dataset_names[number])
         return Dataset(target=source.target, parts=parts, provenance=provenance, quarantine=self.quarantine())
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
-        """Return the content of each manifest, in the order of the keys."""
-        described = zip(self._config.output_names, made.groups, files, strict=True)
+        """Return the content of each manifest, in the order of the outputs."""
+        described = zip(self._config.dataset_names, made.groups, files, strict=True)
         return [
-            self._describe_key(number, name, dataset, digests)
+            self._describe_dataset(number, name, dataset, digests)
             for number, (name, (dataset,), digests) in enumerate(described)
         ]
 
-    def _describe_key(self, number: int, name: str, dataset: Dataset, digests: dict[str, StoredFile]) -> Content:
+    def _describe_dataset(self, number: int, name: str, dataset: Dataset, digests: dict[str, StoredFile]) -> Content:
         parts = [part for _, result in self.results for part in result.keys if part.key == name]
         empty = sum(part.num_empty_documents for part in parts)
-        header, options = dataset.header, recorded_options(self._config, number)
+        sample, key = divmod(number, len(self._config.output_names))
+        header, options = dataset.header, recorded_options(self._config, key)
+        options |= _order_options(self._config, self._config.samples[sample])
         return self.content(
             parts,
+            sample=sample if len(self._config.samples) > 1 else None,
             with_tokens=header.num_documents - empty,
             empty=empty,
             filters=bool(self._filters()),
             documents=header.num_documents,
             sequences=header.num_sequences,
             token_dtype=header.dtype.name,
-            options=self.source.describe_options(**options, **_order_options(self._config)),
+            options=self.source.describe_options(**options),
             digests=digests,
         )
 
@@ -298,12 +328,18 @@ class BuildJob(TextJob):
             ),
             engine=self.source.engine.name if self._config.token_ids is None else "token ids as given",
             indices=self._indices,
-            **self.outcome_fields(outcome),
+            **{**self.outcome_fields(outcome), "counts": self._count_all(outcome.contents)},
         )
 
+    def _count_all(self, contents: Sequence[Content]) -> RecordCounts:
+        """Return the record counts of all samples together."""
+        first, *others = [content.record_counts for content in contents[:: len(self._config.output_names)]]
+        more = sum(counts.kept for counts in others)
+        return first.model_copy(update={"kept": first.kept + more, "filtered": first.filtered - more} if more else {})
+
     def _conclude(self, executor: Executor) -> None:
-        if self._shuffle is not None:
-            self._shuffle.remove_buckets()
+        for shuffle in self._shuffles:
+            shuffle.remove_buckets()
         if self._index_configs:
             self._build_indices(executor)
 
@@ -316,15 +352,18 @@ class BuildJob(TextJob):
             self.reporter.advance(1)
 
 
-def _order_options(config: BuildConfig) -> dict[str, Any]:
-    """Return the options about records and their order that are in use, as fields of the manifest's."""
-    options = {"shuffle_documents": config.shuffle_documents, "sample": config.sample}
+def _order_options(config: BuildConfig, sample: Sample) -> dict[str, Any]:
+    """Return the options about records and their order, as fields of the manifest of a sample's datasets."""
+    shares = {"sample": sample.high if sample.high < 1 else config.sample, "leave_out": sample.low or None}
+    options = {"shuffle_documents": config.shuffle_documents, **shares}
     return {name: value for name, value in options.items() if value is not None}
 
 
 def _order_settings(config: BuildConfig, inputs: Sequence[InputFile]) -> dict[str, Any]:
     """Return the options about records and their order that are in use, as settings of the plan."""
-    settings = {name.replace("_", "-"): value for name, value in _order_options(config).items()}
+    names = ("shuffle_documents", "sample", "leave_out", "hold_out")
+    used = [(name, getattr(config, name)) for name in names]
+    settings = {name.replace("_", "-"): value for name, value in used if value is not None}
     return {**settings, "repeat": describe_repeats(inputs)} if config.repeat else settings
 
 
@@ -342,6 +381,9 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     """Return the index options of each dataset, which are thereby validated before anything is built."""
     if index is None:
         return []
+    if config.hold_out is not None:
+        msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
+        raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
     from dsindex.jobs.index_caches import check_index_options
     from dsindex.options.index import IndexConfig
 

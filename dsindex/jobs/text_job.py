@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -160,9 +160,9 @@ class TextJob(ABC):
         self.results = list(zip(tasks, made, strict=True))
         return self.results
 
-    def provenance(self) -> tuple[ShardProvenance, ...] | None:
-        """Return the provenance of all shards; None if none is wanted."""
-        return None if self._options.no_provenance else shard_provenance(self.results, self.work_dir)
+    def provenance(self, key: str | None = None) -> tuple[ShardProvenance, ...] | None:
+        """Return the provenance of all shards, or a key's own; None if none is wanted."""
+        return None if self._options.no_provenance else shard_provenance(self.results, self.work_dir, key=key)
 
     def quarantine(self) -> tuple[ShardQuarantine, ...]:
         """Return the bad records of all shards."""
@@ -175,6 +175,7 @@ class TextJob(ABC):
         with_tokens: int,
         empty: int,
         filters: bool = False,
+        sample: int | None = None,
         **own: Any,  # noqa: ANN401 - fields of Content
     ) -> Content:
         """Return the content of a manifest.
@@ -184,14 +185,17 @@ class TextJob(ABC):
             with_tokens: Number of documents with tokens.
             empty: Number of texts without tokens.
             filters: Whether options leave out records.
+            sample: Number of the sample to which the parts belong, if there are several.
             own: Fields in which the kind of the job differs.
         """
-        source = self.source
+        source, results = self.source, self.results
+        if sample is not None:
+            results = [(task, _of_part(result, part)) for (task, result), part in zip(results, parts, strict=True)]
         return Content(
-            inputs=source.describe_inputs(self.results, self.work_dir, filters=filters),
+            inputs=source.describe_inputs(results, self.work_dir, filters=filters, sample=sample),
             **source.describe_damaged(),
             account=RecordCounts(
-                **count_records([result for _, result in self.results], filters=filters),
+                **count_records([result for _, result in results], filters=filters),
                 documents_with_tokens=with_tokens,
                 empty_documents=empty,
             ),
@@ -213,3 +217,12 @@ class TextJob(ABC):
             "input_notes": self.source.notes,
             "requests": all_requests().since(self._requests_before),
         }
+
+
+def _of_part(result: ShardResult, part: KeyResult) -> ShardResult:
+    """Return a shard's result in which only the documents of one of its parts are kept records."""
+    return replace(
+        result,
+        num_records=part.num_documents,
+        num_filtered=result.num_filtered + result.num_records - part.num_documents,
+    )

@@ -15,6 +15,7 @@ from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share
 from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
+from dsindex.text.sampling import Sample
 from dsindex.text.selection import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
 
@@ -109,6 +110,13 @@ class BuildConfig(TextConfig, TokenizerFormats):
     sample: float | None = option(
         None, "keep this share of the records (10% or 0.1), by their texts", "SHARE", as_text=True
     )
+    leave_out: float | None = option(None, "leave out the records that --sample SHARE keeps", "SHARE", as_text=True)
+    hold_out: float | None = option(
+        None,
+        "write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document",
+        "SHARE",
+        as_text=True,
+    )
     repeat: tuple[str, ...] = option(
         (),
         "read these inputs several times or in part: 2.5 is twice, then a sample of one half",
@@ -167,7 +175,19 @@ class BuildConfig(TextConfig, TokenizerFormats):
             raise ValueError(f"expected a seed that is an integer of at least 0, got {show_value(value)}")
         return value
 
-    @field_validator("sample", mode="before")
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
+        low, high = self.leave_out or self.hold_out or 0.0, self.sample or 1.0
+        held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)
+        return (Sample(low=low, high=high), *held_out)
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """The names of all outputs, those of each sample after the other."""
+        return tuple(f"{sample.prefix}{name}" for sample in self.samples for name in self.output_names)
+
+    @field_validator("sample", "leave_out", "hold_out", mode="before")
     @classmethod
     def _is_share(cls, value: object) -> object:
         return None if value is None else parse_share(value)
@@ -176,6 +196,17 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @classmethod
     def _are_repeats(cls, value: object) -> object:
         return parse_repeats(value)
+
+    @model_validator(mode="after")
+    def _samples_have_records(self) -> Self:
+        if self.leave_out is not None and self.hold_out is not None:
+            raise ValueError("expected either --leave-out or --hold-out, got both")
+        flag, low = ("--leave-out", self.leave_out) if self.hold_out is None else ("--hold-out", self.hold_out)
+        if low is not None and low >= (self.sample or 1.0):
+            raise ValueError(f"expected {flag} with a smaller share than that of all records to keep, got {low}")
+        if self.hold_out is not None and len(set(self.dataset_names)) < len(self.dataset_names):
+            raise ValueError(f"expected outputs of different names with --hold-out, got {' '.join(self.dataset_names)}")
+        return self
 
     @model_validator(mode="after")
     def _eod_is_appended(self) -> Self:

@@ -15,7 +15,7 @@ from dsindex.text.agreement import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
 from dsindex.text.record_blocks import BadRecord, TextColumn, string_buffers
-from dsindex.text.sampling import keep_records
+from dsindex.text.sampling import keep_records, keep_tokens
 from dsindex.text.token_ids import TokenColumn
 from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
 
@@ -92,6 +92,13 @@ def encode_block(
             per_record = column.texts_per_record if isinstance(column, TextColumn) else None
             reasons = _by_record(per_record, error.reasons) | reasons
     return encode_block(_without(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+
+
+def keep_encoded(column: EncodedColumn, kept: NDArray[np.bool_]) -> EncodedColumn:
+    """Return the tokens of a part of the records; texts that the reference encoded are counted in none."""
+    batch, counts = column
+    own = keep_tokens(TokenColumn(tokens=batch.tokens, lengths=batch.lengths, sequences_per_record=counts), kept)
+    return TokenBatch(tokens=own.tokens, lengths=own.lengths), own.sequences_per_record
 
 
 def encode_leniently(encoder: Encoder, texts: pa.LargeStringArray) -> tuple[TokenBatch, pa.LargeStringArray]:

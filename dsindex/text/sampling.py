@@ -6,7 +6,7 @@ larger share keeps all records of a smaller one.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from dsindex.text.record_blocks import string_buffers
 from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from dsindex.text.record_blocks import RecordBlock, TextColumn
@@ -27,17 +29,38 @@ HASH_SEED = 0x64_73_69_6E_64_65_78
 """Makes the choice independent of other choices by XXH3-64 of the text."""
 
 
-def sample_records(block: RecordBlock, shares: tuple[float, ...]) -> RecordBlock:
-    """Return a block with a sample of its records; the others are counted as filtered.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The records whose hashes are in a range, as shares of all hashes, and the decimals they print as."""
+
+    low: float = 0.0
+    high: float = 1.0
+    prefix: str = ""
+    """What stands before the key in the name of their dataset."""
+
+    def holds(self, hashes: NDArray[np.uint64], share: float | None = None) -> NDArray[np.bool_]:
+        """Tell which records are in the sample, or in a share of it, shape [records]."""
+        first, last = Fraction(str(self.low)), Fraction(str(self.high))
+        end = int((first + (last - first) * (1 if share is None else Fraction(str(share)))) * 2**64)
+        kept = hashes >= np.uint64(int(first * 2**64))
+        return kept if end >= 2**64 else kept & (hashes < np.uint64(end))
+
+
+ALL_RECORDS = Sample()
+
+
+def sample_records(block: RecordBlock, samples: Sequence[Sample], share: float | None = None) -> RecordBlock:
+    """Return a block with its records that are in a sample; the others are counted as filtered.
 
     Args:
         block: The records; bad ones stay.
-        shares: The share of the records to keep is the product of these, each in (0, 1], as the decimals they print as.
+        samples: The samples.
+        share: The share of each sample to keep; None: all.
     """
-    limit = int(multiply_shares(shares) * 2**64)
-    if limit >= 2**64 or not len(block.offsets):
+    if (tuple(samples) == (ALL_RECORDS,) and share is None) or not len(block.offsets):
         return block
-    kept = hash_records(block) < np.uint64(limit)
+    hashes = hash_records(block)
+    kept = np.logical_or.reduce([sample.holds(hashes, share) for sample in samples])
     if kept.all():
         return block
     return replace(keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
@@ -51,18 +74,6 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
         lines=block.lines[kept],
         columns={key: _filter_column(column, kept) for key, column in block.columns.items()},
     )
-
-
-def multiply_shares(shares: tuple[float, ...]) -> Fraction:
-    """Return the exact product of decimals.
-
-    >>> multiply_shares((0.1, 0.5))
-    Fraction(1, 20)
-    """
-    product = Fraction(1)
-    for share in shares:
-        product *= Fraction(str(share))
-    return product
 
 
 def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
@@ -112,15 +123,20 @@ def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
+def keep_tokens(column: TokenColumn, kept: NDArray[np.bool_]) -> TokenColumn:
+    """Return the tokens of a part of the records."""
+    counts = column.sequences_per_record
+    own = kept if counts is None else np.repeat(kept, counts)
+    return TokenColumn(
+        tokens=column.tokens[np.repeat(own, column.lengths)],
+        lengths=column.lengths[own],
+        sequences_per_record=None if counts is None else counts[kept],
+    )
+
+
 def _filter_column(column: TextColumn | TokenColumn, kept: NDArray[np.bool_]) -> TextColumn | TokenColumn:
     if isinstance(column, TokenColumn):
-        counts = column.sequences_per_record
-        own = kept if counts is None else np.repeat(kept, counts)
-        return TokenColumn(
-            tokens=column.tokens[np.repeat(own, column.lengths)],
-            lengths=column.lengths[own],
-            sequences_per_record=None if counts is None else counts[kept],
-        )
+        return keep_tokens(column, kept)
     counts = column.texts_per_record
     if counts is None:
         return replace(column, texts=column.texts.take(number_array(np.flatnonzero(kept))))

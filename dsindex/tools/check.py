@@ -53,7 +53,7 @@ def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
     estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
     output_folder = folder_of(config.output_prefix)
     work_dir = work_folder_path(config)
-    estimate = estimate.scaled(kept_share(source.inputs, config.sample))
+    estimate = estimate.scaled(kept_share(source.inputs, config.samples))
     check_room(
         estimate,
         itemsize=dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize,

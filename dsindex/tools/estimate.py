@@ -148,7 +148,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
-    scale = source.total_bytes / sample.sampled_bytes * kept_share(source.inputs, config.sample)
+    scale = source.total_bytes / sample.sampled_bytes * kept_share(source.inputs, config.samples)
     documents, tokens = sample.documents * scale, sample.tokens * scale
     num_keys = len(config.output_names)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)

@@ -30,6 +30,7 @@ from dsindex.store.spool import spooled_path
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.record_blocks import TextColumn
+from dsindex.text.sampling import ALL_RECORDS, Sample, sample_records
 from dsindex.text.selection import Selection, open_pattern, open_selection
 from dsindex.text.tokenizer import decode, load_tokenizer
 from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, ShuffledDocuments, read_runs
@@ -94,8 +95,8 @@ class SourceSettings:
     """Whether bad records were quarantined; otherwise there must be none."""
     provenance: str | None
     """Path of the provenance file, if there is one."""
-    sample: float | None = None
-    """Share of the records of every input that was kept; None: all."""
+    sample: Sample = ALL_RECORDS
+    """The records that were kept."""
     shuffle_seed: int | None = None
     """Seed of the documents' order; None: that of the inputs."""
 
@@ -252,10 +253,8 @@ def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
     from dsindex.text.parts import read_part  # loads pyarrow, only when needed
-    from dsindex.text.sampling import sample_records
 
     source = settings.inputs[piece.input]
-    shares = tuple(share for share in (settings.sample, source.share) if share is not None)
     part = TextPart(
         path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
     )
@@ -266,7 +265,7 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
         max_record_bytes=settings.max_record_bytes,
     ):
         _require_good(block, piece, settings)
-        yield sample_records(block, shares) if shares else block
+        yield sample_records(block, (settings.sample,), source.share)
 
 
 def _require_good(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -> None:
@@ -463,7 +462,7 @@ def open_recorded_source(
         max_record_bytes=options.max_record_size,
         quarantine=set_aside,
         provenance=provenance if is_stored(provenance) else None,
-        sample=options.sample,
+        sample=Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),
         shuffle_seed=options.shuffle_documents,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
@@ -528,7 +527,8 @@ def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection 
     keys = options.json_keys or ([] if key is None else [key])
     if not keys or content.tokenizer is None:
         return None
-    is_sampled = options.sample is not None or any(file.share is not None for file in content.inputs)
+    shares = [options.sample, options.leave_out, *(file.share for file in content.inputs)]
+    is_sampled = any(share is not None for share in shares)
     has_bad = content.account is not None and content.account.quarantined > 0
     if (is_sampled or has_bad) and options.json_key is not None:
         # A record that is bad for another key was quarantined for all, and a sample depends on the texts of all keys.

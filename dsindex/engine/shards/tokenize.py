@@ -37,6 +37,7 @@ from dsindex.store.storage import (
 from dsindex.store.urls import joined, pin_object
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 from dsindex.text.record_blocks import TextColumn
+from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.shards.attempt import AttemptFile, PartWriter
     from dsindex.store.storage import DigestingWriter
-    from dsindex.text.encoders import TokenBatch
+    from dsindex.text.encoders import EncodedColumn, TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import BadRecord, RecordBlock
     from dsindex.text.selection import Selection
@@ -175,8 +176,8 @@ class ShardSettings:
     provenance: bool
     work_dir: str
     """The work folder, which holds the files of attempts."""
-    sample: float | None = None
-    """Share of the records of every input to keep; None: all."""
+    samples: tuple[Sample, ...] = (ALL_RECORDS,)
+    """The records to keep; each sample becomes a dataset of every key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +352,8 @@ class FileResult:
     input_fingerprint: str
 
 
-def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
-    """Read the counts of a shard's files, in order.
+def read_file_results(stored: StoredFile, work_dir: str, sample: int | None = None) -> list[FileResult]:
+    """Read the counts of a shard's files, in order; of the records, those of one sample, by its number, are kept.
 
     Raises:
         InputError: If they cannot be read.
@@ -367,13 +368,13 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
             FileResult(
                 num_lines=lines,
                 num_blank=blank,
-                num_records=kept,
+                num_records=kept if sample is None else samples[sample],
                 num_quarantined=quarantined,
-                num_filtered=lines - blank - kept - quarantined,
+                num_filtered=lines - blank - (kept if sample is None else samples[sample]) - quarantined,
                 text_bytes=text_bytes,
                 input_fingerprint=fingerprint,
             )
-            for (lines, blank, kept, quarantined, text_bytes), fingerprint in rows
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint, samples in rows
         ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
@@ -489,7 +490,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         OutputError: If the work folder cannot be written.
     """
     from dsindex.text.parts import read_part  # loads pyarrow, only when needed
-    from dsindex.text.sampling import sample_records
     from dsindex.text.small_files import SmallFiles
 
     reading: dict[str, Any] = {
@@ -498,12 +498,11 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         "max_record_bytes": settings.max_record_bytes,
     }
     files = SmallFiles(task.files, **reading) if task.files else None
-    shares = tuple(share for share in (settings.sample, task.share) if share is not None)
     check_unchanged(task)
     with shard_attempt(task, settings.work_dir) as attempt:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
-            writer.add(sample_records(block, shares) if shares else block)
+            writer.add(sample_records(block, settings.samples, task.share))
             report(*writer.so_far)
         check_unchanged(task)
         require_unpacked(task)
@@ -515,6 +514,54 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
     """Return a new attempt at a shard."""
     return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
+
+
+class _SampleWriter:
+    """The datasets of one sample: a part for each key, and where their records are from."""
+
+    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings) -> None:
+        self.sample = sample
+        dtype = np.dtype(settings.dtype)
+        self.keys = [
+            KeyWriter(key, attempt.open_part(f"{sample.prefix}{number}", dtype), settings)
+            for number, key in enumerate(settings.keys)
+        ]
+        self._provenance = attempt.open(f"{sample.prefix}prov") if settings.provenance else None
+
+    def add(
+        self,
+        block: RecordBlock,
+        encoded: Mapping[str, EncodedColumn],
+        numbers: NDArray[np.int64] | None,
+        kept: NDArray[np.bool_] | None,
+    ) -> None:
+        """Append a block's records that are in the sample.
+
+        Args:
+            block: The block.
+            encoded: Its tokens by key.
+            numbers: The number of each record's file, of several that are read together.
+            kept: Whether each record is in the sample; None: all are.
+        """
+        from dsindex.text.encoders import keep_encoded
+
+        offsets, lines = block.offsets, block.lines
+        if kept is not None:
+            encoded = {key: keep_encoded(column, kept) for key, column in encoded.items()}
+            offsets, lines, numbers = offsets[kept], lines[kept], None if numbers is None else numbers[kept]
+        for key in self.keys:
+            is_document = key.add(*encoded[key.key]).is_document
+            if is_document is not None:  # only in a layout with one key
+                offsets, lines = offsets[is_document], lines[is_document]
+                numbers = None if numbers is None else numbers[is_document]
+        if self._provenance is not None:
+            self._provenance.write(provenance_rows(offsets, lines, numbers).data)
+
+    def finish(self) -> list[KeyResult]:
+        """Sync all files and return the results."""
+        results = [key.finish() for key in self.keys]
+        provenance = self._provenance.finish() if self._provenance else None
+        return [replace(each, key=f"{self.sample.prefix}{each.key}", provenance=provenance) for each in results]
 
 
 class _ShardWriter:
@@ -533,17 +580,16 @@ class _ShardWriter:
         """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
-            dtype = np.dtype(settings.dtype)
-            self._keys = [
-                KeyWriter(key, attempt.open_part(str(number), dtype), settings)
-                for number, key in enumerate(settings.keys)
-            ]
-            self._provenance = attempt.open("prov") if settings.provenance else None
+            self._samples = [_SampleWriter(sample, attempt, settings) for sample in settings.samples]
+        self._kept_of_files = np.zeros(
+            (len(task.files), 0 if len(self._samples) == 1 else len(self._samples)), np.int64
+        )
+        """Records of each file in each sample."""
 
     @property
     def so_far(self) -> tuple[int, int, int]:
         """Bytes of text, documents and tokens so far."""
-        return self._text_bytes, self._records, sum(key.num_tokens for key in self._keys)
+        return self._text_bytes, self._records, sum(key.num_tokens for sample in self._samples for key in sample.keys)
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
@@ -556,18 +602,16 @@ class _ShardWriter:
         if block.bad and not self._settings.quarantine:
             self._audit()  # errors in the text before the bad record go first
             raise self._bad_record(block.bad[0], num_more=len(block.bad) - 1)
-        offsets, lines = block.offsets, block.lines
+        for column in block.columns.values():
+            if isinstance(column, TextColumn):
+                self._choose_audit(block, column)
+        hashes = hash_records(block) if len(self._samples) > 1 else None
         with self._attempt.errors_named():
-            for key in self._keys:
-                column = block.columns[key.key]
-                if isinstance(column, TextColumn):
-                    self._choose_audit(block, column)
-                is_document = key.add(*encoded[key.key]).is_document
-                if is_document is not None:  # only in a layout with one key
-                    offsets, lines = offsets[is_document], lines[is_document]
-                    numbers = None if numbers is None else numbers[is_document]
-            if self._provenance is not None:
-                self._provenance.write(provenance_rows(offsets, lines, numbers).data)
+            for number, sample in enumerate(self._samples):
+                kept = None if hashes is None else sample.sample.holds(hashes, self._task.share)
+                sample.add(block, encoded, numbers, kept)
+                if kept is not None and numbers is not None:
+                    self._kept_of_files[:, number] += np.bincount(numbers[kept], minlength=len(self._kept_of_files))
             for record in block.bad:
                 self._set_aside(record)
         self._lines += block.num_lines
@@ -625,13 +669,17 @@ class _ShardWriter:
         """Audit, sync all files and return the result."""
         self._audit()
         with self._attempt.errors_named():
-            keys = tuple(key.finish() for key in self._keys)
-            provenance = self._provenance.finish() if self._provenance else None
+            keys = tuple(key for sample in self._samples for key in sample.finish())
+            provenance = keys[0].provenance
+            if len(self._samples) == 1:
+                keys = tuple(replace(key, provenance=None) for key in keys)
             quarantine = self._quarantine.finish() if self._quarantine else None
             counts = None
             if self._files is not None:
                 file = self._attempt.open("files")
-                rows = zip(self._files.counts.tolist(), self._files.fingerprints, strict=True)
+                rows = zip(
+                    self._files.counts.tolist(), self._files.fingerprints, self._kept_of_files.tolist(), strict=True
+                )
                 file.write(encode_json(list(rows)))
                 counts = file.finish()
         return ShardResult(
