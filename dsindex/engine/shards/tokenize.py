@@ -526,7 +526,7 @@ class _SampleWriter:
             KeyWriter(key, attempt.open_part(f"{sample.prefix}{number}", dtype), settings)
             for number, key in enumerate(settings.keys)
         ]
-        self._provenance = attempt.open(f"{sample.prefix}prov") if settings.provenance else None
+        self._provenance = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
 
     def add(
         self,
@@ -670,9 +670,9 @@ class _ShardWriter:
         self._audit()
         with self._attempt.errors_named():
             keys = tuple(key for sample in self._samples for key in sample.finish())
-            provenance = keys[0].provenance
-            if len(self._samples) == 1:
-                keys = tuple(replace(key, provenance=None) for key in keys)
+            provenance = None
+            if len(self._samples) == 1:  # that of all keys
+                provenance, keys = keys[0].provenance, tuple(replace(key, provenance=None) for key in keys)
             quarantine = self._quarantine.finish() if self._quarantine else None
             counts = None
             if self._files is not None:

@@ -1,5 +1,6 @@
 """Samples of records: chosen by their texts alone, in the wanted share, and nested."""
 
+import itertools
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ import xxhash
 
 from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
-from dsindex.text.sampling import HASH_SEED, hash_records, sample_records
+from dsindex.text.sampling import HASH_SEED, Sample, hash_records, sample_records
 
 
 def digest(value):
@@ -45,14 +46,14 @@ def test_a_record_has_the_same_hash_beside_lists_and_without(tmp_path):
 
 def test_hashes_of_a_slice_are_its_own(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(9)])
-    kept = sample_records(block, (0.5,))
+    kept = sample_records(block, (Sample(high=0.5),))
     assert hash_records(kept).tolist() == [each for each in hash_records(block).tolist() if each < 2**63]
 
 
 def test_what_is_kept_is_consistent(tmp_path):
     records = [{"text": f"text {number}", "title": [f"title {number}"] * (number % 4)} for number in range(3000)]
     [block] = read(tmp_path, records, keys=("text", "title"))
-    small, large = sample_records(block, (0.1,)), sample_records(block, (0.5,))
+    small, large = sample_records(block, (Sample(high=0.1),)), sample_records(block, (Sample(high=0.5),))
     for sample in (small, large):
         numbers = sample.lines.tolist()
         assert sample.num_filtered + len(numbers) == 3000
@@ -69,18 +70,32 @@ def test_what_is_kept_is_consistent(tmp_path):
 
 def test_shares_are_multiplied(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
-    assert sample_records(block, (0.5, 0.2)).lines.tolist() == sample_records(block, (0.1,)).lines.tolist()
+    assert (
+        sample_records(block, (Sample(high=0.5),), 0.2).lines.tolist()
+        == sample_records(block, (Sample(high=0.1),)).lines.tolist()
+    )
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_a_sample_and_its_complement_are_all(tmp_path, share):
+    [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
+    parts = [Sample(high=0.3), Sample(low=0.3, high=0.8), Sample(low=0.8)]
+    lines = [sample_records(block, (part,), share).lines.tolist() for part in parts]
+    assert all(lines)
+    together = sorted(itertools.chain(*lines))
+    assert together == sample_records(block, parts, share).lines.tolist()
+    assert share is not None or len(together) == 1000
 
 
 def test_the_whole_keeps_all(tmp_path):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(100)])
-    assert sample_records(block, (1.0,)) is block
+    assert sample_records(block, (Sample(),)) is block
 
 
 @pytest.mark.parametrize("share", [1e-300, 5e-20])
 def test_a_tiny_share_keeps_nothing(tmp_path, share):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(100)])
-    sample = sample_records(block, (share,))
+    sample = sample_records(block, (Sample(high=share),))
     assert (len(sample.lines), sample.num_filtered) == (0, 100)
     assert np.array_equal(sample.columns["text"].texts.to_pylist(), [])
 
@@ -88,4 +103,4 @@ def test_a_tiny_share_keeps_nothing(tmp_path, share):
 def test_the_choice_never_changes(tmp_path):
     """A build that is continued with another version must keep the same records."""
     [block] = read(tmp_path, [{"text": f"text {number}"} for number in range(30)])
-    assert sample_records(block, (0.3,)).lines.tolist() == [4, 6, 23, 24]
+    assert sample_records(block, (Sample(high=0.3),)).lines.tolist() == [4, 6, 23, 24]

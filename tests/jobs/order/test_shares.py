@@ -64,6 +64,68 @@ def test_a_part_is_the_sample_of_that_share(texts, tmp_path):
     assert origins(tmp_path / "out") == origins(tmp_path / "sample")
 
 
+HELD_OUT = {
+    "small shards": {"shard_size": "700B", "workers": 3},
+    "one key": {"json_keys": ("text",), "no_provenance": True},
+    "processes": {"executor": "processes"},
+    "with a sample": {"sample": "80%", "repeat": ("b=2.5",)},
+    "shuffled": {"shuffle_documents": SEED, "shard_size": "1KiB"},
+}
+
+
+@pytest.mark.parametrize("way", HELD_OUT.values(), ids=HELD_OUT)
+def test_what_is_held_out_is_what_the_sample_has(texts, tmp_path, way):
+    """Both datasets are those of builds of these records alone, manifests included."""
+    build(texts, tmp_path / "out", hold_out="20%", **way)
+    same = {name: value for name, value in way.items() if name not in {"executor", "shard_size"}}
+    build(texts, tmp_path / "train", leave_out="20%", **same)
+    build(texts, tmp_path / "valid", **{**same, "sample": 0.2})
+    valid = {name.replace("x_", "x_valid_"): data for name, data in published(tmp_path / "valid").items()}
+    assert published(tmp_path / "out") == {**published(tmp_path / "train"), **valid}
+    assert not (tmp_path / "out" / "x.build").exists()
+    if "json_keys" not in way:
+        require_whole(tmp_path / "train", texts)
+    with contextlib.chdir(texts):
+        path = tmp_path / "out" / "x_valid_text_document"
+        report = verify(path, against_source=True, tokenizer=OWN.plain_tokenizer)
+    assert report.is_whole, report.findings
+
+
+def test_small_files_share_shards_where_records_are_held_out(tmp_path):
+    (tmp_path / "many").mkdir()
+    for number in range(90):
+        lines = [json.dumps({"text": f"text {number} {line}", "title": ["a", "b"][: line % 3]}) for line in range(5)]
+        (tmp_path / "many" / f"{number:03d}.jsonl").write_text("\n".join([*lines, ""]))
+    options = {"input": ("many",), "shard_size": "64KiB"}
+    made = build(tmp_path, tmp_path / "out", hold_out=0.3, **options)
+    assert made.run.shards < 60
+    build(tmp_path, tmp_path / "train", leave_out=0.3, **options)
+    build(tmp_path, tmp_path / "valid", sample=0.3, **options)
+    valid = {name.replace("x_", "x_valid_"): data for name, data in published(tmp_path / "valid").items()}
+    assert published(tmp_path / "out") == {**published(tmp_path / "train"), **valid}
+    assert "450 lines = 450 kept + 0 filtered" in str(made)
+    assert not (tmp_path / "out" / "x.build").exists()
+
+
+def test_a_share_without_records_cannot_be_held_out(texts, tmp_path):
+    with pytest.raises(
+        InputError, match=r"x_valid_text_document: expected records for it with --hold-out 1e-12, got none"
+    ):
+        build(texts, tmp_path / "out", hold_out=1e-12)
+    assert not list((tmp_path / "out").glob("*.bin"))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"hold_out": 0.5, "leave_out": 0.5}, "expected either --leave-out or --hold-out"),
+    ({"hold_out": 0.5, "sample": 0.5}, "expected --hold-out with a smaller share"),
+    ({"leave_out": 1}, "expected --leave-out with a smaller share"),
+    ({"hold_out": 0.1, "json_keys": ("text", "valid_text")}, "expected outputs of different names"),
+])  # fmt: skip
+def test_shares_that_leave_no_records_are_refused(options, message):
+    with pytest.raises(ValidationError, match=message):
+        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
+
+
 @pytest.mark.exhaustive
 def test_all_together_are_whole_for_any_cut(texts, tmp_path):
     options = {"shuffle_documents": SEED, "sample": "70%", "repeat": ("a=1.4", "c=0.5")}
@@ -130,7 +192,7 @@ def test_a_sample_without_records_is_refused(texts, tmp_path):
 
 
 WRONG = {
-    "sample": (0, "0%", "101%", 1.5, "10 percent", "-5%", True, float("nan")),
+    **dict.fromkeys(("sample", "hold_out"), (0, "0%", "101%", 1.5, "10 percent", "-5%", True, float("nan"))),
     "shuffle_documents": (-1, "x", 1.5, True, 2**63),
     "repeat": (*((each,) for each in ("a", "a=", "=2", "a=0", "a=-1", "a=nan", "a=1e3", "a=1001")), {"a": "x"}),
 }

@@ -76,11 +76,11 @@ class Stopped(BaseException):
 @pytest.mark.quick(1)
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("keep_shards", [False, True], ids=["", "keep-shards"])
-@pytest.mark.parametrize("repeat", [(), ("a=2",)], ids=["", "repeat"])
-def test_an_interrupted_shuffle_goes_on_from_each_point(texts, tmp_path, monkeypatch, keep_shards, repeat):
+@pytest.mark.parametrize("own", [{}, {"repeat": ("a=2",)}, {"hold_out": 0.3}], ids=["", "repeat", "held out"])
+def test_an_interrupted_shuffle_goes_on_from_each_point(texts, tmp_path, monkeypatch, keep_shards, own):
     """It does not tokenize again, although the shards are gone by then."""
     out = tmp_path / "out"
-    options = {"shuffle_documents": SEED, "keep_shards": keep_shards, "repeat": repeat}
+    options = {"shuffle_documents": SEED, "keep_shards": keep_shards, **own}
     build(texts, tmp_path / "expected", **options)
     record = Ledger.record_sorted
     num_recorded = 0
