@@ -410,17 +410,6 @@ def _match(first: FirstJob, members: Sequence[GPTIndexTask], consumed: int, *, i
     return _Begin(first=first, numbers=tuple(numbers), taken=tuple(taken), notes=tuple(notes))
 
 
-def _curve(config: IndexConfig, blend: BlendIndexTask | None, prefixes: Sequence[str], size: int) -> WeightCurve:
-    if config.blend_schedule is not None:
-        schedule = read_blend_schedule(config.blend_schedule)
-        return draw_curve(schedule, prefixes, num_samples=size, sequence_length=_length(blend))
-    return constant_curve([1.0] if blend is None else blend.weights, size)
-
-
-def _length(blend: BlendIndexTask | None) -> int:
-    return 1 if blend is None else int(json.loads(blend.description)["datasets"][0]["sequence_length"])
-
-
 def _planned(task: GPTIndexTask, place: int, begin: _Begin, *, wanted: float, consumed: int) -> GPTIndexTask:
     """Return a task of a dataset with what it continues, and with all samples that the run draws from it."""
     lengths = read_lengths(task.prefix, task.begin, task.end)
