@@ -32,7 +32,9 @@ MARKER_FILE = "dsindex-work-folder.json"
 LOCK_FILE = "owner.json"
 MARKER_FORMAT = "dsindex work folder 1"
 SHARDS_FOLDER = "shards"
-OWNED_SUFFIXES = frozenset({"bin", "idx", "prov", "quarantine", "order", "head", "index", "text", "files", "tmp", "rows"})
+OWNED_SUFFIXES = frozenset(
+    {"bin", "idx", "prov", "quarantine", "order", "head", "index", "text", "files", "tmp", "rows"}
+)
 """Last suffixes of the files that jobs write under `shards/`."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
