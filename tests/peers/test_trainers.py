@@ -1,6 +1,6 @@
 """Readers of other trainers open our datasets and exports with their own code and return our tokens.
 
-Grain, datatrove (which nanotron reads with) and OLMo-core are packages; MAXTEXT names a checkout of MaxText.
+Grain, datatrove (which nanotron reads with) and OLMo-core are packages; MAXTEXT and TORCHTITAN name checkouts.
 """
 
 from __future__ import annotations
@@ -148,6 +148,53 @@ def test_grain_reads_our_classes_in_workers(tmp_path):
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
     )
     assert sorted(sample["tokens"].tolist() for sample in shuffled) == wanted
+
+
+@pytest.mark.parametrize("kind", ["documents", "samples", "blend"])
+def test_torchtitan_reads_our_classes_as_a_source(tmp_path, kind):
+    """Its ranks share the samples, each in its own order, which is Grain's."""
+    grain = pytest.importorskip("grain")
+    folder = Path(os.environ.get("TORCHTITAN", "/none")) / "torchtitan"
+    if not (folder / "components" / "data" / "dataset.py").is_file():
+        pytest.skip("TORCHTITAN names no checkout of torchtitan with Grain's datasets")
+    write_three_datasets(tmp_path)
+    paths = ["3", str(tmp_path / "web"), "1", str(tmp_path / "books")] if kind == "blend" else [str(tmp_path / "web")]
+    source: Any = IndexedDataset(tmp_path / "web")
+    if kind != "documents":
+        assert main(["index", "--data-path", *paths, "--seq-length", "16", "--num-samples", "50", "--split", "1",
+                     "--data-cache-path", str(tmp_path / "c"), "--executor", "local"]) == 0  # fmt: skip
+        pattern = "*-BlendedDataset-train-description.txt" if kind == "blend" else "*-train-description.txt"
+        [description] = (tmp_path / "c").glob(pattern)
+        source = (BlendedDataset if kind == "blend" else GPTDataset).open_cache(description)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder.parent))
+        name = "torchtitan.components.data"  # without the rest of the package, which needs its trainer
+        package = ModuleType(name)
+        package.__path__ = [str(folder / "components" / "data")]
+        patch.setitem(sys.modules, name, package)
+        module = importlib.import_module(f"{name}.dataset")
+        types = importlib.import_module(f"{name}.types")
+
+    class Source:
+        def build(self, **_):
+            return source
+
+    context = types.DatasetBuildContext(
+        tokenizer=None, max_context_length=16, num_tokens_per_batch=16, read_options=grain.ReadOptions()
+    )
+    read = []
+    for rank in range(2):
+        policy = types.DatasetIterationPolicy(
+            seed=1, shuffle=False, repeat=False, dp_rank=rank, dp_world_size=2, streaming_shuffle_buffer_size=1
+        )
+        read += list(
+            module.SingleDatasetConfig(source=Source()).build(context=context, dataset_iteration_policy=policy)
+        )
+    assert list(map(tokens_of, read)) == [tokens_of(source[number]) for number in range(len(source))]
+
+
+def tokens_of(sample):
+    return (sample["tokens"] if isinstance(sample, dict) else sample).tolist()
 
 
 @pytest.fixture(scope="module")
