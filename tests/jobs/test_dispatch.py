@@ -28,6 +28,7 @@ class FakeExecutor:
     since: dict[int, float] = field(default_factory=dict)
     closed: bool = False
     shortage: Shortage | None = None
+    note: str | None = None
     waiting: str | None = None
 
     def share(self, value):
