@@ -80,4 +80,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__doc__", "__version__"])

@@ -50,6 +50,7 @@ COMMANDS_INDEX = "reference/commands/index.md"
 COMMAND_PAGE = "reference/commands/dsindex-{name}.md"
 """Path of a command's page; the prefix is needed because a command is called `index`."""
 OPTIONS_PAGE = "reference/options.md"
+CHANGELOG_PAGE = "changelog.md"
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -80,6 +81,7 @@ def write_pages() -> dict[str, str]:
     for name, parser in parsers.items():
         pages[COMMAND_PAGE.format(name=name)] = write_command_page(name, parser, cli.COMMANDS[name][0])
     pages[OPTIONS_PAGE] = write_options_page(parsers)
+    pages[CHANGELOG_PAGE] = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     return pages
 
 

@@ -148,6 +148,14 @@ start here:
   dsindex COMMAND --help explains a command"""
 
 
+_FORMER_FLAGS = {
+    "--chunk-size": ("--shard-size", "leave it out, or set the bytes of text per shard with --shard-size"),
+    "--tokenizer-name-or-path": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
+    "--vocab": ("--vocab-file", "use --vocab-file for a vocab.json, with --merge-file"),
+}
+"""Flags of older releases and forks of Megatron → the flag that took their place, and what to do."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser in which no flag silently overrides an earlier one.
 
@@ -211,10 +219,13 @@ class Parser(argparse.ArgumentParser):
         super().error(show_name(without_secrets(message)))
 
     def _begins_a_flag(self, name: str) -> bool:
-        return any(flag.startswith(name) for flag in self._option_string_actions)
+        return name not in _FORMER_FLAGS and any(flag.startswith(name) for flag in self._option_string_actions)
 
     def _describe_unknown(self, name: str) -> str:
         shown = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
+        now, answer = _FORMER_FLAGS.get(name, ("", ""))
+        if now in shown:
+            return f"there is no flag {name}; {answer}"
         return f"there is no flag {name}; {_near(name, shown) or f'{self.prog} --help lists all flags'}"
 
 

@@ -24,6 +24,7 @@ MAX_REPEATS = 1000
 
 _WORD_PIECE = ", which is not read"
 _OTHER_TYPES = {
+    "HFTokenizer": ", which is called HuggingFaceTokenizer here",
     "BertWordPieceLowerCase": _WORD_PIECE,
     "BertWordPieceCase": _WORD_PIECE,
     "NullTokenizer": ", whose texts are numbers and need no tokenizer",

@@ -62,6 +62,10 @@ def test_required_options_are_marked(command, usage, marked, monkeypatch):
 @pytest.mark.parametrize(("words", "message"), [
     (["build", "--ouput-prefix", "x"], "there is no flag --ouput-prefix; did you mean --output-prefix?"),
     (["build", "--qqq"], "there is no flag --qqq; dsindex build --help lists all flags"),
+    (["build", "--chunk-size", "5"], "there is no flag --chunk-size; leave it out, or set the bytes"),
+    (["build", "--vocab", "v"], "there is no flag --vocab; use --vocab-file"),
+    (["build", "--tokenizer-name-or-path=x"], "there is no flag --tokenizer-name-or-path; use --tokenizer-model"),
+    (["convert", "--vocab", "v"], "there is no flag --vocab; dsindex convert --help lists all flags"),
     (["build", "-q"], "there is no flag -q; dsindex build --help lists all flags"),
     (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b' (inputs follow --input)"),
     (["repair", "x", "--ouptut", "y"], "there is no flag --ouptut; did you mean --output?"),
