@@ -20,7 +20,7 @@ USAGE
 
 project="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 state="${DSINDEX_CLUSTER_DIR:-/tmp/dsindex-cluster-$(id -u)}"
-if [[ -x "$project/.venv/bin/ray" ]]; then
+if [[ -z "${VIRTUAL_ENV:-}" && -x "$project/.venv/bin/ray" ]]; then
     PATH="$project/.venv/bin:$PATH" # Jobs run `python`: it must be the one that has Ray and dsindex.
 fi
 unset RAY_ADDRESS RAY_API_SERVER_ADDRESS RAY_AUTH_TOKEN

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run a few Ray tests with other releases of Ray: a private instance, a running head, its token, SIGTERM, submit, and a
-# worker that is lost.
+# Run Ray tests with other releases of Ray: a private instance, a running head, its token, drivers that are killed and
+# terminated, submit, and workers and nodes that are lost.
 #
 #   tests/ray_releases.sh FOLDER [RELEASE …]
 #
@@ -12,11 +12,14 @@ folder=$(realpath -m "${1:?usage: tests/ray_releases.sh FOLDER [RELEASE …]}")
 shift
 cd "$(dirname "$0")/.."
 
+# Releases before 2.56 leave files of theirs open, which is not what is looked for here.
 tests=(
+    -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+    tests/faults/test_ray_kills.py
     tests/jobs/api/test_executors.py::test_ray_that_a_call_starts_leaves_nothing_behind
-    tests/jobs/test_submit_cluster.py
-    tests/faults/test_ray_kills.py::test_killed_worker_is_replaced
     tests/jobs/test_ray_workers.py::test_error_is_reported_and_dead_worker_replaced
+    tests/jobs/test_ray_address.py
+    tests/jobs/test_submit_cluster.py
 )
 
 python=$folder/bin/python

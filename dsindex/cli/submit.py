@@ -71,6 +71,7 @@ EXCLUDED = (
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+EXIT_NOT_FOUND = 127
 EXIT_STOPPED = 143
 """128 + 15: Ray ends a stopped job with SIGTERM."""
 _RETRIES = 8
@@ -123,6 +124,11 @@ class SubmitConfig(Options):
         "URL",
     )
     no_wait: bool = option(default=False, help="print the job's id and exit; `ray job` finds it")
+    python: str = option(
+        "python",
+        "the Python on the head that has its Ray and dsindex, if it is not the first on the head's PATH",
+        "PATH",
+    )
     dry_run: bool = option(default=False, help="print what would be run and shipped, and exit")
     installed: bool = option(default=False, help="dsindex is installed on the cluster: do not ship its code")
     ship: tuple[str, ...] = option(
@@ -176,7 +182,9 @@ def run(options: argparse.Namespace) -> int:
             sys.stderr.write(show_lines([f"dsindex {command}: {error}"]))
             return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
         config = positional_config(job)
-    submission = plan_submission(options.command_line, installed=given.installed, ship=given.ship, config=config)
+    submission = plan_submission(
+        options.command_line, installed=given.installed, ship=given.ship, config=config, python=given.python
+    )
     if given.dry_run:
         write_lines(describe_submission(submission, find_address(given.address)))
         return 0
@@ -198,7 +206,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def plan_submission(
-    command: Sequence[str], *, installed: bool = False, ship: Sequence[str] = (), config: str | None = None
+    command: Sequence[str],
+    *,
+    installed: bool = False,
+    ship: Sequence[str] = (),
+    config: str | None = None,
+    python: str = "python",
 ) -> Submission:
     """Return what to run on the cluster and what to ship, without contacting it.
 
@@ -207,6 +220,7 @@ def plan_submission(
         installed: Whether dsindex is installed on the cluster, so that its packages are not shipped.
         ship: Other files or folders to ship; the job finds each under its base name.
         config: The file of options, if the command names one without the flag --config.
+        python: The Python that runs it.
 
     Raises:
         InputError: If something to ship is missing, two things have one name, or the command reads standard input or
@@ -242,7 +256,7 @@ def plan_submission(
             words[spot] = f"{flag}{equals}{path.name}" if equals else path.name
     files = tuple(file for source in sources for file in _list_files(source.absolute()))
     _check_package(files, sources)
-    return Submission(entrypoint=shlex.join(["python", "-m", "dsindex", *words]), files=files)
+    return Submission(entrypoint=shlex.join([python, "-m", "dsindex", *words]), files=files)
 
 
 def check_standard_input(command: Sequence[str]) -> None:
@@ -449,6 +463,8 @@ def describe(job: str, details: Any) -> str:  # noqa: ANN401 - as `exit_code`
     if details.driver_exit_code is None:
         reason = hide_secrets((details.message or "no reason given").splitlines()[0])
         return f"{job}: failed outside its command: {reason}"
+    if details.driver_exit_code == EXIT_NOT_FOUND:
+        return f"{job}: failed: the head has no such Python; name the one of its Ray: submit --python PATH -- …"
     return f"{job}: failed, exit code {exit_code(details)}"
 
 

@@ -101,10 +101,13 @@ def test_what_cannot_be_shipped_is_refused_by_name(tmp_path, monkeypatch):
 
 
 def test_dry_run_says_what_would_happen_without_a_cluster(cli):
-    shown = cli(["submit", "--dry-run", "--address", "head:8265", "--", "verify", "/out/x", "--json"]).out
+    submit = ["submit", "--dry-run", "--address", "head:8265"]
+    shown = cli([*submit, "--", "verify", "/out/x", "--json"]).out
     assert "job server   http://head:8265\n" in shown
     assert "token        none\n" in shown
     assert "entry point  python -m dsindex verify /out/x --json\n" in shown
+    named = cli([*submit, "--python", "/opt/a b/python", "--", "verify", "/out/x"]).out
+    assert "entry point  '/opt/a b/python' -m dsindex verify /out/x\n" in named
 
 
 @pytest.mark.parametrize(("words", "says"), [
@@ -334,12 +337,13 @@ def run_job(client, address, monkeypatch):
 @pytest.mark.parametrize(("client", "code", "says"), [
     (Client(), 0, "j: succeeded"),
     (Client(status="FAILED", code=1), 1, "j: failed, exit code 1"),
+    (Client(status="FAILED", code=127), 127, "j: failed: the head has no such Python; name the one of its Ray"),
     (Client(status="FAILED", code=130), 130, "j: failed, exit code 130"),
     (Client(status="FAILED", code=-9), 137, "j: failed, exit code 137"),
     (Client(status="FAILED", code=None, message="no disk\nTraceback"), 1, "j: failed outside its command: no disk"),
     (Client(status="STOPPED", code=None), 143, "j: stopped; its work folder keeps finished shards"),
     (Client(0, 2, 1, 0), 0, "j: succeeded"),
-], ids=["succeeded", "failed", "interrupted", "killed", "never began", "stopped", "broken connections"])  # fmt: skip
+], ids=["succeeded", "failed", "no Python", "Ctrl-C", "killed", "never began", "stopped", "broken connections"])  # fmt: skip
 def test_submit_shows_the_log_and_ends_as_the_job_did(client, code, says, web_server, monkeypatch, capsys):
     assert run_job(client, web_server, monkeypatch) == code
     shown = capsys.readouterr()

@@ -1,6 +1,7 @@
 """Jobs on a real cluster with token authentication on this machine."""
 
 import shlex
+import sys
 
 import pytest
 
@@ -54,6 +55,7 @@ def test_jobs_end_with_their_own_exit_code(reach, cluster, tmp_path, capfd):
     failing = {
         server.submit(Submission(entrypoint="exit 3")): 3,
         server.submit(Submission(entrypoint="kill -9 $$")): 137,
+        server.submit(plan_submission(["--version"], installed=True, python="/nowhere/python")): 127,
     }
     assert exit_code(server.follow(server.submit(good))) == 0
     assert "shipped True True\nconfig key: value cluster True\n" in capfd.readouterr().out
@@ -69,7 +71,7 @@ def test_jobs_end_with_their_own_exit_code(reach, cluster, tmp_path, capfd):
 @pytest.mark.ray
 @RAYS_OWN_CALL
 def test_submit_runs_the_command_line_and_says_how_to_come_back_to_a_detached_job(reach, capfd):
-    assert main(["submit", "--no-wait", "--address", reach, "--", "--version"]) == 0
+    assert main(["submit", "--no-wait", "--python", sys.executable, "--address", reach, "--", "--version"]) == 0
     shown = capfd.readouterr()
     job = shown.out.strip()
     assert job.startswith("raysubmit_")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,8 @@ def local_cluster(num_workers, *, wrapper=(), variables=None):
     with tempfile.TemporaryDirectory(prefix="dsx", dir="/tmp") as name:  # Ray's sockets need a short path.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment |= {"HOME": name, "DSINDEX_CLUSTER_DIR": f"{name}/c", "DSINDEX_CLUSTER_CPUS": "1"}
-        cluster = LocalCluster(Path(name), environment | dict(variables or {}), wrapper=tuple(wrapper))
+        own = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        cluster = LocalCluster(Path(name), environment | own | dict(variables or {}), wrapper=tuple(wrapper))
         shown = cluster.script("start", str(num_workers))
         try:
             cluster.access |= dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
