@@ -343,7 +343,7 @@ def run_job(client, address, monkeypatch):
     (Client(status="FAILED", code=None, message="no disk\nTraceback"), 1, "j: failed outside its command: no disk"),
     (Client(status="STOPPED", code=None), 143, "j: stopped; its work folder keeps finished shards"),
     (Client(0, 2, 1, 0), 0, "j: succeeded"),
-], ids=["succeeded", "failed", "no Python", "Ctrl-C", "killed", "never began", "stopped", "broken connections"])  # fmt: skip
+], ids=["succeeded", "failed", "no Python", "Ctrl-C", "killed", "no start", "stopped", "broken"])  # fmt: skip
 def test_submit_shows_the_log_and_ends_as_the_job_did(client, code, says, web_server, monkeypatch, capsys):
     assert run_job(client, web_server, monkeypatch) == code
     shown = capsys.readouterr()
