@@ -41,7 +41,7 @@ class ImaginedCluster:
 
     kind = "imagined"
     is_cluster = False
-    shortage = waiting = None
+    shortage = waiting = note = None
     """Its nodes need no check: there are none."""
 
     def __init__(self, slots: int) -> None:

@@ -32,10 +32,11 @@ def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):
     inputs = tuple(map(str, OWN.merge_inputs))
     run_config(merge_into(tmp_path / "m", inputs))
     assert run_config(merge_into(tmp_path / "m", inputs)).already_complete
-    with pytest.raises(PlanError, match=r"is missing from --input.*--fresh"):
+    with pytest.raises(PlanError, match=r"is missing from --input.*--replace"):
         run_config(merge_into(tmp_path / "m", inputs[:2]))
     with pytest.raises(PlanError, match=r"inputs were added"):
         run_config(merge_into(tmp_path / "m", (*inputs, inputs[0])))
+    assert not run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
     assert not run_config(merge_into(tmp_path / "m", inputs[:2], fresh=True)).already_complete
 
 
