@@ -104,7 +104,7 @@ class Model(RuleBasedStateMachine):
     @rule(prefix=st.sampled_from(["out/x_text_document", "out/y_text_document"]))
     def put_another_tools_dataset_in_its_place(self, prefix):
         for path in self.folder.glob(f"{prefix}.*"):
-            if path not in self.mine and path.suffix != ".partial":
+            if path not in self.mine and path.suffix != ".partial" and path.is_file():
                 path.unlink()
         for suffix in ("bin", "idx"):
             self.put(f"{prefix}.{suffix}", self.mine[self.folder / f"out/z.{suffix}"])
