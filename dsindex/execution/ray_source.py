@@ -7,8 +7,10 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import pyarrow as pa
 from ray.data import DataContext, Datasink, Datasource, ReadTask
 from ray.data.block import BlockAccessor, BlockMetadata
+from ray.data.extensions import ArrowVariableShapedTensorType
 from ray.exceptions import RayError
 
 from dsindex.datasets.indexed import IndexedDataset, plan_ranges, read_range
@@ -16,8 +18,6 @@ from dsindex.errors import DsindexError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    import pyarrow as pa
 
 Made = TypeVar("Made")
 Result = TypeVar("Result")
@@ -79,12 +79,12 @@ class BlockSink(Datasink, Generic[Made, Result]):  # type: ignore[misc]  # Ray's
         finish: Callable[[list[Made]], Result],
         give_up: Callable[[], None],
     ) -> None:
-        self._begin, self._make, self._finish, self._give_up = begin, make, finish, give_up
+        self.begin, self.make, self.finish, self.give_up = begin, make, finish, give_up
         self.result: Result | None = None
         """What `finish` returned; None before."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_make": self._make}
+        return {"make": self.make}
 
     def get_name(self) -> str:
         """Return the name that ray.data shows."""
@@ -92,7 +92,7 @@ class BlockSink(Datasink, Generic[Made, Result]):  # type: ignore[misc]  # Ray's
 
     def on_write_start(self, _: object = None) -> None:
         """Begin."""
-        self._begin()
+        self.begin()
 
     def write(self, blocks: Iterable[Any], _: object) -> list[Made] | None:
         """Return what is made of some blocks; None if Ray Data would leave out blocks that fail, and so an error.
@@ -108,7 +108,7 @@ class BlockSink(Datasink, Generic[Made, Result]):  # type: ignore[misc]  # Ray's
                 "ray.data: expected preserve_order, without which the order of documents is not reproducible; set "
                 "ray.data.DataContext.get_current().execution_options.preserve_order = True before the dataset is made"
             )
-        return [made for block in blocks for made in self._make(BlockAccessor.for_block(block).to_arrow())]
+        return [made for block in blocks for made in self.make(_with_lists(BlockAccessor.for_block(block).to_arrow()))]
 
     def on_write_complete(self, write_result: Any) -> None:  # noqa: ANN401 - Ray's WriteResult
         """Finish, with what was made of all blocks.
@@ -121,11 +121,21 @@ class BlockSink(Datasink, Generic[Made, Result]):  # type: ignore[misc]  # Ray's
                 "ray.data: expected max_errored_blocks 0, since blocks that fail would be missing in silence; leave "
                 "out bad records with --on-bad-record quarantine"
             )
-        self.result = self._finish([made for each in write_result.write_returns for made in each])
+        self.result = self.finish([made for each in write_result.write_returns for made in each])
 
     def on_write_failed(self, _: Exception) -> None:
         """Give up."""
-        self._give_up()
+        self.give_up()
+
+
+def _with_lists(table: pa.Table) -> pa.Table:
+    """Return a table with lists in place of the tensors that arrays of different lengths become."""
+    for number, field in enumerate(table.schema):
+        if isinstance(field.type, ArrowVariableShapedTensorType) and field.type.ndim == 1:
+            chunks = [chunk.storage.flatten()[0] for chunk in table.column(number).chunks]
+            lists = pa.chunked_array(chunks, type=field.type.storage_type.field(0).type)
+            table = table.set_column(number, field.name, lists)
+    return table
 
 
 def write_rows(dataset: Any, sink: BlockSink[Made, Result]) -> Result | None:  # noqa: ANN401 - a Dataset
