@@ -309,7 +309,7 @@ def _carry_out(
                         reporter.say(note)
                     reporter.follow(executor)
                     if job.count_kept is not None:
-                        wait_for_nodes(executor, reporter, partial(_count_missing, job, ledger))
+                        wait_for_nodes(executor, reporter, partial(_count_missing, job.count_kept, ledger))
                     if executor.is_cluster and job.check_nodes is not None:
                         markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
                         job.check_nodes(executor, markers)
@@ -325,8 +325,8 @@ def _carry_out(
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
 
 
-def _count_missing(job: Job, ledger: Ledger) -> int:
-    kept, total = (0, 0) if job.count_kept is None else job.count_kept(ledger)
+def _count_missing(count_kept: Callable[[Ledger], tuple[int, int]], ledger: Ledger) -> int:
+    kept, total = count_kept(ledger)
     return total - kept
 
 

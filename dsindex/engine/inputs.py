@@ -255,7 +255,7 @@ def _find_shared(inputs: Sequence[InputFile], shards: Mapping[str, tuple[str, in
             while last < len(inputs) and total < size_bytes and _is_one_part(inputs[last]):
                 total += inputs[last].size_bytes
                 last += 1
-            if total == size_bytes and task_key(_join_inputs(inputs[number:last], 0, number)) in shards:
+            if 0 < total == size_bytes and task_key(_join_inputs(inputs[number:last], 0, number)) in shards:
                 count = max(count, last - number)
         if count:
             found[number] = count

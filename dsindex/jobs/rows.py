@@ -98,7 +98,8 @@ class RowShards:
     identity: str
     """Of all settings on which a shard depends."""
     outputs: tuple[str, ...]
-    fresh: bool
+    replaces: bool
+    """Whether finished outputs may be replaced, so that rows are tokenized in any case."""
 
     def make(self, table: pa.Table) -> list[MadeBlock]:
         """Tokenize the rows of a block, unless an earlier run has done so.
@@ -106,7 +107,7 @@ class RowShards:
         Raises:
             DsindexError: As `tokenize_shard`; or if this node does not see the work folder.
         """
-        if self.fresh or not all(map(read_manifest, self.outputs)):
+        if self.replaces or not all(map(read_manifest, self.outputs)):
             folder_id = read_folder_id(self.settings.work_dir)
             if folder_id is None:
                 raise OutputError(
@@ -284,7 +285,7 @@ class RowBuild:
             settings=settings,
             identity=xxhash.xxh3_128_hexdigest(encode_json(self._job.plan.settings, sort_keys=True)),
             outputs=tuple(str(output.prefix) for output in self._job.outputs),
-            fresh=config.fresh,
+            replaces=config.fresh or config.replace,
         )
 
     def begin(self) -> None:

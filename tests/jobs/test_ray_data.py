@@ -78,11 +78,27 @@ def test_rows_become_what_a_file_of_them_becomes(name, tmp_path, rows):
     assert not list(tmp_path.glob("*.build"))
 
 
+def test_arrays_of_ids_are_lists(tmp_path, rows):
+    """Batches of numpy arrays, which Ray Data makes tensors, of different lengths or of the same one."""
+    import numpy as np
+
+    options = {"tokenizer": TOKENIZER, "token_ids": "ids"}
+    for name, lists in (("ragged", ROWS["ids"].to_pylist()), ("equal", [[1, 2]] * 40)):
+        pq.write_table(pa.table({"ids": lists}), tmp_path / f"{name}.parquet")
+        expected = dsindex.build(tmp_path / f"{name}.parquet", output_prefix=tmp_path / f"file-{name}", **options)
+        arrays = rows(pa.table({"ids": lists}), 3).map_batches(
+            lambda batch: {"ids": [np.array(ids, np.int64) for ids in batch["ids"]]}, batch_format="numpy"
+        )
+        built = dsindex.build(arrays, output_prefix=tmp_path / f"rows-{name}", **options)
+        assert files_of(built, "bin", "idx") == files_of(expected, "bin", "idx")
+
+
 def test_finished_rows_are_only_compared(tmp_path, rows):
     options = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": tmp_path / "out"}
     first = dsindex.build(rows(ROWS, 3), **options)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert dsindex.build(rows(ROWS, 5), **options).already_complete
+    for consent in ({}, {"replace": True}):
+        assert dsindex.build(rows(ROWS, 5), **options, **consent).already_complete
     with pytest.raises(dsindex.DsindexError, match=r"the input <ray\.data> was written again"):
         dsindex.build(rows(ROWS.slice(1), 2), **options)
     swapped = pa.concat_tables([ROWS.slice(1, 1), ROWS.slice(0, 1), ROWS.slice(2)])
@@ -91,7 +107,7 @@ def test_finished_rows_are_only_compared(tmp_path, rows):
     with pytest.raises(dsindex.DsindexError, match=r"append-eod was on .* and is off"):
         dsindex.build(rows(ROWS, 2), **{**options, "append_eod": False})
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    replaced = dsindex.build(rows(ROWS.slice(1), 2), **options, fresh=True)
+    replaced = dsindex.build(rows(ROWS.slice(1), 2), **options, replace=True)
     assert replaced.datasets[0].num_documents == first.datasets[0].num_documents - 1
     assert not list(tmp_path.glob("*.build"))
 
