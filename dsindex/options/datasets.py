@@ -21,7 +21,7 @@ from dsindex.options.config import (
     StoreConfig,
 )
 from dsindex.options.declare import option
-from dsindex.options.numbers import parse_share
+from dsindex.options.numbers import parse_share, parse_steps
 from dsindex.store.urls import as_prefix, refuse_input_url
 
 PBIN_SUFFIX = ".pbin"
@@ -219,7 +219,10 @@ class TraceConfig(StoreConfig, JsonOutput):
         None, "the datasets, in the order of the blend, if they moved; here or in an object store", "P", ""
     )
     sample: tuple[int, ...] | None = option(None, "samples, by number", "K", "what to trace, one of")
-    step: int | None = option(None, "all samples of a step; needs --global-batch-size", "S", "what to trace, one of")
+    step: Annotated[tuple[int, int], BeforeValidator(parse_steps)] | None = option(
+        None, "all samples of a step, or of steps such as 10-19; needs --global-batch-size", "S",
+        "what to trace, one of", as_text=True, accepts="int | str | None",
+    )  # fmt: skip
     document: str | None = option(
         None, "a document; in a blend with its dataset's prefix", "[PREFIX:]N", "what to trace, one of"
     )
@@ -233,6 +236,9 @@ class TraceConfig(StoreConfig, JsonOutput):
     data_parallel_rank: int | None = option(None, "only the samples of this rank", "R")
     tokenizer_model: str | None = option(None, "the tokenizer, if it moved or is not recorded", "PATH", "output")
     text_tokens: Count = option(32, "show the text of the first N tokens of each part (default: 32)", "N", "output")
+    fields: tuple[str, ...] = option(
+        (), "show fields of the records that documents were made from, such as .meta.path", "KEY", "output"
+    )
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
@@ -248,6 +254,8 @@ class TraceConfig(StoreConfig, JsonOutput):
             raise ValueError("expected --global-batch-size, on which steps depend, got none")
         if self.data_parallel_rank is not None and (self.step is None or None in sizes):
             raise ValueError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
+        if self.fields and self.sample is None and self.step is None:
+            raise ValueError("--fields needs --sample or --step: it shows records of the samples' documents")
         return self
 
 

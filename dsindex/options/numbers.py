@@ -55,6 +55,19 @@ def parse_share(value: object) -> float:
     return float(share)
 
 
+def parse_steps(value: object) -> tuple[int, int]:
+    """Read a step, or a range of steps that includes its last.
+
+    >>> parse_steps(12), parse_steps("10-19")
+    ((12, 12), (10, 19))
+    """
+    match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", str(value).strip())
+    steps = (0, 0) if match is None else (int(match[1]), int(match[2] or match[1]))
+    if not 1 <= steps[0] <= steps[1]:
+        raise ValueError(f"expected a step from 1, or steps such as 10-19, got {show_value(value)}")
+    return steps
+
+
 def parse_shard_size(value: object) -> object:
     """Read the size of a shard, in bytes; a small number in a text without a unit is refused.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.exports import export_folder_of
 from dsindex.datasets.gpt import GPTDataset, expect_scattered_reads
@@ -16,26 +19,35 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, packing_prefix, read_layout
 from dsindex.datasets.opening import open_dataset
 from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_document_origins, find_parts
-from dsindex.datasets.samples import trace_samples
+from dsindex.datasets.samples import Batches, trace_samples
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import read_manifest
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import FormatError, InputError, UsageError
+from dsindex.execution.report import Report
 from dsindex.instruction.blocks import BlockLayout
+from dsindex.option_problems import show_value
+from dsindex.options.mix_amounts import show_percent
 from dsindex.store.reading import is_stored
+from dsindex.tools.delivery import cache_and_prefixes, is_delivery
 from dsindex.tools.phases import count_read_tokens
+from dsindex.tools.verify_source import TracedTexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.datasets.origins import PartOfDataset, SourceLine
-    from dsindex.datasets.samples import Batches, Occurrence, SampleTrace
+    from dsindex.datasets.samples import Occurrence, SampleTrace, TracedPart
     from dsindex.engine.export_folder import ExportContent
+    from dsindex.options.datasets import TraceConfig
     from dsindex.tools.phases import ReadTokens
-    from dsindex.tools.verify_source import TracedTexts
 
 Samples = GPTDataset | BlendedDataset | Packs
 CHARACTERS_PER_TOKEN = 4
 """Roughly; how much of a document is shown where its tokens have no text."""
+MOST_SAMPLES = 100_000
+"""Samples that are traced at once, each of which is held in memory."""
+SHOWN_VALUES = 5
+"""Values of a field in the summary of several samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +71,21 @@ class ShownPart:
     """The first tokens, of which `text` is the text."""
     document_text: str | None
     """The beginning of the document in its input; None if `text` is there, or the input moved or changed."""
+    fields: dict[str, Any] | None
+    """Fields of the record that were asked for; None if the record cannot be read."""
+
+    def lines(self) -> list[str]:
+        """Return the part as text."""
+        line = f"  {self.prefix}, document {self.document}, tokens {self.begin}:{self.end}{_describe_origin(self)}"
+        shown = [line, *(f"    {name} {_show_field(value)}" for name, value in (self.fields or {}).items())]
+        more = "…" if self.end - self.begin > len(self.tokens) else ""
+        if self.text is not None:
+            shown.append(f"    {json.dumps(self.text, ensure_ascii=False)}{more}")
+        elif self.tokens:
+            shown.append(f"    tokens {' '.join(map(str, self.tokens))}{more}")
+            if self.document_text is not None:
+                shown.append(f"    of the document {json.dumps(self.document_text, ensure_ascii=False)}")
+        return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +99,55 @@ class ShownSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardReport:
+class ShownDataset:
+    """What samples have of a dataset."""
+
+    prefix: str
+    num_samples: int
+    num_tokens: int
+    num_documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardReport(Report):
     """Where samples come from."""
 
     num_samples: int
     samples: tuple[ShownSample, ...]
+    datasets: tuple[ShownDataset, ...]
+    """What the samples have of each dataset, the most tokens first."""
+    field_tokens: dict[str, dict[str, int]]
+    """Field → its values, as text → tokens of documents that have it, the most first."""
     notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the samples as text, after a summary if there are several."""
+        lines = self._summary() if len(self.samples) > 1 else []
+        for sample in self.samples:
+            tokens = sum(part.end - part.begin for part in sample.parts)
+            place = _place(sample.step, sample.rank)
+            documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
+            lines.append(
+                f"sample {sample.sample} of {self.num_samples:,}{place}: {count(tokens, 'token')}, {documents}"
+            )
+            lines += [line for part in sample.parts for line in part.lines()]
+        return [*lines, *(f"note: {note}" for note in self.notes)]
+
+    def _summary(self) -> list[str]:
+        total = max(1, sum(each.num_tokens for each in self.datasets))
+        steps = [each.step for each in self.samples if each.step is not None]
+        span = sorted({min(steps), max(steps)}) if steps else []
+        place = f"{'steps' if len(span) > 1 else 'step'} {' to '.join(map(str, span))}: " if span else ""
+        lines = [f"{place}{count(len(self.samples), 'sample')}, {count(total, 'token')}"]
+        for each in self.datasets:
+            own = f"{show_percent(each.num_tokens / total)}, {count(each.num_tokens, 'token')}"
+            samples, documents = count(each.num_samples, "sample"), count(each.num_documents, "document")
+            lines.append(f"  {each.prefix}: {own}, {samples}, {documents}")
+        for name, tokens in self.field_tokens.items():
+            top = [f"{value} {show_percent(number / total)}" for value, number in list(tokens.items())[:SHOWN_VALUES]]
+            top += [f"and {len(tokens) - SHOWN_VALUES:,} more values"] if len(tokens) > SHOWN_VALUES else []
+            lines.append(f"  {name}: {', '.join(top) if tokens.keys() - {'null'} else 'no record has it'}")
+        return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +177,21 @@ class TracedDocument:
     """The document in the dataset that was merged into this one."""
     occurrences: tuple[ShownOccurrence, ...]
 
+    def lines(self, num_samples: int) -> list[str]:
+        """Return the document as text."""
+        size = count(self.num_tokens, "token")
+        found = [
+            f"  epoch {each.epoch}: sample {each.sample}{_place(each.step, each.rank)}, tokens {each.begin}:{each.end}"
+            for each in self.occurrences
+        ]
+        return [
+            f"{self.prefix}, document {self.document}: {size}{_describe_origin(self)}",
+            *(found or [f"  in none of the {count(num_samples, 'sample')}"]),
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedReport:
+class ConsumedReport(Report):
     """How often the tokens of each dataset were read."""
 
     num_samples: int
@@ -118,14 +200,117 @@ class ConsumedReport:
     placeholders: int
     """Consumed samples that are placeholders: the caches of the job before know what they read."""
 
+    def lines(self) -> list[str]:
+        """Return what was read as text."""
+        lines = [f"after {self.consumed:,} of {count(self.num_samples, 'sample')}:"]
+        for each in self.datasets:
+            lines.append(f"{each.prefix}: {count(each.num_samples, 'sample')}")
+            total = max(1, sum(each.tokens_by_times.values()))
+            lines += [
+                f"  read {times} time{'s' * (times != 1)}: {count(tokens, 'token')}, {show_percent(tokens / total)}"
+                for times, tokens in each.tokens_by_times.items()
+            ]
+        if self.placeholders:
+            shown = count(self.placeholders, "placeholder")
+            lines.append(f"note: {shown}: the caches of the job before know what it read")
+        return lines
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardReport:
+class BackwardReport(Report):
     """Which samples have documents."""
 
     num_samples: int
     documents: tuple[TracedDocument, ...]
     notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the documents as text."""
+        lines = [line for document in self.documents for line in document.lines(self.num_samples)]
+        return [*lines, *(f"note: {note}" for note in self.notes)]
+
+
+def run_trace(config: TraceConfig) -> ForwardReport | BackwardReport | ConsumedReport:
+    """Trace what the options ask for.
+
+    Raises:
+        UsageError: If sizes of batches contradict each other, or a document or line is spelled wrong.
+        InputError: If there is nothing of the kind.
+        FormatError: If the cache, a manifest or provenance is damaged.
+        TokenizerError: If another tokenizer is given than a dataset was made with.
+    """
+    batches = _batches(config)
+    texts = TracedTexts(config.tokenizer_model)
+    document = None if config.document is None else _parse_place(config.document, "--document", "[PREFIX:]N")
+    line = None if config.line is None else _parse_place(config.line, "--line", "FILE:LINE")
+    cache, prefixes = config.cache, config.prefix
+    if is_delivery(cache):
+        cache, prefixes = cache_and_prefixes(cache, config.split or "train")
+    samples = open_samples(cache, split=config.split, prefixes=prefixes)
+    if isinstance(samples, Packs) and (config.consumed is not None or batches is not None):
+        raise InputError(f"{cache}: packs have no steps, as trainers shuffle them; give --sample, --document or --line")
+    if config.consumed is not None and not isinstance(samples, Packs):
+        return trace_consumed(samples, config.consumed)
+    if document is not None:
+        prefix, number = document
+        return trace_document(samples, number, prefix=prefix or None, batches=batches, texts=texts)
+    if line is not None:
+        return trace_line(samples, line[0], line[1], batches=batches, texts=texts)
+    numbers: Sequence[int] = config.sample or ()
+    if config.step is not None and batches is not None:
+        first, last = config.step
+        if (last - first + 1) * batches.global_batch_size > MOST_SAMPLES:
+            most = MOST_SAMPLES // batches.global_batch_size
+            raise UsageError(f"--step: expected at most {most:,} steps of this size, got {last - first + 1:,}")
+        try:
+            steps = [
+                batches.samples(step, len(samples), rank=config.data_parallel_rank) for step in range(first, last + 1)
+            ]
+        except ValueError as error:
+            raise InputError(f"{cache}: {error}") from error
+        numbers = [number for step in steps for number in step]
+    return trace_forward(
+        samples, numbers, texts=texts, batches=batches, shown_tokens=config.text_tokens, fields=config.fields
+    )
+
+
+def _batches(config: TraceConfig) -> Batches | None:
+    """Return how samples are dealt out to steps, if that is given.
+
+    Raises:
+        UsageError: If the sizes contradict each other.
+    """
+    if config.global_batch_size is None:
+        return None
+    try:
+        return Batches(
+            global_batch_size=config.global_batch_size,
+            micro_batch_size=config.micro_batch_size,
+            data_parallel_size=config.data_parallel_size,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _parse_place(given: str, flag: str, form: str) -> tuple[str, int]:
+    """Return what is before the last colon, and the number after it."""
+    name, _, number = given.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,18}", number) or (flag == "--line" and (not name or int(number) < 1)):
+        raise UsageError(f"{flag}: expected {form}, got {show_value(given)}")
+    return name, int(number)
+
+
+def _describe_origin(of: ShownPart | TracedDocument) -> str:
+    part = "" if of.part is None else f", document {of.part.document} of {of.part.prefix}"
+    return part if of.source is None else f"{part}, from {of.source.path}, line {of.source.line}"
+
+
+def _place(step: int | None, rank: int | None) -> str:
+    return ("" if step is None else f", step {step}") + ("" if rank is None else f", rank {rank}")
+
+
+def _show_field(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None) -> Samples:
@@ -238,8 +423,17 @@ def trace_forward(
     texts: TracedTexts,
     batches: Batches | None = None,
     shown_tokens: int,
+    fields: Sequence[str] = (),
 ) -> ForwardReport:
     """Trace samples to documents, lines and text.
+
+    Args:
+        samples: The index cache, or packs.
+        numbers: Numbers of samples.
+        texts: Decodes tokens and reads records.
+        batches: How samples are dealt out to steps; None if this is not known.
+        shown_tokens: Tokens of each part that are shown.
+        fields: Fields of the records that are shown: names, paths or jq, as the keys of a build.
 
     Raises:
         InputError: If there is no such sample.
@@ -258,7 +452,10 @@ def trace_forward(
     gone = {each for each in wanted if isinstance(samples, BlendedDataset) and samples.is_placeholder(each)}
     located = {number: samples.locate(number) for number in wanted if number not in gone}
     sources = {each.data.prefix: cast("IndexedDataset", each.data) for each in located.values()}
-    traces = iter(trace_samples(located[number] for number in wanted if number not in gone))
+    found = trace_samples(located[number] for number in wanted if number not in gone)
+    lines = [(_maker(part), part.source) for each in found for part in each.parts if part.source is not None]
+    values = texts.read_fields(lines, fields) if fields else {}
+    traces = iter(found)
     shown, notes = [], dict[str, None]()
     for number in wanted:
         if number in gone:
@@ -270,8 +467,37 @@ def trace_forward(
             continue
         trace = next(traces)
         notes |= dict.fromkeys(trace.notes)
-        shown.append(_show_sample(sources, trace, texts, batches, shown_tokens))
-    return ForwardReport(num_samples=len(samples), samples=tuple(shown), notes=(*notes, *texts.notes))
+        shown.append(_show_sample(sources, trace, texts, batches, shown_tokens, values))
+    return _summarize(len(samples), shown, (*notes, *texts.notes), fields)
+
+
+def _summarize(
+    num_samples: int, shown: Sequence[ShownSample], notes: tuple[str, ...], fields: Sequence[str]
+) -> ForwardReport:
+    tokens, owners, documents = Counter[str](), Counter[str](), Counter[str]()
+    known = {name: Counter[str]() for name in fields}
+    for sample in shown:
+        owners.update({part.prefix for part in sample.parts})
+        for part in sample.parts:
+            tokens[part.prefix] += part.end - part.begin
+            for name, value in (part.fields or {}).items():
+                known[name][_show_field(value)] += part.end - part.begin
+    documents.update(prefix for prefix, _ in {(part.prefix, part.document) for each in shown for part in each.parts})
+    return ForwardReport(
+        num_samples=num_samples,
+        samples=tuple(shown),
+        datasets=tuple(
+            ShownDataset(prefix=prefix, num_samples=owners[prefix], num_tokens=number, num_documents=documents[prefix])
+            for prefix, number in tokens.most_common()
+        ),
+        field_tokens={name: dict(counter.most_common()) for name, counter in known.items()},
+        notes=notes,
+    )
+
+
+def _maker(part: TracedPart) -> str:
+    """Return the dataset whose build read the record of a part."""
+    return part.prefix if part.part is None else part.part.prefix
 
 
 def _show_sample(
@@ -280,6 +506,7 @@ def _show_sample(
     texts: TracedTexts,
     batches: Batches | None,
     shown_tokens: int,
+    values: Mapping[tuple[str, SourceLine], dict[str, Any]],
 ) -> ShownSample:
     parts = []
     for part in trace.parts:
@@ -289,7 +516,7 @@ def _show_sample(
         text = texts.decode(part.prefix, tokens)
         document_text = None
         if part.source is not None:
-            made = part.prefix if part.part is None else part.part.prefix
+            made = _maker(part)
             texts.check_input(made, part.source.input)
             if text is None and shown_tokens:
                 document_text = _cut(texts.read(made, part.source), shown_tokens * CHARACTERS_PER_TOKEN)
@@ -305,6 +532,7 @@ def _show_sample(
                 text=text,
                 tokens=tuple(tokens),
                 document_text=document_text,
+                fields=None if part.source is None else values.get((_maker(part), part.source)),
             )
         )
     return ShownSample(sample=trace.sample, **_step(trace.sample, batches), parts=tuple(parts))

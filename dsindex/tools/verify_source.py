@@ -7,7 +7,7 @@ input whose first document is known from counting the records before it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -20,18 +20,22 @@ from dsindex.engine.manifest import read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.engine.shards.shuffle import shuffled_order
-from dsindex.errors import BadRecordError, InputError, TokenizerError
+from dsindex.errors import BadRecordError, InputError, RecordProblem, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.options.datasets import PBIN_SUFFIX
-from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
+from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there, stored_size
 from dsindex.store.requests import MissingObjectError, StoreError
 from dsindex.store.spool import spooled_path
+from dsindex.text.fields import find_value, parse_record
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
-from dsindex.text.parts import read_part
+from dsindex.text.jq import FieldPattern, open_patterns
+from dsindex.text.parts import read_part, read_part_lines
 from dsindex.text.record_blocks import TextColumn
 from dsindex.text.sampling import ALL_RECORDS, Sample, sample_records
-from dsindex.text.selection import Selection, open_pattern, open_selection
+from dsindex.text.selection import Selection, TextKey, open_pattern, open_selection, parse_key
+from dsindex.text.streams import LongLine
+from dsindex.text.tables.batches import measure_table
 from dsindex.text.tokenizer import decode, load_tokenizer
 from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, ShuffledDocuments, read_runs
 from dsindex.tools.verify_report import Check, RanCheck, Step, Verdict, load_recorded, read_pbin_options, run_checks
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.datasets import SourceConfig
     from dsindex.text.engines import Engine
+    from dsindex.text.forms import TableFormat
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.verify_files import Documents, IndexCounts, PbinRun, StoredDocuments
@@ -760,7 +765,53 @@ def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Rep
     return numbered, document
 
 
-# The text of tokens that were traced, and whether their inputs are still what they were.
+# The text of tokens that were traced, their records, and whether their inputs are still what they were.
+
+
+def _read_records(path: str, lines: Sequence[SourceLine], form: InputForm) -> Iterator[tuple[SourceLine, bytes]]:
+    """Yield lines of an input as JSON.
+
+    Raises:
+        InputError: If the input cannot be read.
+    """
+    parts: dict[tuple[int, int, int], dict[int, SourceLine]] = {}
+    firsts: list[int] = []
+    if form.is_table:
+        groups = measure_table(path, cast("TableFormat", form.format), None)
+        firsts = [0, *accumulate(group.num_rows or 0 for group in groups)]
+    for line in lines:
+        # First and last byte or row group of a part, and its first line, counted from 0.
+        if form.can_seek:
+            part = (line.offset, line.offset + 1, line.line - 1)
+        elif form.is_table:
+            part = (line.offset, line.offset + 1, firsts[line.offset])
+        else:
+            part = (0, stored_size(path), 0)
+        parts.setdefault(part, {})[line.line - 1] = line
+    for (begin, end, first), own in parts.items():
+        left = dict(own)
+        for block in read_part_lines(TextPart(path=path, begin=begin, end=end, form=form), block_bytes=1 << 20):
+            if isinstance(block, LongLine):
+                continue
+            begins = first + block.first_line
+            for number in [each for each in left if begins <= each < begins + len(block.starts)]:
+                yield left.pop(number), block.text(number - begins)
+            if not left:
+                break
+
+
+def _read_field(record: bytes, key: TextKey) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a value of a record; None if it has none."""
+    parsed = parse_record(record)
+    if isinstance(parsed, str):
+        return None
+    try:
+        if key.path is not None:
+            return find_value(parsed, key.path)
+        pattern = FieldPattern(name=key.name, pattern=key.program or "")
+        return next(open_patterns((pattern,)).read_all([record])).value(key.name)
+    except RecordProblem:
+        return None
 
 
 class TracedTexts:
@@ -821,6 +872,34 @@ class TracedTexts:
             return None
         wanted = cast("InputFormat", manifest.content.inputs[source.input].format or "jsonl")
         return read_document_text(manifest, path, offset=source.offset, format=wanted)
+
+    def read_fields(
+        self, lines: Iterable[tuple[str, SourceLine]], fields: Sequence[str]
+    ) -> dict[tuple[str, SourceLine], dict[str, Any]]:
+        """Return fields of the records that documents were made from, by dataset and line; of unchanged inputs only.
+
+        A field that a record lacks is None. A compressed input is read up to the last line that is wanted.
+
+        Args:
+            lines: Prefix of the dataset that was built from the record, and its line.
+            fields: Names, paths or jq, as the keys of a build.
+
+        Raises:
+            InputError: If a field is no jq, or an input cannot be read.
+        """
+        keys = {field: parse_key(field) for field in fields}
+        wanted: dict[tuple[str, int], dict[SourceLine, None]] = {}
+        for prefix, line in lines:
+            wanted.setdefault((prefix, line.input), {})[line] = None
+        found = {}
+        for (prefix, number), own in wanted.items():
+            path, manifest = self.check_input(prefix, number), self._manifest(prefix)
+            if path is None or manifest is None:
+                continue
+            form = cast("InputFormat", manifest.content.inputs[number].format or "jsonl")
+            for line, text in _read_records(path, list(own), detect_form(path, shown_as=path, wanted=form)):
+                found[prefix, line] = {field: _read_field(text, key) for field, key in keys.items()}
+        return found
 
     def _find_input(self, manifest: Manifest, number: int) -> str | None:
         recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]

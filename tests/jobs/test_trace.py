@@ -1,5 +1,6 @@
 """`dsindex trace` on builds of the golden text: forwards, backwards, and what is said when something is missing."""
 
+import gzip
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -125,6 +127,38 @@ def test_a_rank_reads_its_samples_of_a_step(built, cli):
     assert [shown["rank"] for shown in whole["samples"]] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
+def test_fields_of_the_records_of_inputs_of_all_forms(tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"text": f"number {number} of some", "meta": {"id": number}, "id": number} for number in range(40)]
+    written = [json.dumps(row).encode() + b"\n" for row in rows]
+    Path("a.jsonl").write_bytes(b"\n".join(written[:10]))  # with blank lines
+    Path("b.jsonl.gz").write_bytes(gzip.compress(b"".join(written[10:20])))
+    pq.write_table(pa.Table.from_pylist(rows[20:30]), "c.parquet", row_group_size=3)
+    Path("d.csv").write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in rows[30:]))
+    names = ["a.jsonl", "b.jsonl.gz", "c.parquet", "d.csv"]
+    dsindex.build(names, tokenizer=TOKENIZER, append_eod=True, output_prefix="all")
+    dsindex.build_index("all_text_document", seq_length=16, epochs=1, split="1,0,0", data_cache_path="cache")
+    words = ["cache", "--step", "1-2", "--global-batch-size", 8, "--fields", "id", ".meta.id", ".id + 1", ".x"]
+    report = trace(cli, *words)
+    assert [shown["step"] for shown in report["samples"]] == [1] * 8 + [2] * 8
+    seen = set()
+    for part in (part for shown in report["samples"] for part in shown["parts"]):
+        number = part["document"]
+        seen.add(part["source"]["path"])
+        cells = {"id": str(number), ".meta.id": None, ".id + 1": None, ".x": None}  # those of CSV are texts
+        values = {"id": number, ".meta.id": number, ".id + 1": number + 1, ".x": None}
+        assert part["fields"] == (cells if number >= 30 else values)
+    assert seen == set(names)
+    [own] = report["datasets"]
+    assert (own["num_samples"], own["num_tokens"]) == (16, 16 * 17)
+    assert sum(report["field_tokens"]["id"].values()) == 16 * 17
+    first, second, *fields = cli(["trace", *map(str, words)]).out.splitlines()[:6]
+    assert first == "steps 1 to 2: 16 samples, 272 tokens"
+    assert second == f"  all_text_document: 100%, 272 tokens, 16 samples, {own['num_documents']} documents"
+    assert fields[0].endswith(" more values")
+    assert fields[3] == "  .x: no record has it"
+
+
 def test_without_a_tokenizer_documents_are_shown(copied, cli):
     words = [copied / "cache", "--prefix", copied / "a_text_document", "--sample", 0, "--text-tokens", 5]
     [sample] = trace(cli, *words)["samples"]
@@ -212,6 +246,10 @@ def test_megatrons_own_cache_without_a_manifest(cache, cli):
     (2, ["--step", 1], "expected --global-batch-size"),
     (2, ["--step", 1, "--global-batch-size", 0], "of at least 1"),
     (2, ["--step", 1, "--global-batch-size", 8, "--data-parallel-rank", 0], "needs --step, --micro-batch-size"),
+    (2, ["--step", "9-3", "--global-batch-size", 8], "expected a step from 1, or steps such as 10-19, got '9-3'"),
+    (2, ["--step", f"1-{10**6}", "--global-batch-size", 8], "--step: expected at most 12,500 steps of this size"),
+    (2, ["--line", "a:1", "--fields", "x"], "--fields needs --sample or --step"),
+    (1, ["--sample", 0, "--fields", ".a |"], "jq pattern '.a |'"),
     (1, ["--step", 10**6, "--global-batch-size", 8], "expected a step from 1 to"),
     (1, ["--sample", 10**6], "expected a sample from 0 to"),
     (1, ["--sample", "-1"], "expected a sample from 0 to"),
