@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,9 @@ AUDITED_TEXT_BYTES = 16 << 10
 SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 
+MORE = 1.25
+"""Text to read of a compressed piece, by its expected size: small inputs are then read to their ends."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -63,7 +67,43 @@ class PieceCounts:
     """Length of the longest text, in tokens."""
     bad_records: int
     stored_bytes: float
-    """Size of what was read in the stored input."""
+    """Size of its lines in the stored input, bad and left out ones too."""
+    range_bytes: float
+    """Size of the range in the stored input in which they begin."""
+
+
+def extrapolate(counts: Sequence[PieceCounts], total_bytes: int, *, eod_per_document: int | None) -> Estimate:
+    """Estimate a whole job from its sample.
+
+    Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one;
+    their margin is that of a ratio estimator, with Student's t for few pieces.
+
+    Args:
+        counts: Of the pieces, of which at least one has documents.
+        total_bytes: Size of all inputs.
+        eod_per_document: EOD tokens of each document; None for one after each text.
+    """
+    sizes, ranges, documents = (
+        np.array([getattr(count, name) for count in counts], np.float64)
+        for name in ("stored_bytes", "range_bytes", "documents")
+    )
+    eods = np.array(
+        [count.texts if eod_per_document is None else count.documents * eod_per_document for count in counts]
+    )
+    tokens = np.array([count.tokens for count in counts]) + eods
+    sampled, num = max(sizes.sum(), 1), len(counts)
+    ratio = tokens.sum() / sampled
+    unread = max(0.0, 1 - ranges.sum() / total_bytes)
+    margin = ratio if unread else 0.0  # of a single piece, which says little
+    if num > 1:
+        student = 1.96 + 2.4 / (num - 1) + 8.4 / (num - 1) ** 2
+        deviation = np.sqrt(unread * num / (num - 1) * np.square(tokens - ratio * sizes).sum()) / sampled
+        margin = min(student * deviation, ratio)
+    return Estimate(
+        tokens=float(ratio * total_bytes),
+        documents=float(documents.sum() / max(ranges.sum(), 1) * total_bytes),
+        token_margin=float(margin * total_bytes),
+    )
 
 
 def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
@@ -99,6 +139,21 @@ def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) ->
     return pieces
 
 
+def join_pieces(pieces: Sequence[Piece], inputs: Sequence[InputFile]) -> list[Piece]:
+    """Join pieces that would all be read from the beginning of one part of a compressed input or a table."""
+
+    def part(piece: Piece) -> tuple[int, int]:
+        file = inputs[piece.input]
+        return piece.input, piece.begin if file.form.can_seek else _part_number(piece, file)
+
+    joined = []
+    for _, group in groupby(pieces, part):
+        first, *others = group
+        size = first.end - first.begin + sum(piece.end - piece.begin for piece in others)
+        joined.append(Piece(input=first.input, begin=first.begin, end=first.begin + size))
+    return joined
+
+
 def encode_piece(
     piece: Piece,
     inputs: Sequence[InputFile],
@@ -130,15 +185,17 @@ def encode_piece(
 
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
+    size = piece.end - piece.begin
+    most = size if stored_per_byte is None else int(size / stored_per_byte * MORE)
     blocks = read_part(
         part,
         keys=keys,
         selection=selection,
-        block_bytes=min(DEFAULT_BLOCK_BYTES, piece.end - piece.begin),  # where a part is larger than the piece
+        block_bytes=min(DEFAULT_BLOCK_BYTES, size),  # where a part is larger than the piece
         max_record_bytes=max_record_bytes,
     )
     documents = num_texts = tokens = longest = bad = text_bytes = 0
-    for block in _first_blocks(blocks, file, max_bytes=piece.end - piece.begin):
+    for block in _first_blocks(blocks, file, max_bytes=most):
         text_bytes += _text_bytes(block)
         documents += len(block.offsets)
         bad += len(block.bad)
@@ -156,13 +213,19 @@ def encode_piece(
             num_texts += len(column.texts)
             longest = max(longest, int(lengths.max(initial=0)))
             tokens += int(lengths.sum(dtype=np.int64)) * column.texts.nbytes // max(1, texts.nbytes)
+    range_bytes: float = size
+    if stored_per_byte is not None:
+        bounds, number = _bounds(file), _part_number(piece, file)
+        whole = file.size_bytes * (bounds[number + 1] - bounds[number]) / max(1, bounds[-1])
+        range_bytes = whole if text_bytes < most else min(text_bytes * stored_per_byte, whole)
     return PieceCounts(
         documents=documents,
         texts=num_texts,
         tokens=tokens,
         longest_text=longest,
         bad_records=bad,
-        stored_bytes=piece.end - piece.begin if stored_per_byte is None else text_bytes * stored_per_byte,
+        stored_bytes=text_bytes if stored_per_byte is None else range_bytes,
+        range_bytes=range_bytes,
     )
 
 
@@ -203,13 +266,9 @@ def examine_sample(
         )
         for piece in pieces
     ]
-    documents = sum(count.documents for count in counts)
-    if not documents:
+    if not any(count.documents for count in counts):
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
-    # On average, the lines that begin in a piece have its size. Each text may end with EOD.
-    scale = sum(sizes) / sum(count.stored_bytes for count in counts)
-    tokens = sum(count.tokens + count.texts for count in counts)
-    return Estimate(tokens=tokens * scale, documents=documents * scale)
+    return extrapolate(counts, sum(sizes), eod_per_document=None)
 
 
 def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
@@ -227,10 +286,8 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
     """Return what to read, and for a compressed input, the size that a byte of its text has there."""
     if file.form.can_seek:
         return TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form), None
-    bounds = (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
-    units = max(1, bounds[-1])
-    number = min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
-    begin, end = bounds[number], bounds[number + 1]
+    number = _part_number(piece, file)
+    begin, end = _bounds(file)[number : number + 2]
     if file.form.container == "plain":
         text_bytes = None if file.parts is None else file.parts.text_bytes
         stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
@@ -240,6 +297,16 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
     except InputError:  # reported by its shard
         stored_per_byte = 1 / TEXT_PER_STORED_BYTE
     return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
+
+
+def _bounds(file: InputFile) -> Sequence[int]:
+    return (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
+
+
+def _part_number(piece: Piece, file: InputFile) -> int:
+    bounds = _bounds(file)
+    units = max(1, bounds[-1])
+    return min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
 
 
 def _text_bytes(block: RecordBlock) -> int:

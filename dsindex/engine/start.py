@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,10 +168,37 @@ class Estimate:
     """Tokens of all keys, EOD included."""
     documents: float
     """Documents of all inputs."""
+    token_margin: float = 0.0
+    """The tokens are so many more or fewer in one job of twenty at most; 0 if everything was read."""
 
     def scaled(self, share: float) -> Estimate:
         """Return the estimate for a share of the records."""
-        return Estimate(tokens=self.tokens * share, documents=self.documents * share)
+        margin = self.token_margin * share
+        return Estimate(tokens=self.tokens * share, documents=self.documents * share, token_margin=margin)
+
+    @property
+    def shown_documents(self) -> str:
+        """The documents, to two digits unless everything was read."""
+        return f"{self.documents:,.0f}" if not self.token_margin else _two_digits(self.documents, round)
+
+    @property
+    def shown_tokens(self) -> str:
+        """The tokens with their range, to two digits unless everything was read."""
+        if not self.token_margin:
+            return f"{self.tokens:,.0f}"
+        low = _two_digits(self.tokens - self.token_margin, math.floor)
+        high = _two_digits(self.tokens + self.token_margin, math.ceil)
+        return f"{_two_digits(self.tokens, round)} ({low} to {high})"
+
+
+def _two_digits(value: float, rounded: Callable[[float], int]) -> str:
+    """Return a number that is rounded to two digits.
+
+    >>> _two_digits(684_280_716, round), _two_digits(684_280_716, math.ceil), _two_digits(7, round)
+    ('680,000,000', '690,000,000', '7')
+    """
+    unit = 10 ** max(0, math.floor(math.log10(max(value, 1))) - 1)
+    return f"{rounded(value / unit) * unit:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,11 @@ from dsindex.engine.sample import examine_sample
 from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import check_room, shard_copies, wait_for_nodes
 from dsindex.execution.choice import make_executor
+from dsindex.execution.local import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import nearest_folder
 from dsindex.store.urls import folder_of
+from dsindex.tools.estimate import run_sample
 
 if TYPE_CHECKING:
     from dsindex.engine.nodes import NodeReport
@@ -50,7 +52,8 @@ def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
     """
     source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
     selection, names = select(config, source.tokenizer), config.output_names
-    estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
+    examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
+    estimate = run_sample(source, names, selection, workers=config.workers or available_cpus()).estimate
     output_folder = folder_of(config.output_prefix)
     work_dir = work_folder_path(config)
     estimate = estimate.scaled(kept_share(source.inputs, config.samples))
@@ -84,7 +87,7 @@ def describe_check(report: CheckReport) -> list[str]:
     lines = align(rows, texts=range(5))
     lines.append(
         f"{count(len(source.inputs), 'input')}, {source.total_bytes / 1e9:,.2f} GB, about "
-        f"{report.estimate.documents:,.0f} documents and {report.estimate.tokens:,.0f} tokens; "
+        f"{report.estimate.shown_documents} documents and {report.estimate.shown_tokens} tokens; "
         f"engine {source.engine.name}"
     )
     lines.append("nothing was built" if report.faults else "all is well; nothing was built")

@@ -16,9 +16,9 @@ from dsindex.amounts import count, format_room
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import MAX_SHARDS, kept_share
 from dsindex.engine.merge import range_bytes
-from dsindex.engine.sample import Piece, PieceCounts, encode_piece, spread_pieces
+from dsindex.engine.sample import Piece, PieceCounts, encode_piece, extrapolate, join_pieces, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
-from dsindex.engine.start import WORKER_MEMORY_BYTES, shard_copies
+from dsindex.engine.start import WORKER_MEMORY_BYTES, Estimate, shard_copies
 from dsindex.execution.local import RECENT_BYTES, available_cpus
 from dsindex.execution.progress.displays import format_duration
 from dsindex.execution.report import Report
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from dsindex.options.build import BuildConfig
     from dsindex.text.selection import Selection
 
-PIECE_BYTES = 4 << 20
-NUM_PIECES = 16
+PIECE_BYTES = 256 << 10
+NUM_PIECES = 256
 """Number of pieces in the sample, spread over the input: 64 MiB in all, or all of a small input."""
 WRITE_BYTES_PER_SECOND = 500e6
 """Speed of a local SSD; network storage may be slower or faster."""
@@ -70,10 +70,8 @@ class SampledRun:
     bytes_per_second: float
     """Speed of all threads together in the second half of the sample, when caches are warm as in most of a build."""
     threads: int
-    documents: int
-    """Number of records in the sample, each counted once for all keys together."""
-    tokens: int
-    """Number of tokens of all keys, including EOD."""
+    estimate: Estimate
+    """All inputs by the sample; each record is a document once for all keys together."""
     longest_document: int
     """Length of the longest document, in tokens."""
     bad_records: int
@@ -89,8 +87,8 @@ class EstimateResult(Report):
     """Whether texts are encoded; otherwise token ids are read."""
     workers: int
     num_shards: int
-    documents: float
-    tokens: float
+    estimate: Estimate
+    """Documents, and tokens of all keys, that the build keeps."""
     token_dtype: str
     bin_bytes: float
     idx_bytes: float
@@ -103,6 +101,16 @@ class EstimateResult(Report):
     """Memory on the driver's machine, without Ray's worker processes on their nodes."""
     limits: tuple[str, ...]
     """Sentences about limits that the build would reach."""
+
+    @property
+    def documents(self) -> float:
+        """Number of documents, each counted once for all keys together."""
+        return self.estimate.documents
+
+    @property
+    def tokens(self) -> float:
+        """Number of tokens of all keys, including EOD."""
+        return self.estimate.tokens
 
     @property
     def output_bytes(self) -> float:
@@ -121,8 +129,8 @@ class EstimateResult(Report):
             "sample": f"{_size(sample.sampled_bytes)} {read}, "
             f"{_size(sample.bytes_per_second)}/s with {count(sample.threads, 'thread')}",
             "shards": f"{self.num_shards:,} of at most {max(source.shard_sizes) / 2**20:,.3g} MiB of input",
-            "documents": f"about {self.documents:,.0f}",
-            "tokens": f"about {self.tokens:,.0f}, {self.token_dtype}",
+            "documents": f"about {self.estimate.shown_documents}",
+            "tokens": f"about {self.estimate.shown_tokens}, {self.token_dtype}",
             "output": f"about {_size(self.output_bytes)}: .bin {_size(self.bin_bytes)}, "
             f".idx {_size(self.idx_bytes)}, provenance {_size(self.provenance_bytes)}",
             "work folder": f"about {_size(self.work_bytes)} until the end",
@@ -148,8 +156,8 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
-    scale = source.total_bytes / sample.sampled_bytes * kept_share(source.inputs, config.samples)
-    documents, tokens = sample.documents * scale, sample.tokens * scale
+    estimate = sample.estimate.scaled(kept_share(source.inputs, config.samples))
+    documents, tokens = estimate.documents, estimate.tokens
     num_keys = len(config.output_names)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes = tokens * dtype.itemsize
@@ -168,8 +176,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
         encodes=config.token_ids is None,
         workers=workers,
         num_shards=num_shards,
-        documents=documents,
-        tokens=tokens,
+        estimate=estimate,
         token_dtype=str(dtype),
         bin_bytes=bin_bytes,
         idx_bytes=idx_bytes,
@@ -206,6 +213,7 @@ def run_sample(source: TextSource, keys: Sequence[str], selection: Selection, *,
 
     sizes = [file.size_bytes for file in source.inputs]
     pieces = spread_pieces(sizes, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
+    pieces = join_pieces(pieces, source.inputs)
     threads = max(1, min(workers, available_cpus(), len(pieces)))
 
     def encode(piece: Piece) -> PieceCounts:
@@ -223,14 +231,12 @@ def run_sample(source: TextSource, keys: Sequence[str], selection: Selection, *,
         counts = timed
     else:
         counts += timed
-    documents = sum(count.documents for count in counts)
-    num_eod = documents * len(keys) if source.eod_id is not None else 0
+    eod_per_document = len(keys) if source.eod_id is not None else 0
     return SampledRun(
         sampled_bytes=sum(count.stored_bytes for count in counts),
         bytes_per_second=sum(count.stored_bytes for count in timed) / max(seconds, 1e-9),
         threads=threads,
-        documents=documents,
-        tokens=sum(count.tokens for count in counts) + num_eod,
+        estimate=extrapolate(counts, source.total_bytes, eod_per_document=eod_per_document),
         longest_document=max(count.longest_text for count in counts),
         bad_records=sum(count.bad_records for count in counts),
     )
