@@ -206,6 +206,7 @@ def build_index(
     train_data_path: Blend | None = None,
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
+    document_order: str | os.PathLike[str] | OrderFunction = 'shuffled',
     progress: Progress = False,
     continue_from: str | None = None,
     consumed_samples: int | None = None,
@@ -225,7 +226,6 @@ def build_index(
     final_epoch_threshold: float = 0.8,
     split: str | None = None,
     seed: int | None = None,
-    document_order: str = 'shuffled',
     document_order_splits: Sequence[Literal['train', 'valid', 'test']] = ('train',),
     shuffle_epochs: Literal['together', 'separately', 'never'] | None = None,
     no_extra_token: bool = False,
@@ -266,6 +266,12 @@ def build_index(
         train_data_path: The same for train only.
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
+        document_order: "shuffled", Megatron's order; "packed", in which samples end where documents end, and hardly a
+            document that fits a sample is cut; "length", the shortest first; a .npy or .parquet file with the numbers
+            of the documents; or a function that returns them, for one epoch or for all, from a pyarrow table of one
+            dataset's documents with the columns `document`, `length` in tokens, and `source`, `line` and `offset` if
+            the dataset has provenance. A pair of numbers and of each document's times per epoch, 0 to leave it out,
+            states repeats.
         progress: As for `build`.
         continue_from: The cache folder of a first job, or its description: samples before consumed_samples are that
             job's, and after them comes what is unread, by this job's weights, datasets and number of samples.
@@ -293,9 +299,6 @@ def build_index(
             Megatron and BigScience, 0.95 in OpenGPT-X (default: 0.80).
         split: Shares of train, valid and test, spelled as in the job (default: '969, 30, 1').
         seed: The job's seed (default: 1234).
-        document_order: `shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a
-            document that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of
-            the documents (default: shuffled).
         document_order_splits: The splits with this order (default: train).
         shuffle_epochs: Shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves,
             or none (default: together; never for the orders `length` and FILE).

@@ -11,6 +11,7 @@ Source: docs/formats.md §2; megatron.core.datasets.gpt_dataset, `_get_num_epoch
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,7 +52,7 @@ class SampleRule:
             raise LimitError(msg)
 
 
-ORDER_SETTINGS = ("document_order", "shuffle_epochs", "document_order_digest")
+ORDER_SETTINGS = ("document_order", "shuffle_epochs", "document_order_digest", "document_order_entries")
 """The keys by which the record of a cache tells its order, if it is not Megatron's."""
 
 
@@ -65,6 +66,8 @@ class DocumentOrder:
     """Whether samples of different epochs are shuffled together, each epoch by itself, or none."""
     digest: str | None = None
     """Digest of the file."""
+    entries: int | None = None
+    """Entries of an epoch in a file that states repeats; None if each document occurs once."""
 
     @property
     def is_stock(self) -> bool:
@@ -75,7 +78,8 @@ class DocumentOrder:
         """Return what the record of a cache has of the order; nothing of Megatron's."""
         if self.is_stock:
             return {}
-        values = (self.documents, self.samples, self.digest)
+        name = self.documents if self.digest is None else os.path.basename(self.documents)
+        values = (name, self.samples, self.digest, None if self.entries is None else str(self.entries))
         return {key: value for key, value in zip(ORDER_SETTINGS, values, strict=True) if value is not None}
 
 

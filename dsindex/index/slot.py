@@ -163,7 +163,7 @@ def write_slot(slot: CacheSlot, contents: Sequence[Content], record: Mapping[str
     Raises:
         OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
     """
-    wanted = [_state_of(content) for content in contents]
+    wanted = [state_of(content) for content in contents]
     there = [_state_at(path) for path in slot.paths]
     stored = read_record(slot.record)
     final = {**record, "files": _file_states(slot, [[state] for state in wanted])}
@@ -242,7 +242,8 @@ def _pieces(content: Content) -> Iterator[bytes | memoryview]:
     yield np.ascontiguousarray(content).data
 
 
-def _state_of(content: Content) -> FileState:
+def state_of(content: Content) -> FileState:
+    """Return the size and digest of the file that `write_content` writes."""
     digester, size_bytes = BlockDigester(), 0
     for piece in _pieces(content):
         digester.update(piece)

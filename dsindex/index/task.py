@@ -36,7 +36,7 @@ from dsindex.index.epochs import (
 )
 from dsindex.index.needed_caches import PartCounts
 from dsindex.index.slot import CacheSlot, has_recorded_files, lock_slot, read_record, write_slot
-from dsindex.store.reading import is_stored, stored_size
+from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.store.storage import make_folder
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class GPTIndexTask:
         """Entries of the document index."""
         if self.continued is not None:
             return self.continued.num_positions
-        return self.epochs.num_epochs * (self.end - self.begin)
+        return self.epochs.num_epochs * (self.order.entries or self.end - self.begin)
 
     @property
     def file_bytes(self) -> int:
@@ -209,9 +209,9 @@ class GPTIndexTask:
     @property
     def memory_bytes(self) -> int:
         """Peak memory: the arrays, the lengths and one epoch of ids."""
-        marks = (
-            0 if self.continued is None else 10 * self.epochs.num_samples
-        )  # which samples are left, and their epochs
+        # Which samples are left, and their epochs; the numbers of a file, and how often each was seen.
+        marks = 0 if self.continued is None else 10 * self.epochs.num_samples
+        marks += 0 if self.order.digest is None else 32 * (self.order.entries or self.end - self.begin)
         return self.file_bytes + 2 * 4 * (self.end - self.begin) + marks + LOOP_BYTES
 
 
@@ -366,7 +366,7 @@ def build_arrays(
         order: The order of documents and samples.
 
     Raises:
-        InputError: If the order is a file that does not have each document once per epoch.
+        InputError: If the order is a file that does not have each document as often as it should.
     """
     from dsindex.index.arrays import build_document_index, build_sample_index, build_shuffle_index
 
@@ -397,6 +397,8 @@ def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: Sourc
     if task.continued is not None:
         arrays = build_continued_arrays(task.continued, lengths, order=task.order, place=task.name, **shared)
     else:
+        if task.order.digest is not None and digest_file(task.order.documents) != task.order.digest:
+            raise InputError(f"{task.order.documents}: changed while its cache was built; start again")
         arrays = build_arrays(lengths, task.epochs, order=task.order, **shared)
     described = () if task.description is None else (task.description.encode(),)
     record = {**_made_by(), "settings": dict(task.settings), "source": source.as_record()}
@@ -444,7 +446,8 @@ def show_order(settings: Mapping[str, str]) -> str:
     plan = settings.get(PLAN)
     if "document_order" not in settings:
         return str(plan)
-    order = f"the document order {settings['document_order']!r}{how.get(shuffled, '')}"
+    digest = f" ({settings['document_order_digest'][:8]})" if "document_order_digest" in settings else ""
+    order = f"the document order {settings['document_order']!r}{digest}{how.get(shuffled, '')}"
     return order if plan is None else f"{order}, {plan}"
 
 

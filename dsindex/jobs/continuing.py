@@ -44,7 +44,7 @@ from dsindex.index.continuing import (
 from dsindex.index.epochs import PLAN, SPLIT_NAMES, EpochCounts
 from dsindex.index.schedule import WeightCurve, constant_curve, draw_curve, read_blend_schedule
 from dsindex.index.slot import changed_files, read_record
-from dsindex.index.task import BlendIndexTask, GPTIndexTask, IndexTask
+from dsindex.index.task import BlendIndexTask, GPTIndexTask, IndexTask, recorded_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,6 +132,12 @@ def read_first_job(path: str, *, flag: str) -> FirstJob:
     folder = os.path.dirname(path)
     members = [_files(find_description(folder, part), part) for part in parts]
     records = [_sound_record(files) for files in members]
+    for files, record in zip(members, records, strict=True):
+        if "document_order_entries" in (recorded_order(record) or {}):
+            raise InputError(
+                f"{flag}: expected each document once per epoch, got {files.stem}, whose order states repeats, so that "
+                "what is unread is not known; a run with such an order cannot change on the way"
+            )
     sources = [record.get("source") for record in records]
     blend, num_samples, phases = None, 0, []
     own = _files(path, described) if is_blend else members[0]

@@ -14,16 +14,22 @@ tools/build_sequences_per_dataset.py.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
+import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.origins import tabulate_sequences
 from dsindex.engine.nodes import require_shared
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.calls import Call
@@ -31,10 +37,18 @@ from dsindex.execution.dispatch import run_in_order
 from dsindex.execution.local import available_cpus
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
-from dsindex.index.cache import BLENDED_CLASS, CacheFiles, cache_files, read_description, source_changes
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    CacheFiles,
+    cache_files,
+    default_folder,
+    read_description,
+    read_lengths,
+    source_changes,
+)
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
 from dsindex.index.job_tokenizer import describe_tokenizers
-from dsindex.index.slot import changed_files, read_record
+from dsindex.index.slot import changed_files, read_record, state_of, write_content
 from dsindex.index.task import (
     BlendIndexTask,
     BuiltCache,
@@ -59,12 +73,14 @@ from dsindex.jobs.index_caches import (
     with_given_paths,
 )
 from dsindex.store.config_files import read_object
-from dsindex.store.reading import is_stored
+from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import free_bytes, make_folder, write_whole
 from dsindex.store.urls import absolute, local_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from dsindex.execution.calls import Executor
     from dsindex.index.needed_caches import CacheSettings
@@ -342,6 +358,10 @@ class IndexResult(Report):
         return lines
 
 
+OrderFunction = Callable[["pa.Table"], Any]
+"""Returns document numbers from a table of the documents, or a pair of them and of the times of each document."""
+
+
 def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     """Build the index caches of a job, or only examine them with --check and --explain.
 
@@ -356,7 +376,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
         finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
         return IndexResult(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
     _require_shared(config, executor)
-    counts = count_all(config, settings, executor)
+    settings, counts = _with_repeats(settings, count_all(config, settings, executor))
     threads = 1 if executor.kind == "ray" else available_cpus()
     tasks, notes = plan_over_time(config, settings, *find_index_caches(config, settings, counts, threads=threads))
     results: list[BuiltCache] = []
@@ -385,6 +405,74 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
         findings=findings,
         seconds=time.monotonic() - began,
     )
+
+
+@contextlib.contextmanager
+def order_by(config: IndexConfig, function: OrderFunction, *, executor: Executor) -> Iterator[IndexConfig]:
+    """Write what a function returns as a file beside the caches, and yield options with it as --document-order.
+
+    With --check and --explain, which write nothing, the file is there only for as long as they take.
+
+    Raises:
+        InputError: If there are several datasets, or the function returns something else than such an order.
+    """
+    with contextlib.ExitStack() as stack:
+        asks = config.check or config.explain
+        folder = stack.enter_context(tempfile.TemporaryDirectory()) if asks else config.data_cache_path
+        yield config.model_copy(update={"document_order": _write_order(config, executor, function, folder)})
+
+
+def _write_order(config: IndexConfig, executor: Executor, order: OrderFunction, folder: str | None) -> str:
+    config = with_given_paths(config.model_copy(update={"document_order": "shuffled"}))
+    settings = cache_settings(config)
+    counts = count_all(config, settings, executor)
+    ((prefix, parts), *others), (split, *more) = counts.items(), settings.ordered_splits
+    part = parts[SPLIT_NAMES.index(split)]
+    if others or more or part is None:
+        raise InputError(
+            f"--document-order: expected one dataset and one split with documents for a function, got {len(counts)} "
+            f"and {', '.join(settings.ordered_splits)}; index each by itself"
+        )
+    result = order(tabulate_sequences(absolute(prefix), part.begin, part.end))
+    numbers, *times = map(np.asarray, result if isinstance(result, tuple) else (result,))
+    shapes = [(part.end - part.begin,)] * len(times)
+    if any(column.dtype.kind not in "iu" for column in (numbers, *times)) or [own.shape for own in times] != shapes:
+        got = " and ".join(f"{column.dtype} of shape {column.shape}" for column in (numbers, *times))
+        raise InputError(
+            "--document-order: expected the function to return document numbers, or a pair of them and of the times of "
+            f"each of the {part.end - part.begin} documents, as integers, got {got}"
+        )
+    content = numbers.astype("<i8")
+    for own in times:
+        left_out = np.flatnonzero(own == 0) + part.begin
+        stated = own[(content - part.begin).clip(0, max(0, len(own) - 1))]
+        rows = [np.concatenate([content, left_out]), np.concatenate([stated, np.zeros(len(left_out))])]
+        content = np.stack(rows, axis=1).astype("<i8")
+    folder = folder or default_folder(absolute(prefix), class_name=settings.class_name)
+    size_bytes, digest = state_of(content)
+    path = os.path.join(folder, f"{digest[:16]}-document_order.npy")
+    if not os.path.isfile(path) or os.path.getsize(path) != size_bytes or digest_file(path) != digest:
+        make_folder(folder)
+        write_content(path, content)
+    return path
+
+
+def _with_repeats(settings: CacheSettings, counts: Counts) -> tuple[CacheSettings, Counts]:
+    """Let an epoch of an order that states repeats have the tokens of its entries."""
+    order = settings.order
+    if order.digest is None:
+        return settings, counts
+    from dsindex.index.document_order import read_repeats  # loads numba
+
+    for prefix, parts in counts.items():
+        for split in map(SPLIT_NAMES.index, settings.ordered_splits):
+            part = parts[split]
+            times = None if part is None else read_repeats(order.documents, part.begin, part.end - part.begin)
+            if part is not None and times is not None:
+                lengths = read_lengths(absolute(prefix), part.begin, part.end)
+                parts[split] = replace(part, tokens=int(lengths.astype(np.int64) @ times))
+                order = replace(order, entries=int(times.sum()))
+    return replace(settings, order=order), counts
 
 
 def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:

@@ -155,7 +155,7 @@ def _check_dataset(
         return
     found = False
     record = read_record(files.record)
-    is_planned = PLAN in (recorded_order(record) or {})
+    is_planned = bool({PLAN, "document_order_entries"} & (recorded_order(record) or {}).keys())
     for sentence in (*_check_documents(documents, begin, end, is_planned=is_planned), *_check_permutation(order)):
         found = True
         yield sentence
@@ -193,7 +193,8 @@ def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) 
 def _check_documents(documents: NDArray[Any], begin: int, end: int, *, is_planned: bool) -> Iterator[str]:
     """Check that the index contains every sequence of the part once per epoch.
 
-    Of a cache that was planned over time, whose part may have grown, the digests in its record do that.
+    Of a cache that was planned over time, whose part may have grown, and of an order that states repeats, the digests
+    in its record do that.
     """
     if end == begin:
         if len(documents):

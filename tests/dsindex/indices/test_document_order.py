@@ -4,6 +4,8 @@ import hashlib
 import itertools
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,9 +157,6 @@ def file_order(path, numbers):
     if path.suffix == ".npy":
         np.save(path, np.asarray(numbers))
     else:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         pq.write_table(pa.table({"score": np.zeros(len(numbers)), "document": numbers}), path)
     return DocumentOrder(documents=str(path), samples="never", digest="known")
 
@@ -179,12 +178,30 @@ def test_order_of_a_file(tmp_path, name, epochs):
         ([0, 1, 2, -1], "from 0 to 3, got -1"),
         ([0, 1, 2, 2], "each once per epoch, got 2 2 times in epoch 0"),
         ([0, 1, 2, 3, 0, 1, 1, 3], "got 1 2 times in epoch 1"),
-        ([0.0, 1.0, 2.0, 3.0], "one column of integers, got float64"),
+        ([0.0, 1.0, 2.0, 3.0], "as integers, got float64"),
+        ([[0, 1, 1]] * 4, r"cannot be read \(its shape is \(4, 3\)\)"),
+        ([[0, 1], [1, 1], [2, 1]], "got document 3 with no row; a document that is left out has a row with 0 times"),
+        ([[0, 1], [1, 1], [2, 2], [2, 2], [2, 2], [3, 0]], "got document 2 with 3 rows that state 2 times"),
+        ([[0, 1], [0, 2], [1, 1], [2, 1], [3, 1]], "got document 0 with rows that state different times"),
+        ([[0, 0], [1, 0], [2, 0], [3, 0]], "expected documents, got 0 times for each"),
+        ([[0, 1], [1, 1], [2, 1], [3, -1]], "with times from 0 to 4, got -1 to 1"),
     ],
 )
 def test_order_of_a_file_is_checked(tmp_path, numbers, said):
     with pytest.raises((InputError, FormatError), match=said):
         build([600, 500, 700, 800], file_order(tmp_path / "order.npy", numbers))
+
+
+@pytest.mark.parametrize("name", ["order.npy", "order.parquet"])
+def test_order_that_states_repeats(tmp_path, name):
+    numbers, times = [2, 1, 2, 0, 3], [2, 1, 2, 1, 0]
+    if name.endswith("npy"):
+        np.save(tmp_path / name, np.stack([numbers, times], axis=1))
+    else:
+        pq.write_table(pa.table({"times": times, "document": numbers}), tmp_path / name)
+    order = DocumentOrder(documents=str(tmp_path / name), samples="never", digest="known", entries=4)
+    (index, *_), _ = build([600, 500, 700, 800], order)
+    assert index.tolist() == [2, 1, 2, 0] * 2
 
 
 def test_order_of_a_file_is_no_pickle(tmp_path):

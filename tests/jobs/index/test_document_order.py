@@ -1,17 +1,20 @@
 """`dsindex index --document-order`: caches in another order than Megatron's, under the names that a job looks for."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dsindex
 from dsindex.cli.main import main
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.options.config import UsageError, validated
 from dsindex.options.index import IndexConfig
 from tests.jobs.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
+from tests.support.golden import OWN
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -110,8 +113,77 @@ def test_orders_of_files_are_read_in_their_order():
     (shuffle,) = Path("cache").glob("*shuffle_index.npy")
     assert (np.diff(np.load(shuffle).astype(np.int64)) == 1).all()
     np.save("order.npy", np.roll(numbers, 1))
-    with pytest.raises(OutputError, match=r"has the document order '.*order.npy', samples not shuffled, not the"):
+    with pytest.raises(
+        OutputError, match=r"has the document order 'order.npy' \(.{8}\), samples not shuffled, not the"
+    ):
         indexed(document_order="order.npy", split="1", epochs="1")
+
+
+def longest_twice(documents):
+    """Order documents by line, backwards; the longest come twice, and empty ones not at all."""
+    assert documents.column_names == ["document", "length", "source", "line", "offset"]
+    assert set(documents["source"].to_pylist()) == {"text.jsonl"}
+    lengths = documents["length"].to_numpy()
+    times = np.where(lengths == lengths.max(), 2, 1) * (documents["line"].to_numpy() != 3)
+    return np.repeat(documents["document"].to_numpy(), times)[::-1], times
+
+
+@pytest.mark.parametrize(("function", "first", "entries"), [
+    (longest_twice, [4, 3, 3, 1, 0], 5),
+    (lambda documents: np.argsort(-documents["length"].to_numpy(), kind="stable"), [3, 0, 1, 2, 4], 5),
+], ids=["repeats", "longest-first"])  # fmt: skip
+def test_functions_and_their_files_give_the_same_bytes(function, first, entries):
+    texts = ["a b", "a", "a", "a b c d", "a"]
+    Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    dsindex.build("text.jsonl", output_prefix="built", tokenizer=OWN.plain_tokenizer, executor="local")
+    job = {"split": "1", "seq_length": 3, "num_samples": 9, "plain_names": True, "executor": "local"}
+    job["document_order"] = function
+    dsindex.build_index("built_text_document", data_cache_path="here", workers=1, **job)
+    numbers = document_index("here")
+    assert numbers.tolist()[: 2 * entries] == first * 2
+    before = arrays("here")
+    (path,) = Path("here").glob("*-document_order.npy")
+    words = ["index", "--data-path", "built_text_document", "--split", "1", "--seq-length", "3", "--num-samples", "9"]
+    words += ["--plain-names", "--executor", "processes", "--workers", "2", "--document-order", str(path)]
+    assert main([*words, "--data-cache-path", "there"]) == 0
+    there = arrays("there")
+    assert there.items() <= before.items()
+    assert before.keys() - there.keys() == {path.name}
+    assert main(["verify", "built_text_document", "--cache", "there"]) == 0
+    for name in ("here", "there"):  # as if each had been killed
+        next(Path(name).glob("*train-sample_index.npy")).unlink()
+    dsindex.build_index("built_text_document", data_cache_path="here", workers=2, **job)
+    assert main([*words, "--data-cache-path", "there"]) == 0
+    assert (arrays("here"), arrays("there")) == (before, there)
+    assert "was there already" in "\n".join(
+        dsindex.build_index("built_text_document", data_cache_path="here", **job).lines()
+    )
+    checked = dsindex.build_index("built_text_document", data_cache_path="other", check=True, **job)
+    assert checked.tasks[0].num_positions == len(numbers)
+    assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(("returned", "said"), [
+    (lambda _: "order", r"expected the function to return document numbers, .* got <U5 of shape \(\)"),
+    (lambda _: (np.arange(240), np.ones(3, int)), r"of the 240 documents, .* and int64 of shape \(3,\)"),
+    (lambda _: np.arange(239), r"expected document numbers of one epoch \(240\)"),
+    (lambda _: (np.arange(240), np.full(240, 2)), "got document 0 with 1 row that state 2 times"),
+    (lambda _: (np.arange(1, 241), np.ones(240, int)), "expected document numbers from 0 to 239, got 240"),
+])  # fmt: skip
+def test_functions_that_return_no_order(returned, said):
+    with pytest.raises(InputError, match=said):
+        dsindex.build_index("web", seq_length=30, epochs=1, split="1", data_cache_path="cache", plain_names=True,
+                            executor="local", document_order=returned)  # fmt: skip
+    assert not list(Path("cache").glob("*-train-*"))
+
+
+def test_a_run_whose_order_states_repeats_cannot_change(capsys):
+    numbers = np.repeat(np.arange(240), 2)
+    np.save("order.npy", np.stack([numbers, np.full(480, 2)], axis=1))
+    job = {"data_path": ["1", "web"], "split": "1", "epochs": None, "num_samples": "400"}
+    assert indexed(document_order="order.npy", **job).results[0].num_epochs == 1
+    assert main(["rest", "cache", "--consumed-samples", "8", "--output-prefix", "rest"]) == 1
+    assert "whose order states repeats" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("changes", "error", "said"), [
