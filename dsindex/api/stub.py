@@ -30,6 +30,7 @@ from dsindex.datasets.opening import Dataset
 from dsindex.errors import DsindexError as DsindexError
 from dsindex.execution.progress.reporter import Snapshot as Snapshot
 from dsindex.instruction.config import InstructionConfig
+from dsindex.jobs.index import OrderFunction
 from dsindex.options.instruct import ExportKind
 '''
 

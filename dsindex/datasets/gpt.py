@@ -12,7 +12,7 @@ import mmap
 import os
 import re
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
@@ -20,7 +20,14 @@ import numpy as np
 
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.sample_parts import ObjectSamples, SamplePart, find_in_source, find_occurrences, find_parts
+from dsindex.datasets.sample_parts import (
+    ObjectSamples,
+    SamplePart,
+    find_in_source,
+    find_occurrences,
+    find_parts,
+    find_pieces,
+)
 from dsindex.datasets.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import GPT_CLASS, read_description
@@ -546,13 +553,31 @@ class GPTDataset:
     def find_document(self, document: SupportsIndex) -> list[Occurrence]:
         """Return where the tokens of a document occur in the samples, by sample number.
 
+        Documents of a view are those of its source.
+
         Raises:
             IndexError: If there is no such document.
             FormatError: If the indices point outside the data.
         """
-        sequences = self.dataset.document_sequences(document)
+        source = self.dataset.view_source
+        sequences = (source or self.dataset).document_sequences(document)
         if not sequences:
             return []
+        if source is None:
+            return self._find_sequences(sequences)
+        pieces = find_pieces(self.dataset, source, sequences).tolist()
+        found = [each for piece in pieces for each in self._find_sequences(range(piece, piece + 1))]
+        shown = [
+            SamplePart(prefix="", sequence=each.sequence, offset=each.offset, num_tokens=each.num_tokens)
+            for each in found
+        ]
+        _, own = find_in_source(self.dataset, shown)
+        found = [
+            replace(each, sequence=part.sequence, offset=part.offset) for each, part in zip(found, own, strict=True)
+        ]
+        return sorted(found, key=lambda each: (each.sample, each.sequence, each.offset))
+
+    def _find_sequences(self, sequences: range) -> list[Occurrence]:
         found = find_occurrences(
             sequences, self.dataset, self.document_index, self.sample_index, self.shuffle_index, extra=self._extra
         )

@@ -11,6 +11,7 @@ import itertools
 import os
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
@@ -209,13 +210,14 @@ class IndexedDataset:
         index = self._open_index()
         return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
 
-    @property
+    @cached_property
     def view_source(self) -> IndexedDataset | None:
-        """The dataset that this one is a view of (`dsindex rest`); None if it is no view, or that one is gone."""
-        view = read_view(str(self.prefix))
-        if view is None or not os.path.isfile(f"{view.source}.idx"):
-            return None
-        return IndexedDataset(view.source, check=False)
+        """The dataset whose tokens a view shows (`dsindex rest`); None if this is no view, or that one is gone."""
+        view, seen = read_view(str(self.prefix)), [os.path.abspath(self.prefix)]
+        while view is not None and view.source not in seen and os.path.isfile(f"{view.source}.idx"):
+            seen.append(view.source)
+            view = read_view(view.source)
+        return IndexedDataset(seen[-1], check=False) if len(seen) > 1 else None
 
     @property
     def num_documents(self) -> int:

@@ -107,6 +107,17 @@ def find_in_source(dataset: IndexedDataset, parts: Sequence[SamplePart]) -> tupl
     return source, found
 
 
+def find_pieces(dataset: IndexedDataset, source: IndexedDataset, sequences: range) -> NDArray[np.int64]:
+    """Return the sequences of a view that show tokens of sequences of its source, which follow each other."""
+    _, lengths, pointers, shift = dataset.token_columns()
+    _, source_lengths, starts, _ = source.token_columns()
+    begin, last = int(starts[sequences.start]), sequences.stop - 1
+    end = int(starts[last]) + (int(source_lengths[last]) << shift)
+    # Not as they are: a mapped index need not be aligned.
+    begins = np.array(pointers)
+    return np.flatnonzero((begins < end) & (begins + (np.array(lengths, np.int64) << shift) > begin))
+
+
 def find_occurrences(
     sequences: range,
     dataset: IndexedDataset,

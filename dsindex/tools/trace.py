@@ -19,11 +19,14 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, packing_prefix, read_layout
 from dsindex.datasets.opening import open_dataset
 from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_document_origins, find_parts
+from dsindex.datasets.sample_parts import find_pieces
 from dsindex.datasets.samples import Batches, trace_samples
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.execution.report import Report
+from dsindex.formats.view import read_view
+from dsindex.index.continuing import PLACEHOLDER
 from dsindex.instruction.blocks import BlockLayout
 from dsindex.option_problems import show_value
 from dsindex.options.mix_amounts import show_percent
@@ -33,7 +36,7 @@ from dsindex.tools.phases import count_read_tokens
 from dsindex.tools.verify_source import TracedTexts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.datasets.origins import PartOfDataset, SourceLine
     from dsindex.datasets.samples import Occurrence, SampleTrace, TracedPart
@@ -576,9 +579,14 @@ def trace_document(
         )
         raise InputError(msg)
     chosen = known[0] if prefix is None else prefix
-    own = [number for number, data in enumerate(datasets) if os.path.abspath(data.prefix) == os.path.abspath(chosen)]
+    views = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
+    own = [
+        number
+        for number, (data, view) in enumerate(zip(datasets, views, strict=True))
+        if os.path.abspath(chosen) in {os.path.abspath(data.prefix), os.path.abspath(view.dataset.prefix)}
+    ]
     if not own:
-        raise InputError(f"{chosen}: expected a dataset of the samples, which have {_few(known)}")
+        raise InputError(f"{chosen}: expected a dataset of the samples, which have {_few(known)}{_gone(samples)}")
     count = datasets[own[0]].num_documents
     if not 0 <= document < count:
         raise InputError(f"{chosen}: expected a document from 0 to {count - 1}, got {document}")
@@ -586,7 +594,9 @@ def trace_document(
     [origin], notes = find_document_origins(data.prefix, count, [document])
     _check_input(texts, data.prefix, origin)
     found = tuple(_trace_back(samples, number, document, origin, batches) for number in own)
-    return BackwardReport(num_samples=len(samples), documents=found, notes=(*notes, *texts.notes))
+    return BackwardReport(
+        num_samples=len(samples), documents=found, notes=(*notes, *_read_before(samples, found), *texts.notes)
+    )
 
 
 def trace_line(
@@ -623,7 +633,41 @@ def trace_line(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
             f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
         )
-    return BackwardReport(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
+    return BackwardReport(
+        num_samples=len(samples), documents=tuple(found), notes=(*notes, *_read_before(samples, found), *texts.notes)
+    )
+
+
+def _gone(samples: Samples) -> str:
+    """Return an end of a sentence about samples of datasets that a job goes on without."""
+    placeholders = isinstance(samples, BlendedDataset) and int((samples.dataset_sample_index == PLACEHOLDER).sum())
+    known = "the caches of the job before know what it read"
+    return f"; {count(placeholders, 'sample')} are placeholders: {known}" if placeholders else ""
+
+
+def _read_before(samples: Samples, documents: Iterable[TracedDocument]) -> Iterator[str]:
+    """Yield a sentence about tokens of documents that views do not show, as they were read before."""
+    own = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
+    for each in documents:
+        data = own[each.dataset].dataset
+        view, source = read_view(str(data.prefix)), data.view_source
+        sequences = range(0) if source is None else source.document_sequences(each.document)
+        if view is None or source is None or not sequences:
+            continue
+        _, lengths, pointers, shift = data.token_columns()
+        begin, gaps, place = int(source.token_columns()[2][sequences.start]), [], 0
+        shown = sorted(
+            ((int(pointers[piece]) - begin) >> shift, int(lengths[piece]))
+            for piece in find_pieces(data, source, sequences).tolist()
+        )
+        for first, size in [*shown, (each.num_tokens, 0)]:
+            gaps += [f"{place}:{first}"] if first > place else []
+            place = max(place, first + size)
+        if gaps:
+            yield (
+                f"{source.prefix}, document {each.document}: tokens {', '.join(gaps)} were read before sample "
+                f"{view.consumed_samples:,}, and not again; the caches of the job before know where"
+            )
 
 
 def _open_origins(data: IndexedDataset, notes: dict[str, None]) -> list[tuple[PartOfDataset, Origins]]:
@@ -691,8 +735,9 @@ def _step(sample: int, batches: Batches | None) -> dict[str, int | None]:
 
 
 def _datasets(samples: Samples) -> list[IndexedDataset]:
+    """Return the datasets, and of views those that they show."""
     own = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    return [each.dataset for each in own]
+    return [each.dataset.view_source or each.dataset for each in own]
 
 
 def _cut(text: str | None, size: int) -> str | None:

@@ -1,5 +1,6 @@
 """`dsindex index --continue-from` and `--blend-schedule`, and `dsindex rest`: what is read, and in which order."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dsindex
+from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError
+from dsindex.tools.trace import open_samples, trace_document, trace_forward
+from dsindex.tools.verify_source import TracedTexts
 from tests.jobs.index.index_jobs import indexed
 from tests.support.datasets import write_dataset
 
@@ -145,3 +150,39 @@ def test_shares_of_a_schedule_count_the_samples_that_the_job_requests():
     """Rounding makes a blend a sample larger than what is requested."""
     indexed(**{**SCHEDULE, "blend_schedule": "0:1,0 50%:0,1"})
     assert opened("first").dataset_index.tolist() == [0] * 100 + [1] * 102
+
+
+@pytest.mark.parametrize("length", [30, 45], ids=["continued", "views"])
+def test_traces_lead_from_samples_to_documents_and_back(length, capsys):
+    rng = np.random.default_rng(1)
+    for base, name in enumerate(("web", "books")):
+        write_positions(name, rng.integers(1, 90, 40), base=base * 10_000)
+    indexed(**FIRST, document_order="packed", shuffle_epochs="separately")
+    job = {**SECOND, "consumed_samples": 24, "seq_length": length, "num_samples": "100"}
+    if length != 30:
+        dsindex.rest("first", consumed_samples=24, output_prefix="rest")
+        job |= {"data_path": ["60", "rest_web", "40", "rest_books"], "continue_from": None}
+    indexed(**job)
+    samples = open_samples("second", split="train", prefixes=None)
+    texts = TracedTexts(None)
+    numbers = range(len(samples))
+    there = {
+        (shown.sample, part.prefix, part.document, part.begin, part.end)
+        for shown in trace_forward(samples, numbers, texts=texts, shown_tokens=0).samples
+        for part in shown.parts
+    }
+    here, before = set(), 0
+    for prefix in ("web", "books"):
+        for document in range(40):
+            report = trace_document(samples, document, prefix=prefix, batches=None, texts=texts)
+            (found,) = report.documents
+            here |= {(each.sample, found.prefix, document, each.begin, each.end) for each in found.occurrences}
+            gaps = [note for note in report.notes if "were read before sample 24, and not again" in note]
+            before += sum(int(end) - int(begin) for note in gaps for begin, end in re.findall(r"(\d+):(\d+)", note))
+    assert here == there
+    assert before == (0 if length == 30 else 24 * 30)
+    if length != 30:
+        assert main(["trace", "second", "--document", "rest_web:3"]) == 0
+        assert "/web, document 3: " in capsys.readouterr().out
+        assert main(["trace", "second", "--document", "other:3"]) == 1
+        assert "24 samples are placeholders: the caches of the job before know what" in capsys.readouterr().err
