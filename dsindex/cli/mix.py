@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import ConfigFile, read_options
@@ -83,6 +84,8 @@ def as_json(report: MixResult) -> dict[str, Any]:
                 "description": blend.description,
                 "num_samples": list(blend.num_samples),
                 "sequence_length": blend.sequence_length,
+                "documents_cut": [None if cuts is None else asdict(cuts) for cuts in blend.cuts],
+                "phases": [asdict(phase) for phase in blend.phases],
                 "findings": list(blend.findings),
             }
             for blend in report.drawn

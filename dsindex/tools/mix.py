@@ -25,7 +25,14 @@ from dsindex.execution.progress.standard_streams import shown_columns
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header, read_index
 from dsindex.index.blend import Blend, parse_data_path
-from dsindex.index.cache import BLENDED_CLASS, cache_files, find_description, read_description, source_changes
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    GPT_CLASSES,
+    cache_files,
+    find_description,
+    read_description,
+    source_changes,
+)
 from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.index.needed_caches import CacheSettings, find_needed_caches
@@ -107,23 +114,36 @@ def check_drawn(folder: str, intended: IntendedBlend, *, matrix: SplitMatrix | N
         raise InputError(f"{folder}: expected a folder with index caches, found none; check --data-cache-path")
     others: list[str] = []
     found: list[DrawnBlend] = []
-    pattern = f"*-{BLENDED_CLASS}-{intended.split}-description.txt"
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
-        described = read_description(path)
-        paths = [str(dataset.get("dataset_path")) for dataset in described["datasets"]]
+    for path, described in _train_caches(folder, intended):
+        members = described["datasets"] if described["class"] == BLENDED_CLASS else [described]
+        paths = [str(dataset.get("dataset_path")) for dataset in members]
         order = _match(intended.prefixes, paths)
         if order is None:
             others.append(", ".join(paths))
         else:
-            parts = [described["datasets"][number] for number in order]
-            found.append(_compare(path, described, order, parts, intended, matrix))
+            found.append(_compare(path, described, order, [members[number] for number in order], intended, matrix))
     if not found and intended.split == "train":
-        got = f"blends of other datasets only ({others[0]})" if others else "none"
+        got = f"those of other datasets only ({others[0]})" if others else "none"
+        what = "a blend of " if len(intended.prefixes) > 1 else ""
         raise InputError(
-            f"{folder}: expected the train split of a blend of {', '.join(intended.prefixes)}, got {got}; check "
-            "--data-cache-path, or build it with dsindex index"
+            f"{folder}: expected the caches of {what}{', '.join(intended.prefixes)}, split train, got {got}; check "
+            "--data-cache-path, or build them with dsindex index"
         )
     return found
+
+
+def _train_caches(folder: str, intended: IntendedBlend) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the descriptions of a split's blends, and for one dataset, those of datasets that are in none."""
+
+    def read(kind: str) -> dict[str, dict[str, Any]]:
+        pattern = f"*-{kind}-{intended.split}-description.txt"
+        return {path: read_description(path) for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))}
+
+    blends = read(BLENDED_CLASS)
+    yield from blends.items()
+    members = {path for blend in blends.values() for path in map(partial(find_description, folder), blend["datasets"])}
+    if len(intended.prefixes) == 1:
+        yield from ((path, own) for kind in GPT_CLASSES for path, own in read(kind).items() if path not in members)
 
 
 def _match(prefixes: Sequence[str], paths: Sequence[str]) -> list[int] | None:
@@ -155,7 +175,8 @@ def _compare(
     intended: IntendedBlend,
     matrix: SplitMatrix | None,
 ) -> DrawnBlend:
-    drawn = _count_drawn(path, len(order), described.get("size"))
+    is_blend = described["class"] == BLENDED_CLASS
+    drawn = _count_drawn(path, len(order), described.get("size")) if is_blend else [_count_samples(path, described)]
     drawn = [drawn[number] for number in order]
     length = parts[0]["sequence_length"]
     if type(length) is not int or length < 1:
@@ -167,7 +188,7 @@ def _compare(
             drawn=tuple(phase.drawn[number] for number in order),
             intended=None if phase.intended is None else tuple(phase.intended[number] for number in order),
         )
-        for phase in _open_phases(path, len(order))
+        for phase in (_open_phases(path, len(order)) if is_blend else ())
     ]
     if not phases:
         findings += _find_differences(drawn, length, intended)
@@ -214,6 +235,21 @@ def _open_phases(path: str, num_datasets: int) -> list[Phase]:
     return read_phases(path, datasets, samples, num_datasets)
 
 
+def _count_samples(path: str, described: Mapping[str, Any]) -> int:
+    """Return the samples that a job reads of a dataset that is in no blend.
+
+    Raises:
+        FormatError: If its shuffle index cannot be read, or is too short.
+    """
+    name = path.removesuffix("description.txt") + "shuffle_index.npy"
+    there = len(open_index_array(name, what="a shuffle index", shape=(None,)))
+    asked = described.get("num_samples")
+    if isinstance(asked, int) and asked > there:
+        msg = f"{name}: expected {asked:,} samples, as its description says, got {there:,}; build the cache again"
+        raise FormatError(msg)
+    return asked if isinstance(asked, int) else there
+
+
 def _count_drawn(path: str, num_datasets: int, size: object) -> list[int]:
     """Return the samples of each dataset in the dataset index beside a description.
 
@@ -249,8 +285,9 @@ def _find_differences(drawn: Sequence[int], length: int, intended: IntendedBlend
     if wanted_tokens is not None and abs(tokens - wanted_tokens) > max(
         (len(drawn) + 1) * length, ROUNDING * wanted_tokens
     ):
+        what = "blend" if len(drawn) > 1 else "cache"
         findings.append(
-            f"the blend has {tokens:,} tokens ({size:,} samples of {length:,}), but {wanted_tokens:,} are intended"
+            f"the {what} has {tokens:,} tokens ({size:,} samples of {length:,}), but {wanted_tokens:,} are intended"
         )
     return findings
 

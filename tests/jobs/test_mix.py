@@ -107,6 +107,23 @@ def check(words, capsys):
     return code, out + err
 
 
+@pytest.mark.parametrize("blend", [["1", "web"], ["web"]], ids=["blend", "dataset"])
+def test_check_of_one_dataset(blend, capsys):
+    words = ["index", "--data-path", *blend, "--num-samples", "70,0,0", "--plain-names", "--executor", "local"]
+    assert main([*words, *JOB.split(), "--data-cache-path", "cache", "--document-order", "packed"]) == 0
+    for samples, said in (
+        (70, "draws what is intended\n  web: 70 of 70 samples, 100%; 700 tokens"),
+        (99, "700 tokens"),
+    ):
+        code, shown = check(f"web --train-samples {samples} {JOB}", capsys)
+        assert said in shown
+        assert code == (samples == 99)
+    shown = json.loads(check(f"web --train-samples 70 {JOB} --json", capsys)[1])
+    [found] = shown["caches"]
+    assert (found["num_samples"], found["findings"], found["phases"]) == ([70], [], [])
+    assert (found["documents_cut"][0]["num_long"], shown["ok"]) == (10, True)
+
+
 @pytest.mark.usefixtures("cache")
 def test_check_counts_cut_documents(capsys):
     _, out = check(f"web=60% books=40% {JOB}", capsys)
@@ -123,7 +140,8 @@ def test_check_counts_cut_documents(capsys):
     (f"web=50% books=50% {JOB}", "FOUND: web: 60 of 100 samples, 60%, are drawn from it, but 50% are intended"),
     (f"web=60% books=40% --tokens 2k {JOB}", "FOUND: the blend has 1,000 tokens (100 samples of 10), but 2,000 ar"),
     ("web=60% books=40% --seq-length 10 --split 9,1", "FOUND: the caches were built with the split '1'"),
-    (f"web=60% code=40% {JOB}", "got blends of other datasets only (web, books); check"),
+    (f"web {JOB}", "expected the caches of web, split train, got those of other datasets only (web, books); check"),
+    (f"web=60% code=40% {JOB}", "got those of other datasets only (web, books); check"),
 ])  # fmt: skip
 def test_check_compares_with_what_the_caches_draw(words, message, capsys):
     code, shown = check(words, capsys)
