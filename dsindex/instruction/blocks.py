@@ -107,11 +107,13 @@ def _sums(lengths: NDArray[np.int64]) -> NDArray[np.int32]:
 # The packing is a function of the lengths, L and the multiple to which they are padded, not of shards,
 # workers or time. A conversation goes into the fullest block that still has room for it, or, among equally full ones,
 # into the most recently filled. Among equally long conversations, the first goes first. In the result, a block's
-# conversations are in ascending order, and blocks are in the order of their first conversation.
+# conversations are in ascending order. Blocks are shuffled by a fixed seed: in the order of their first conversation,
+# blocks of short conversations would come first, and some trainers read packs in the order of the file.
 
 MAX_SEQUENCE_LENGTH = 2**27
 """Largest block in tokens; the search stores two integers per possible remainder."""
 MAX_SEQUENCES = 2**31 - 1
+ORDER_SEED = 1234
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +171,7 @@ def lay_out_blocks(
     >>> [plan.block(number).tolist() for number in range(plan.num_blocks)], plan.fill
     ([[0, 1], [2, 3]], 1.0)
     """
-    from dsindex.kernels.best_fit import place_all  # numba: loaded only when it is used
+    from dsindex.kernels.best_fit import arrange, place_all  # numba: loaded only when it is used
 
     given = np.asarray(lengths).reshape(-1)
     sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)
@@ -189,7 +191,9 @@ def lay_out_blocks(
     places = np.minimum(sizes, sequence_length + 1).astype(np.int32)
     if pad_to_multiple > 1:
         places = -(-places // pad_to_multiple) * pad_to_multiple
-    conversations, starts = place_all(np.ascontiguousarray(places, np.int32), sequence_length)
+    blocks, num_blocks, conversations = place_all(np.ascontiguousarray(places, np.int32), sequence_length)
+    numbers = np.random.RandomState(ORDER_SEED).permutation(num_blocks)
+    starts = arrange(blocks, numbers.astype(np.int32), conversations)
     return BlockLayout(
         sequence_length=sequence_length,
         conversations=conversations,

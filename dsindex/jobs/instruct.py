@@ -64,6 +64,7 @@ from dsindex.jobs.instruct_shards import (
     split_names,
     split_prefix,
 )
+from dsindex.jobs.packs import FORMAT as PACKING_FORMAT
 from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.option_problems import name_kind
@@ -299,7 +300,7 @@ class InstructExports:
             },
         }
         if kind in PACKED_EXPORTS:
-            settings["seq-length"] = self._config.seq_length
+            settings |= {"packing": PACKING_FORMAT, "seq-length": self._config.seq_length}
             if self._config.pad_to_multiple > 1:
                 settings |= {"pad-to-multiple": self._config.pad_to_multiple, "eos": self._eos_id}
             if self._config.longer_than_pack == "drop":

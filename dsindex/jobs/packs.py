@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.instruct import InstructConfig
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever the same lengths give other packs, so that packs of earlier releases are made again."""
 LAYOUT_DTYPE = np.dtype("<i4")
 _SUFFIXES = ("bin", "idx")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @compiled
-def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int, NDArray[np.int32]]:
     """Place conversations into blocks: O(n) copies, and O(log capacity) of search for each block and length.
 
     Conversations of one length are placed together. The fullest block with room for the first of them takes as many as
@@ -26,7 +26,8 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
         capacity: Places of a block.
 
     Returns:
-        (conversations, block_starts) of a BlockLayout.
+        (blocks, num_blocks, order): the block of each conversation, −1 if it is left out, and the placed conversations,
+        the longest first. Blocks are numbered as they were begun.
     """
     order, ends = _longest_first(sizes, capacity)
     width = 1
@@ -60,7 +61,7 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
             older[block] = newest[free]
             newest[free] = block
             _set(tree, width + free)
-    return _arrange(blocks, num_blocks, order)
+    return blocks, num_blocks, order
 
 
 @compiled
@@ -87,20 +88,21 @@ def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.
 
 
 @compiled
-def _arrange(
-    blocks: NDArray[np.int32], num_blocks: int, conversations: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Number blocks by their first conversation and list the conversations of each in `conversations`."""
-    numbers = np.full(num_blocks, -1, np.int32)
-    starts = np.zeros(num_blocks + 1, np.int64)
-    found = 0
+def arrange(
+    blocks: NDArray[np.int32], numbers: NDArray[np.int32], conversations: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """List the conversations of each block, ascending, in `conversations`; return where each block starts.
+
+    Args:
+        blocks: The block of each conversation, −1 if it is left out.
+        numbers: The place of each block in the result; a permutation.
+        conversations: Has room for all that are in blocks.
+    """
+    starts = np.zeros(numbers.size + 1, np.int64)
     for block in blocks:
         if block >= 0:
-            if numbers[block] == -1:
-                numbers[block] = found
-                found += 1
             starts[numbers[block] + 1] += 1
-    for number in range(num_blocks):
+    for number in range(numbers.size):
         starts[number + 1] += starts[number]
     nexts = starts[:-1].copy()
     for conversation in range(blocks.size):
@@ -108,7 +110,7 @@ def _arrange(
             number = numbers[blocks[conversation]]
             conversations[nexts[number]] = conversation
             nexts[number] += 1
-    return conversations, starts
+    return starts
 
 
 @compiled

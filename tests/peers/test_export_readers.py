@@ -31,7 +31,7 @@ LLAMA_FACTORY = os.environ.get("LLAMA_FACTORY")
 MEGATRON = os.environ.get("MEGATRON_LM")
 """A checkout of Megatron-LM, whose SFT dataset is not part of megatron-core."""
 NEMO_RL = os.environ.get("NEMO_RL")
-"""A checkout of NeMo-RL with `megatron_sft_packed`, from the branch of its pull request 3380."""
+"""A checkout of NeMo-RL; `megatron_sft_packed` is in the branch of its pull request 3380 alone."""
 RANKS = [1, 2, 4, 8, 16]
 """Context-parallel ranks; a conversation is cut into twice as many pieces."""
 NANO = """\
@@ -518,16 +518,13 @@ def load_file(name, path):
     return module
 
 
-NANO_IN_MEGATRON = {"chat_template": "nemotron-nano-v2", "record_format": "sharegpt"}
-
-
 @pytest.fixture(scope="module")
 def nano_tokenizer(tmp_path_factory):
     """A tokenizer in which the prefix of a reply has 3 tokens, as the prompt format takes for granted."""
     from tokenizers import AddedToken, Tokenizer
 
     own = Tokenizer.from_file(str(Path(OWN.plain_tokenizer) / "tokenizer.json"))
-    own.add_special_tokens(["<unk>", *(f"<SPECIAL_{number}>" for number in (10, 11, 12))])
+    own.add_special_tokens(["<unk>", *(f"<SPECIAL_{number}>" for number in (10, 11, 12, 233))])
     own.add_tokens([AddedToken("Assistant", normalized=False)])
     model = tmp_path_factory.mktemp("tokenizer")
     own.save(str(model / "tokenizer.json"))
@@ -536,7 +533,7 @@ def nano_tokenizer(tmp_path_factory):
     return model
 
 
-def megatron_samples(model, path, ranks=1):
+def megatron_samples(model, path, ranks=1, prompts="nemotron-nano-v2"):
     """What Megatron-LM's dataset makes of JSON lines."""
     pytest.importorskip("datasets")
     from megatron.core.datasets.utils import Split
@@ -544,7 +541,7 @@ def megatron_samples(model, path, ranks=1):
     root = Path(str(MEGATRON))
     sft_tokenizer = load_file("sft_tokenizer", root / "megatron/core/tokenizers/text/libraries/sft_tokenizer.py")
     sft_dataset = load_file("sft_dataset", root / "megatron/training/datasets/sft_dataset.py")
-    theirs = sft_tokenizer.SFTTokenizer(str(model), "nemotron-nano-v2")
+    theirs = sft_tokenizer.SFTTokenizer(str(model), prompts)
     config = SimpleNamespace(
         tokenizer=SimpleNamespace(
             tokenize_conversation=theirs.tokenize_conversation,
@@ -579,13 +576,14 @@ def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path, nano_tokeni
     assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(made)
 
 
-@pytest.fixture(scope="module")
-def packed_messages(tmp_path_factory, nano_tokenizer):
-    """Packs of messages for each number of ranks, made of the tokens of one job."""
-    folder = tmp_path_factory.mktemp("packed")
+@pytest.fixture(scope="module", params=["nemotron-nano-v2", "nemotron-h-aligned"])
+def packed_messages(request, tmp_path_factory, nano_tokenizer):
+    """Packs of messages for each number of ranks, made of the tokens of one job, in a folder named by the prompts."""
+    folder = tmp_path_factory.mktemp("packed") / request.param
+    instruction = {"chat_template": request.param, "record_format": "sharegpt", "max_length": LENGTH}
     for ranks in RANKS:
         options = {"export": ("sft-packed",), "pad_to_multiple": 1 if ranks == 1 else 2 * ranks}
-        export(folder, {**NANO_IN_MEGATRON, "max_length": LENGTH}, tokenizer_model=str(nano_tokenizer), **options)
+        export(folder, instruction, tokenizer_model=str(nano_tokenizer), **options)
     return folder
 
 
@@ -611,7 +609,7 @@ def check_pack(tokens, ends, own, multiple):
 @pytest.mark.parametrize("ranks", RANKS)
 def test_megatron_learns_the_same_tokens_from_packs_of_messages(packed_messages, nano_tokenizer, ranks):
     path, blocks = packs_of(packed_messages, ranks)
-    samples = megatron_samples(nano_tokenizer, path, ranks)
+    samples = megatron_samples(nano_tokenizer, path, ranks, packed_messages.name)
     assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(packed_messages)
     for sample, own in zip(samples, blocks, strict=True):
         ends = sample["cu_seqlens"].tolist()
@@ -640,27 +638,34 @@ def nemo_rl():
     interfaces |= dict.fromkeys(("TaskDataPreProcessFnCallable", "TaskDataProcessFnCallable"), object)
     sys.modules["nemo_rl.data.interfaces"] = ModuleType("nemo_rl.data.interfaces")
     sys.modules["nemo_rl.data.interfaces"].__dict__.update(interfaces)
-    dataset = importlib.import_module("nemo_rl.data.datasets.response_datasets.megatron_sft_packed")
-    return SimpleNamespace(
-        dataset=dataset.MegatronSFTPackedDataset,
-        collate=importlib.import_module("nemo_rl.data.collate_fn")._collate_megatron_sft_packed,
-    )
+    return importlib.import_module
+
+
+def nemo_rl_dataset(module, path, prompts, ranks):
+    """The dataset with the settings of August or, with one mapping for them, of September 2026."""
+    dataset = module.MegatronSFTPackedDataset(path, chat_key="messages", split="train", context_parallel_size=ranks)
+    dataset.data_config = {
+        "megatron_sft": {"prompt_format": prompts},
+        "megatron_sft_prompt_format": prompts,
+        "megatron_sft_assistant_prefix_len": 3 if prompts == "nemotron-nano-v2" else 0,
+        "megatron_sft_context_parallel_size": ranks,
+    }
+    dataset.set_processor()
+    return dataset
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_nemo_rl_opens_packs_of_messages_and_learns_the_same_tokens(packed_messages, nano_tokenizer, nemo_rl, ranks):
     from transformers import AutoTokenizer
 
+    if not Path(str(NEMO_RL), "nemo_rl/data/megatron_sft_packed.py").exists():
+        pytest.skip("a release without packed rows")
     path, blocks = packs_of(packed_messages, ranks)
-    dataset = nemo_rl.dataset(path, chat_key="messages", split="train")
-    dataset.data_config = {
-        "megatron_sft_prompt_format": "nemotron-nano-v2",
-        "megatron_sft_context_parallel_size": ranks,
-    }
-    dataset.set_processor()
+    module = nemo_rl("nemo_rl.data.datasets.response_datasets.megatron_sft_packed")
+    dataset = nemo_rl_dataset(module, path, packed_messages.name, ranks)
     model = AutoTokenizer.from_pretrained(str(nano_tokenizer))
     rows = [dataset.processor(row, None, model, LENGTH, number) for number, row in enumerate(dataset.dataset)]
-    batch = nemo_rl.collate(rows, ranks)
+    batch = nemo_rl("nemo_rl.data.collate_fn")._collate_megatron_sft_packed(rows, ranks)
     assert int(batch["token_mask"].sum()) == targets(packed_messages)
     for number, own in enumerate(blocks):
         ends = batch["packed_cu_seqlens"][number][: batch["packed_cu_seqlens_lengths"][number]].tolist()
