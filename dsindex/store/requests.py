@@ -303,6 +303,10 @@ class EmptyRangeError(StoreError):
     """A range begins behind the end of an object."""
 
 
+class RefusedRedirectError(Exception):
+    """The host that a server redirects to, its first argument, refuses a request: the second says how."""
+
+
 class ChangedObjectError(InputError):
     """An object is not the one that was looked at."""
 
@@ -364,8 +368,11 @@ def changed_object(url: str) -> ChangedObjectError:
 
 def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, RetryClass]:
     """Return a failure to read by obstore as a sentence, and whether it may pass."""
-    text = str(error)
-    status = int(match[1]) if (match := _STATUS.search(text)) else None
+    if isinstance(error, RefusedRedirectError):
+        host, answer = error.args
+        what = f"{host}, to which its server redirects, answers with {answer}, again and again"
+        return _transient(url, what, "let this node's proxy or firewall pass requests to it"), "unreachable"
+    text, status = str(error), status_of(error)
     code = match[1] if (match := _CODE.search(text)) else ""
     refusal = _refusal_of_kind(url, type(error).__name__, text)
     if refusal is not None:
@@ -375,6 +382,12 @@ def _describe(url: ObjectUrl, error: Exception) -> tuple[InputError, RetryClass]
     if status is None and "kind: Connect" in text:
         return _transient(url, "the server cannot be reached"), "unreachable"
     return describe_answer(url, status, code)
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the status of an HTTP answer that obstore raises; None for other errors."""
+    match = _STATUS.search(str(error))
+    return None if match is None else int(match[1])
 
 
 def describe_answer(url: ObjectUrl, status: int | None, code: str) -> tuple[InputError, RetryClass]:
@@ -387,8 +400,8 @@ def describe_answer(url: ObjectUrl, status: int | None, code: str) -> tuple[Inpu
     return failure, "throttled" if status in _THROTTLE_STATUSES else "transient"
 
 
-def _transient(url: ObjectUrl, what: str) -> StoreError:
-    failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or check the network")
+def _transient(url: ObjectUrl, what: str, remedy: str = "check the network") -> StoreError:
+    failure = StoreError(f"{url}: cannot be read ({what}); run the same command again later, or {remedy}")
     failure.transient = True
     return failure
 
@@ -444,10 +457,11 @@ def _refusal_of_store(url: ObjectUrl, status: int | None, code: str) -> InputErr
             f"{url}: cannot be read (no such object; a folder ends in a slash); check the address"
         )
     said = f"{status} {code}".strip()
-    remedy = NODE_REMEDIES.get(code) or (
-        "check what this node's credentials may read" if status in {401, 403} else "check the address"
-    )
-    return StoreError(f"{url}: cannot be read ({said}); {remedy}")
+    remedy = "check the address"
+    if status in {401, 403}:
+        ended = "check the address, as signed ones end after a while, or download the file"
+        remedy = ended if url.is_web else "check what this node's credentials may read"
+    return StoreError(f"{url}: cannot be read ({said}); {NODE_REMEDIES.get(code) or remedy}")
 
 
 def _wrong_region(url: ObjectUrl) -> InputError:

@@ -37,11 +37,13 @@ from dsindex.store.redirects import (
 from dsindex.store.requests import (
     EmptyRangeError,
     MissingObjectError,
+    RefusedRedirectError,
     StoreError,
     changed_object,
     count_requests,
     fetch_later,
     retry,
+    status_of,
     unusable_key,
 )
 from dsindex.store.urls import OWN_VERSION, ObjectIdentity, ObjectUrl, parse_url
@@ -215,6 +217,8 @@ _PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
 _REMEMBERED_HEADS = 4096
 _LISTING_SECONDS = 10.0
 """Interval of the listing's progress message."""
+_STATUSES_OF_OBJECTS = {408, 412, 416, 429}
+"""Refusals that have nothing to do with the address of a redirect."""
 _PAGE_SECONDS = 600.0
 """Maximum time without an entry in a listing."""
 _heads: OrderedDict[tuple[str, ObjectIdentity], bytes] = OrderedDict()
@@ -460,19 +464,25 @@ def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obst
     if not url.is_web and url.scheme != "hf":
         return obstore.get(_bucket_store(url.scheme, url.bucket, url.access), url.key, options=options)
     there = redirects.get(url.raw)
-    if there is not None:
-        try:
-            return obstore.get(*_web_file(there, url), options=options)
-        except BaseError:
-            redirects.pop(url.raw, None)  # signed addresses end after a while
-    if url.is_web:
+    if there is None and url.is_web:
         try:
             return obstore.get(*_web_file(url), options=options)
         except BaseError as error:
             if not is_redirect(error):
                 raise
-    there = redirects[url.raw] = parse_url(find_redirect(url)) if url.is_web else locate_file(url)
-    return obstore.get(*_web_file(there, url), options=options)
+    if there is None:
+        there = redirects[url.raw] = parse_url(find_redirect(url)) if url.is_web else locate_file(url)
+    try:
+        return obstore.get(*_web_file(there, url), options=options)
+    except Exception as error:
+        status = status_of(error)
+        if status is not None and (status >= 500 or status in _STATUSES_OF_OBJECTS):
+            raise
+        if redirects.get(url.raw) is there:
+            redirects.pop(url.raw, None)  # signed addresses end after a while: the next attempt asks for another
+        if status is None and not is_redirect(error):
+            raise
+        raise RefusedRedirectError(there.bucket, status or "another redirect") from None
 
 
 def _receive(url: ObjectUrl, answer: Any, into: memoryview[int]) -> memoryview[int]:  # noqa: ANN401 - obstore's
