@@ -6,6 +6,7 @@ their shards alone are made again: each belongs to its own input.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dsindex.json_text import decode_json, encode_json, show_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from dsindex.engine.inputs import InputFile
 
+_HUB_FILE = re.compile("(hf://datasets/[^/@]+/[^/@]+)@([^/]+)")
 EMPTY_PLAN: dict[str, Any] = {"settings": {}, "inputs": []}
 
 
@@ -65,13 +67,27 @@ def _is_harmless(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> b
 
 
 def describe_settings(old: Mapping[str, Any], plan: Plan) -> list[str]:
-    """Return the differences between the settings of a plan and of a stored one, a phrase for each."""
+    """Return the differences between the settings of a plan and of a stored one, a phrase for each.
+
+    The commit of a dataset on the Hub is one, so that a build does not mix two when a branch moves.
+    """
     old_settings, new_settings = old.get("settings", {}), decode_json(encode_json(dict(plan.settings)))
+    before, now = _commits(path for path, *_ in old.get("inputs", [])), _commits(file.path for file in plan.inputs)
     return [
+        f"{dataset} was at the commit {before[dataset]} (name it as {dataset}@{before[dataset]}) and is at {now[dataset]}"
+        for dataset in sorted(before.keys() & now.keys())
+        if before[dataset] != now[dataset]
+    ] + [
         f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
         for name in sorted(old_settings.keys() | new_settings.keys())
         if old_settings.get(name) != new_settings.get(name) and not _is_harmless(name, old_settings, new_settings)
     ]
+
+
+def _commits(paths: Iterable[str]) -> dict[str, str]:
+    """Return each dataset on the Hub → its last commit among the addresses of files."""
+    found = (_HUB_FILE.match(path) for path in paths)
+    return {match[1]: match[2] for match in found if match is not None}
 
 
 Entry = tuple[str, int, str]
@@ -84,8 +100,10 @@ def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
 
     A plan without inputs, which are not known yet, has none.
     """
-    before = list(map(tuple, old.get("inputs", [])))
-    now = list(map(tuple, decode_json(encode_json(plan.to_json()["inputs"]))))
+    before, now = (
+        [(_HUB_FILE.sub(r"\1", path), size_bytes, version) for path, size_bytes, version in inputs]
+        for inputs in (old.get("inputs", []), decode_json(encode_json(plan.to_json()["inputs"])))
+    )
     if before == now or not now:
         return []
     changes = []
