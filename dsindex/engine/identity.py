@@ -74,7 +74,7 @@ def describe_settings(old: Mapping[str, Any], plan: Plan) -> list[str]:
     old_settings, new_settings = old.get("settings", {}), decode_json(encode_json(dict(plan.settings)))
     before, now = _commits(path for path, *_ in old.get("inputs", [])), _commits(file.path for file in plan.inputs)
     return [
-        f"{dataset} was at the commit {before[dataset]} (name it as {dataset}@{before[dataset]}) and is at {now[dataset]}"
+        f"{dataset} was at the commit {before[dataset]} ({dataset}@{before[dataset]}) and is at {now[dataset]}"
         for dataset in sorted(before.keys() & now.keys())
         if before[dataset] != now[dataset]
     ] + [
