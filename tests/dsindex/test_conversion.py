@@ -66,17 +66,14 @@ def test_an_era_that_cannot_hold_the_tokens_is_refused(tmp_path):
         convert_version(source, str(tmp_path / "y.pbin"), version=PBIN_VERSIONS["spec"])
 
 
-@pytest.mark.parametrize(
-    ("documents", "options", "message"),
-    [
-        ([[[1], [2]]], {}, "expected documents of one sequence, got 2 in document 0; .* --flatten"),
-        ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
-        ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
-        ([[[1]]], {"dtype": "int16"}, "got int16"),
-        ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
-        ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
-    ],
-)
+@pytest.mark.parametrize(("documents", "options", "message"), [
+    ([[[1], [2]]], {}, "expected documents of one sequence, got 2 in document 0; .* --flatten"),
+    ([[[1]], [[]]], {}, "expected sequences with tokens, got none in sequence 1, .* --flatten"),
+    ([[[1]]], {"dtype": "int64"}, r"a type that can be restored from a \.pbin \(uint8, uint16, int32\), got int64"),
+    ([[[1]]], {"dtype": "int16"}, "got int16"),
+    ([[[1]]], {"modes": [1]}, "expected a dataset without sequence modes"),
+    ([[[1, -1]]], {"dtype": "int32"}, "token id -1 does not fit uint32"),
+])  # fmt: skip
 def test_what_a_pbin_cannot_say_is_refused(tmp_path, documents, options, message):
     source = write_dataset(tmp_path / "x", documents, **options)
     with pytest.raises(FormatError, match=message):

@@ -6,7 +6,7 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 pytest.importorskip("google.auth")
 
-from dsindex.store.clients import Blocks, StoreWriteError, checksum_arguments, client_of, persist
+from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.stores import get_range
 from dsindex.store.uploads import begin_upload, complete_upload, is_completed, list_uploads, write_part
 from dsindex.store.urls import parse_url
@@ -65,20 +65,3 @@ def test_tag_tells_whose_object_it_is(store):
     complete_upload(upload, size_bytes=4)
     assert is_completed(upload)
     assert bytes(get_range(URL, 0, 4)[0]) == b"aaab"
-
-
-def test_condition_of_an_upload_in_parts_would_be_noticed(store):
-    """Google knows none, and the writers make none."""
-
-    def begin_on_condition():
-        client = client_of(URL)
-        client.meta.events.register_first("before-send.s3", add_condition)
-        client.create_multipart_upload(Bucket="b", Key="k")
-        client.meta.events.unregister("before-send.s3", add_condition)
-
-    def add_condition(request, **_):
-        request.headers["If-Match"] = '"1"'
-
-    with pytest.raises(StoreWriteError, match="400 NotImplemented"):
-        persist(URL, begin_on_condition)
-    assert not store.uploads

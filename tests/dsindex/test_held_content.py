@@ -78,11 +78,6 @@ def test_object_is_let_go_once_all_of_it_was_read():
     assert find_recent(url.with_suffix("2")) is not None
 
 
-def test_nothing_is_held_unless_somebody_says_so():
-    keep_recent(FOLDER.with_suffix("/a"), Blocks([b"content"]))
-    assert find_recent(f"{FOLDER}/a") is None
-
-
 @pytest.mark.usefixtures("holding")
 @pytest.mark.parametrize("most", [0, 10, 64, 1000])
 def test_file_of_any_size_is_sent_whole(most, sent, tmp_path, monkeypatch):
@@ -99,12 +94,6 @@ def test_file_of_any_size_is_sent_whole(most, sent, tmp_path, monkeypatch):
     assert sent == {f"{FOLDER}/0.bin": content}
     held = find_recent(f"{FOLDER}/0.bin")
     assert (None if held is None else held.read()) == (None if most < 90 else content)  # files are not held
-
-
-def test_empty_file_is_an_object(sent, tmp_path):
-    HeldFile(str(tmp_path), "0.bin").send(FOLDER)
-    assert sent == {f"{FOLDER}/0.bin": b""}
-    assert os.listdir(tmp_path) == []
 
 
 def test_shard_too_large_for_one_request_is_refused(sent, tmp_path, monkeypatch):

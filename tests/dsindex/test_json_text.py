@@ -40,14 +40,6 @@ def test_names_of_any_bytes_come_back(name, value, indent, newline):
     assert json.loads(written) == whole  # any program can read it
 
 
-@pytest.mark.exhaustive
-@given(st.dictionaries(st.text(), VALUES))
-def test_ascii_only_is_the_same_value(value):
-    written = encode_json(value, newline=True, ascii_only=True)
-    assert written.isascii()
-    assert json.loads(written) == value
-
-
 @dataclass(frozen=True)
 class Named:
     name: str
@@ -65,11 +57,9 @@ def test_what_orjson_refuses_stays_refused(value):
         encode_json(value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"{", b'{"a": "\\udcff"', b'"\xff"', b'"\\udcff\xff"', b'["\\udcff",' + b"[" * 200_000, b"[" * 200_000],
-    ids=["empty", "cut", "cut-after-name", "no-utf8", "no-utf8-with-name", "deep-with-name", "deep"],
-)
+@pytest.mark.parametrize("text", [
+    b"", b"{", b'{"a": "\\udcff"', b'"\xff"', b'"\\udcff\xff"', b'["\\udcff",' + b"[" * 200_000, b"[" * 200_000,
+], ids=["empty", "cut", "cut-after-name", "no-utf8", "no-utf8-with-name", "deep-with-name", "deep"])  # fmt: skip
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         decode_json(text)
@@ -80,20 +70,13 @@ def test_name_bytes_tell_names_apart(one, other):
     assert (name_bytes(one) == name_bytes(other)) == (one == other)
 
 
-def test_name_bytes_of_plain_text_are_its_utf8():
-    assert name_bytes("grüße\n😀") == "grüße\n😀".encode()
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("plain name-1.jsonl", "plain name-1.jsonl"),
-        ("grüße 日本\u3000語 نمی‌خواهم 😀", "grüße 日本\u3000語 نمی‌خواهم 😀"),
-        (os.fsdecode(b"caf\xe9.jsonl"), r"caf\udce9.jsonl"),
-        ("two\nlines\r\x1b[31mred\x7f\x9b", r"two\nlines\r\x1b[31mred\x7f\x9b"),
-        ("\u202etxt.exe\u2028", r"\u202etxt.exe\u2028"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), [
+    ("plain name-1.jsonl", "plain name-1.jsonl"),
+    ("grüße 日本\u3000語 نمی‌خواهم 😀", "grüße 日本\u3000語 نمی‌خواهم 😀"),
+    (os.fsdecode(b"caf\xe9.jsonl"), r"caf\udce9.jsonl"),
+    ("two\nlines\r\x1b[31mred\x7f\x9b", r"two\nlines\r\x1b[31mred\x7f\x9b"),
+    ("\u202etxt.exe\u2028", r"\u202etxt.exe\u2028"),
+])  # fmt: skip
 def test_names_are_shown_on_one_line(name, shown):
     assert show_name(name) == shown
     shown.encode()

@@ -132,15 +132,6 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
         assert index.sequence_modes.tolist() == expected
 
 
-def test_merge_range_twice_writes_the_same(tmp_path):
-    part = write_part(tmp_path / "p", [[5], [6]])
-    output = tmp_path / "out"
-    output.write_bytes(b"\xff" * part.bin_bytes)
-    [task] = plan_merge([part.piece], str(output))
-    assert merge_range(task) == merge_range(task)
-    assert output.read_bytes() == (tmp_path / "p.bin").read_bytes()
-
-
 def test_merge_refuses_other_token_types_by_name(tmp_path):
     parts = [write_part(tmp_path / "a", [[1]]), write_part(tmp_path / "b", [[1]], dtype="<i4")]
     with pytest.raises(FormatError, match=r"b\.idx: expected tokens of type uint16 as in .*a\.idx, got int32"):
@@ -162,11 +153,10 @@ def test_merge_range_of_a_shortened_part_is_an_input_error(tmp_path):
         merge_range(task)
 
 
-@pytest.mark.parametrize(
-    ("offset", "value", "message"),
-    [(34, b"\xff\xff\xff\xff", "expected no length below 0"), (34, b"\x01\x00\x00\x00", "do not belong together")],
-    ids=["negative length", "other length"],
-)
+@pytest.mark.parametrize(("offset", "value", "message"), [
+    (34, b"\xff\xff\xff\xff", "expected no length below 0"),
+    (34, b"\x01\x00\x00\x00", "do not belong together"),
+], ids=["negative length", "other length"])  # fmt: skip
 def test_write_merged_index_refuses_a_damaged_part(tmp_path, offset, value, message):
     write_part(tmp_path / "p", [[5], [6]])
     data = bytearray((tmp_path / "p.idx").read_bytes())

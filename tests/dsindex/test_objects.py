@@ -1,20 +1,41 @@
-"""Addresses, ranged reads and failures of object stores, against a small server that fails when it is told to."""
+"""Reads of object stores: addresses, ranges, failures, buffers, read-ahead, kept files and redirects."""
 
+from __future__ import annotations
+
+import contextlib
 import copy
+import os
 import random
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import numpy as np
 import pytest
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
+from hypothesis import given
+from hypothesis import strategies as st
 
-pytest.importorskip("obstore")
-
+from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import InputError
 from dsindex.json_text import encode_json
-from dsindex.store import reading
-from dsindex.store.reading import ObjectReader
-from dsindex.store.requests import Backoff, StoreError, request_counts, retry
-from dsindex.store.stores import head_object
-from dsindex.store.urls import Access, parse_url
+from dsindex.store import ranges, reading
+from dsindex.store import ranges as kept
+from dsindex.store import reading as buffers
+from dsindex.store.clients import StoreWriteError, persist
+from dsindex.store.ranges import ObjectArray, ObjectRanges
+from dsindex.store.reading import ObjectReader, give_back, take_buffer
+from dsindex.store.redirects import redirects
+from dsindex.store.requests import MOST_REQUESTS, Backoff, Gate, StoreError, gate_of, request_counts, retry
+from dsindex.store.storage import local_copy
+from dsindex.store.stores import get_range, head_object, list_folder, read_range
+from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
+from dsindex.store.writing import put_object
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
+
+pytest.importorskip("obstore")
+pytest.importorskip("boto3")
 
 CONTENT = random.Random(3).randbytes(1_000_000)
 
@@ -32,21 +53,18 @@ def address(store, key="a.bin"):
     return parse_url(f"s3://b/{key}", Access(endpoint_url=store.url))
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("hf://datasets/o", "hf://datasets/o: expected hf://datasets/ORGANISATION/NAME or"),
-        ("hf://o/n/a.jsonl", "hf://o/n/a.jsonl: expected hf://datasets/ORGANISATION/NAME or"),
-        ("hf://me:h1dden@datasets/o/n/a", "expected an address without user, password and query"),
-        ("s3a://b/k", "write it as s3://BUCKET/KEY"),
-        ("ftp://host/a", "expected a path or an address of s3://"),
-        ("s3:///k", "expected the name of a bucket"),
-        ("https://user:h1dden@host/a.jsonl", "https://host/a.jsonl: expected an address without user and password"),
-        ("https://host", "expected the address of a file"),
-        ("s3://b//k", "s3://b//k: expected a key without empty parts"),
-        ("s3://b/a/../k", "expected a key without empty parts"),
-    ],
-)
+@pytest.mark.parametrize(("url", "message"), [
+    ("hf://datasets/o", "hf://datasets/o: expected hf://datasets/ORGANISATION/NAME or"),
+    ("hf://o/n/a.jsonl", "hf://o/n/a.jsonl: expected hf://datasets/ORGANISATION/NAME or"),
+    ("hf://me:h1dden@datasets/o/n/a", "expected an address without user, password and query"),
+    ("s3a://b/k", "write it as s3://BUCKET/KEY"),
+    ("ftp://host/a", "expected a path or an address of s3://"),
+    ("s3:///k", "expected the name of a bucket"),
+    ("https://user:h1dden@host/a.jsonl", "https://host/a.jsonl: expected an address without user and password"),
+    ("https://host", "expected the address of a file"),
+    ("s3://b//k", "s3://b//k: expected a key without empty parts"),
+    ("s3://b/a/../k", "expected a key without empty parts"),
+])  # fmt: skip
 def test_addresses_that_cannot_be_read_are_refused(url, message):
     with pytest.raises(InputError, match=message.replace("?", r"\?")) as refused:
         parse_url(url)
@@ -127,19 +145,16 @@ def test_patience_ends_with_a_sentence_that_may_be_tried_again(store, fault, wor
     assert len(store.requests) == 3
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "words"),
-    [
-        ("403", "AccessDenied", "403 AccessDenied.; check what this node's credentials may read"),
-        ("403", "RequestTimeTooSkewed", "clock is wrong"),
-        ("403", "ExpiredToken", "renew them"),
-        ("404", "NoSuchBucket", "there is no such bucket"),
-        ("404", "NoSuchKey", "no such object"),
-        ("301", "PermanentRedirect", "name its region with --region"),
-        ("400", "AuthorizationHeaderMalformed", "name its region with --region"),
-        ("400", "InvalidRequest", "400 InvalidRequest"),
-    ],
-)
+@pytest.mark.parametrize(("status", "code", "words"), [
+    ("403", "AccessDenied", "403 AccessDenied.; check what this node's credentials may read"),
+    ("403", "RequestTimeTooSkewed", "clock is wrong"),
+    ("403", "ExpiredToken", "renew them"),
+    ("404", "NoSuchBucket", "there is no such bucket"),
+    ("404", "NoSuchKey", "no such object"),
+    ("301", "PermanentRedirect", "name its region with --region"),
+    ("400", "AuthorizationHeaderMalformed", "name its region with --region"),
+    ("400", "InvalidRequest", "400 InvalidRequest"),
+])  # fmt: skip
 def test_refusals_are_sentences_at_once(store, status, code, words):
     store.faults.append(Fault(kind=status, code=code, times=99))
     with pytest.raises(InputError, match=words) as refused:
@@ -186,3 +201,431 @@ def test_signature_is_in_no_message(store):
             head_object(parse_url(f"{store.url}/web/a.bin?sig=9f86d0"))
         assert "9f86d0" not in str(refused.value)
         assert refused.value.__cause__ is None
+
+
+QUICK = Backoff(attempts=6, first_pause=0.0, unreachable_attempts=2)
+UNREACHABLE = EndpointConnectionError(endpoint_url="http://a")
+BROKEN = ConnectionClosedError(endpoint_url="http://a")
+
+
+def failing(*errors):
+    """Return a request that fails so, and then is answered."""
+    left = list(errors)
+
+    def request():
+        if left:
+            raise left.pop(0)
+        return "answered"
+
+    return request
+
+
+def test_only_a_server_that_stays_unreachable_is_given_up_early():
+    url = parse_url("s3://b/k")
+    errors = (UNREACHABLE, BROKEN, UNREACHABLE, BROKEN, UNREACHABLE)
+    assert persist(url, failing(*errors), backoff=QUICK) == "answered"
+    with pytest.raises(StoreWriteError, match="the server cannot be reached") as failed:
+        persist(url, failing(BROKEN, UNREACHABLE, UNREACHABLE), backoff=QUICK)
+    assert failed.value.transient
+
+
+def test_throttled_reads_and_writes_count_together(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    with serving_objects(buckets={"b"}) as store:
+        url = parse_url("s3://b/k", Access(endpoint_url=store.url))
+        store.faults += [Fault(kind="503", operation="PutObject"), Fault(kind="503", operation="GetObject")]
+        put_object(url, b"content")
+        assert bytes(get_range(url, 0, 7)[0]) == b"content"
+        assert gate_of(url).limit == MOST_REQUESTS // 4
+
+
+DATA = np.random.default_rng(5).bytes(3000)
+URL = ObjectUrl("s3://b/a", identity=ObjectIdentity(size_bytes=len(DATA), version='"1"'))
+
+
+@pytest.fixture
+def files(monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving_objects(objects={f"b/{name}.idx": name.encode() * 5000 for name in "abc"}) as server:
+        yield server
+
+
+def address_of(files, key):
+    return parse_url(f"s3://b/{key}", Access(endpoint_url=files.url))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests for DATA, which is read without a server, in pieces so small that all limits are met."""
+    made = []
+
+    def read_range(url, begin, end, **__):
+        if url == URL:  # and not a request that an earlier test no longer waits for
+            made.append((begin, end))
+        return DATA[begin:end]
+
+    limits = {
+        "BLOCK_BYTES": 256,
+        "RANGE_BYTES": 128,
+        "KEPT_BYTES": 700,
+        "JOINED_BYTES": 8,
+        "SMALL_BYTES": 0,
+        "AHEAD_BYTES": 200,
+    }
+    for name, value in {**limits, "FIRST_BYTES": 32, "read_range": read_range}.items():
+        monkeypatch.setattr(ranges, name, value)
+    return made
+
+
+part = st.tuples(st.integers(0, 2999), st.integers(0, 400)).map(lambda pair: (pair[0], min(sum(pair), 3000)))
+
+
+@pytest.mark.usefixtures("asked")
+@given(batches=st.lists(st.lists(part, max_size=6), max_size=12), small=st.booleans())
+def test_any_parts_are_read_as_they_are(batches, small):
+    ranges.SMALL_BYTES = 5000 if small else 0
+    reader = ObjectRanges(URL.with_key("any", identity=URL.identity))
+    for wanted in batches:
+        found = reader.read_many(wanted, later=[(0, 900)])
+        assert found == [DATA[begin:end] for begin, end in wanted]
+        reader.expect(wanted[::-1])
+        for begin, end in wanted:
+            assert reader.read(begin, end) == DATA[begin:end]
+    reader.close()
+
+
+def test_neighbours_are_asked_for_together_and_once(asked):
+    reader = ObjectRanges(URL)
+    reader.read_many([(100, 120), (122, 140), (300, 310)])
+    reader.read_many([(105, 139)])
+    assert sorted(asked) == [(100, 140), (300, 310)]
+
+
+def test_small_objects_are_read_by_blocks_while_all_of_them_can_be_kept(asked, monkeypatch):
+    for name, value in {"SMALL_BYTES": 4000, "RANGE_BYTES": 256}.items():
+        monkeypatch.setattr(ranges, name, value)
+    first, second = ObjectRanges(URL), ObjectRanges(URL)
+    first.read_many([(300, 301)])
+    second.read_many([(300, 301)])
+    first.close()
+    ObjectRanges(URL).read_many([(300, 301)])
+    assert asked == [(256, 512), (300, 301), (256, 512)]
+
+
+def test_reader_that_goes_forwards_asks_for_more_each_time(asked):
+    reader = ObjectRanges(URL)
+    for begin in range(0, 3000, 10):
+        reader.read(begin, begin + 10)
+    assert len(asked) < 50
+    assert max(end - begin for begin, end in asked) > 64
+
+
+def test_array_is_sliced_and_indexed_as_numpy_does(asked):
+    array, plain = ObjectArray(URL, np.dtype("<u2"), offset=4), np.frombuffer(DATA, "<u2", offset=4)
+    numbers = np.array([5, 900, -1, 5, 6, 7])
+    assert len(array) == array.size == len(plain)
+    assert (array[3:700] == plain[3:700]).all()
+    assert (array[::-7] == plain[::-7]).all()
+    assert (array[numbers] == plain[numbers]).all()
+    assert array[-2] == plain[-2]
+    assert len(array[5:2]) == 0
+    with pytest.raises(IndexError):
+        array[len(plain)]
+    with pytest.raises(ValueError, match="read-only"):
+        array[:3][0] = 1
+    assert asked
+
+
+@pytest.mark.parametrize(("batches", "expected"), [
+    ([[0], [1], [2], [3]], [[], [], [3, 4], [5, 6, 7]]),
+    ([[0, 1], [8, 9], [16, 17]], [[], [], [24, 25, 32, 33]]),
+    ([[7, 3], [7, 3]], [[], []]),
+    ([[0], [1], [2], [9], [10], [11]], [[], [], [3, 4], [], [], [12, 13]]),
+    ([[0], [1], [2], []], [[], [], [3, 4], []]),
+], ids=["samples", "batches of a worker", "the same again", "a jump", "nothing"])  # fmt: skip
+def test_next_batches_are_told_from_the_steps_before(batches, expected):
+    order = ReadingOrder()
+    assert [order.expected_after(batch, most=64) for batch in batches] == expected
+
+
+def test_nothing_is_expected_twice_and_no_more_than_allowed():
+    order, seen = ReadingOrder(), []
+    for number in range(300):
+        found = order.expected_after([number], most=20)
+        assert all(number < each <= number + 20 for each in found)
+        seen += found
+    assert seen == sorted(set(seen))
+
+
+def test_store_that_asks_to_slow_down_has_fewer_requests_in_flight():
+    gate = Gate(most=16)
+    with gate.passing() as one, gate.passing() as other:
+        gate.slow_down(one)
+        gate.slow_down(other)  # it was under way before the first was refused
+    assert gate.limit == 8
+    with gate.passing() as later:
+        gate.slow_down(later)
+    assert gate.limit == 4
+    for _ in range(4):
+        gate.succeed()
+    assert gate.limit == 5
+    for _ in range(500):
+        gate.succeed()
+    assert gate.limit == 16
+
+
+def test_refusals_of_a_store_lower_its_limit_only(files):
+    files.objects |= {"slow/a": b"1", "quick/a": b"2"}
+    files.faults.append(Fault(kind="503", match="/slow/", times=2))
+    slow, quick = (parse_url(f"s3://{bucket}/a", Access(endpoint_url=files.url)) for bucket in ("slow", "quick"))
+    _, head = head_object(slow)
+    head_object(quick)
+    assert head == b"1"
+    assert (gate_of(slow).limit, gate_of(quick).limit) == (16, 64)
+
+
+def test_objects_are_kept_and_fetched_again_when_they_change(files):
+    first = local_copy(address_of(files, "a.idx"))
+    assert local_copy(address_of(files, "a.idx")) == first
+    assert files.count("bytes=0-4999") == 1
+    files.objects["b/a.idx"] = b"A" * 5000
+    changed = local_copy(address_of(files, "a.idx"))
+    assert changed != first
+    assert Path(changed).read_bytes() == b"A" * 5000
+
+
+def test_processes_that_ask_together_fetch_once(files):
+    paths = []
+    threads = [threading.Thread(target=lambda: paths.append(local_copy(address_of(files, "a.idx")))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(paths) == 6
+    assert len(set(paths)) == 1
+    assert files.count("bytes=0-4999") == 1
+
+
+def test_only_own_files_are_removed_when_there_are_too_many(files, monkeypatch):
+    monkeypatch.setenv(kept.CAP_VARIABLE, "0.00001")  # two of them
+    first, second = (local_copy(address_of(files, key)) for key in ("a.idx", "b.idx"))
+    folder = os.path.dirname(first)
+    foreign = os.path.join(folder, "0123456789abcdef0123456789abcdef")
+    with open(foreign, "wb") as file:
+        file.write(bytes(50_000))
+    for age, path in ((3000, foreign), (1000, second), (2000, first)):
+        os.utime(path, (time.time() - age,) * 2)
+    third = local_copy(address_of(files, "c.idx"))
+    assert [os.path.exists(path) for path in (first, second, third, foreign)] == [False, True, True, True]
+
+
+def test_folder_that_cannot_keep_is_one_sentence(files, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        local_copy(address_of(files, "a.idx"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(kept.CAP_VARIABLE, "much")
+    with pytest.raises(InputError, match="expected a number of GB such as 50, got 'much'"):
+        local_copy(address_of(files, "a.idx"))
+
+
+PAGE = b'{"text": "a"}\n' * 100
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    target = ""
+    """Where it redirects to; empty if it has the content."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        """Stay silent."""
+
+    def do_GET(self):
+        self.server.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
+        body = b"" if self.server.target else PAGE
+        if self.server.target:
+            self.send_response(307)
+            self.send_header("Location", self.server.target)
+        else:
+            begin, end = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+            body = body[begin : end + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {begin}-{begin + len(body) - 1}/{len(PAGE)}")
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def serving():
+    with _Server() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def servers(monkeypatch):
+    """One that redirects to another, which has the content; the other is another host by its name."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, f"planted-{name}")
+    with serving() as first, serving() as other:
+        first.target = f"http://localhost:{other.server_port}/there?sig=theirs"
+        yield first, other
+    redirects.clear()
+
+
+@pytest.mark.parametrize("way", ["read", "list"])
+def test_store_may_not_redirect_to_another_host(servers, way):
+    first, other = servers
+    url = parse_url("s3://b/k", Access(endpoint_url=f"http://127.0.0.1:{first.server_port}", region="us-east-1"))
+    with pytest.raises(InputError, match=r"s3://b/k: expected .* got a redirect to another one"):
+        head_object(url) if way == "read" else list_folder(url)
+    assert len(first.asked) == 1
+    assert not other.asked
+
+
+def test_web_server_may_redirect_but_says_nothing_of_the_request(servers):
+    first, other = servers
+    url, head = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here?sig=planted-signature"))
+    assert head == PAGE
+    assert bytes(read_range(url, 5, 99)) == PAGE[5:99]
+    assert {path for path, _ in other.asked} == {"/there?sig=theirs"}
+    for _, headers in other.asked:
+        assert not {"referer", "authorization", "cookie", "x-amz-security-token"} & headers.keys()
+        assert "planted" not in str(headers)
+    assert len(first.asked) == 2  # and not again for each range
+
+
+def test_where_a_web_server_redirected_to_is_asked_again_once_it_ends(servers):
+    first, other = servers
+    url, _ = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here"))
+    with serving() as later:
+        first.target = f"http://localhost:{later.server_port}/later"
+        other.target = "http://127.0.0.1:1/gone"
+        assert bytes(read_range(url, 5, 99)) == PAGE[5:99]
+        assert [path for path, _ in later.asked][-1] == "/later"
+
+
+MIB = 1 << 20
+LARGE = random.Random(0).randbytes(3 * MIB)
+
+
+@pytest.fixture(autouse=True)
+def none_spare(monkeypatch):
+    monkeypatch.setattr(buffers, "_spare", type(buffers._spare)())
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setattr(reading, "RANGE_BYTES", 200_000)
+    monkeypatch.setattr(buffers, "_UNIT_BYTES", 1000)
+    with serving_objects(objects={"in/a": LARGE, "in/b": LARGE[::-1]}, public={"in"}) as server:
+        yield server
+
+
+def test_buffer_is_used_again_for_ranges_of_about_its_size():
+    first = take_buffer(MIB + 1)
+    assert len(first) == 2 * MIB
+    give_back(first)
+    assert take_buffer(2 * MIB) is first
+    give_back(first)
+    assert take_buffer(2 * MIB + 1) is not first  # too small
+    assert take_buffer(MIB - 1) is not first  # too large: it would be wasted
+    assert take_buffer(MIB) is first
+
+
+def test_few_buffers_are_kept(monkeypatch):
+    monkeypatch.setattr(buffers, "MOST_SPARE_BYTES", 3 * MIB)
+    taken = [take_buffer(MIB) for _ in range(5)]
+    for buffer in taken:
+        give_back(buffer)
+    again = [take_buffer(MIB) for _ in range(5)]
+    assert [any(buffer is old for old in taken) for buffer in again] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(4))
+def test_readers_side_by_side_read_what_is_there(seed, pair):
+    """Forwards, past ranges, back again and elsewhere, while others take the buffers that were let go."""
+    pair.faults += [Fault(kind="reset", operation="GetObject", after=3, times=2)]
+    chosen = random.Random(seed)
+    contents = {"a": LARGE, "b": LARGE[::-1]}
+    readers = {name: ObjectReader(parse_url(f"s3://in/{name}", Access(endpoint_url=pair.url))) for name in contents}
+    positions = dict.fromkeys(contents, 0)
+    for reader in readers.values():
+        reader.expect_forwards(0, len(LARGE))
+    for _ in range(120):
+        name = chosen.choice(list(contents))
+        size = chosen.choice([1, 4096, 70_000, 450_000])
+        offset = positions[name] if chosen.random() < 0.8 else chosen.randrange(len(LARGE))
+        buffer = bytearray(size)
+        filled = readers[name].read_into(memoryview(buffer), offset)
+        assert buffer[:filled] == contents[name][offset : offset + size], (name, offset, size)
+        positions[name] = (offset + size) % len(LARGE)
+        if chosen.random() < 0.05:  # some requests are still under way
+            readers[name].close()
+            readers[name] = ObjectReader(parse_url(f"s3://in/{name}", Access(endpoint_url=pair.url)))
+            readers[name].expect_forwards(positions[name], len(LARGE))
+    for reader in readers.values():
+        reader.close()
+
+
+def test_memory_of_a_request_that_is_under_way_is_nobody_elses(pair, monkeypatch):
+    """Its reader was closed meanwhile, but the answer may still be written there."""
+    began, goes_on = threading.Semaphore(0), threading.Event()
+    written = []
+
+    def answer_late(_url, begin, end, *, into, **_):
+        written.append(into.obj)
+        began.release()
+        goes_on.wait()
+        into[:] = bytes(end - begin)
+        return into
+
+    monkeypatch.setattr(reading, "read_range", answer_late)
+    reader = ObjectReader(parse_url("s3://in/a", Access(endpoint_url=pair.url)))
+    reader.expect_forwards(2 * MIB, 3 * MIB)
+    for _ in range(reading.RANGES_AHEAD + 1):
+        assert began.acquire(timeout=60)
+    reader.close()
+    taken = [take_buffer(200_000) for _ in range(8)]
+    goes_on.set()
+    assert not any(buffer is other for buffer in taken for other in written)
+
+
+def test_no_more_requests_pass_than_a_gate_allows():
+    gate, running, most = Gate(most=3), [], []
+    lock = threading.Lock()
+
+    def request():
+        with gate.passing():
+            with lock:
+                running.append(1)
+                most.append(len(running))
+            time.sleep(0.001)
+            with lock:
+                running.pop()
+
+    threads = [threading.Thread(target=request) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) <= 3

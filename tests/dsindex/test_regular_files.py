@@ -105,16 +105,12 @@ def test_no_reader_waits_for_a_pipe(read):
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "command",
-    [
-        "build --input {} --output-prefix x",
-        "plan --input {} --output-prefix x",
-        "pack --input {} --output x.pbin",
-        "instruct chat.yaml --input {} --output-prefix x",
-    ],
-    ids=lambda command: command.split()[0],
-)
+@pytest.mark.parametrize("command", [
+    "build --input {} --output-prefix x",
+    "plan --input {} --output-prefix x",
+    "pack --input {} --output x.pbin",
+    "instruct chat.yaml --input {} --output-prefix x",
+], ids=lambda command: command.split()[0])  # fmt: skip
 @pytest.mark.parametrize(("name", "kind"), [*list(KINDS.items())[:-1], ("pip*.jsonl", "a pipe")])
 def test_inputs_that_are_no_files_are_refused_by_name(command, name, kind, folder, capsys):
     (folder / "chat.yaml").write_text("message_construction: [text]\n")
@@ -127,23 +123,20 @@ def test_inputs_that_are_no_files_are_refused_by_name(command, name, kind, folde
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "command",
-    [
-        "raw-index pipe.jsonl --output y.idx",
-        "raw-index - --output y.idx",
-        "merge --input pipe --output-prefix x",
-        "convert pipe x.pbin",
-        "convert pipe.pbin x",
-        "verify pipe",
-        "verify pipe.pbin",
-        "repair pipe --output x",
-        "repair pipe.pbin --output x.pbin",
-        "pack --merge pipe.pbin --output x.pbin",
-        "index --data-path file --like pipe --epochs 1",
-        "index --data-path file --tokenizer-identifiers pipe --epochs 1 --seq-length 8",
-    ],
-)
+@pytest.mark.parametrize("command", [
+    "raw-index pipe.jsonl --output y.idx",
+    "raw-index - --output y.idx",
+    "merge --input pipe --output-prefix x",
+    "convert pipe x.pbin",
+    "convert pipe.pbin x",
+    "verify pipe",
+    "verify pipe.pbin",
+    "repair pipe --output x",
+    "repair pipe.pbin --output x.pbin",
+    "pack --merge pipe.pbin --output x.pbin",
+    "index --data-path file --like pipe --epochs 1",
+    "index --data-path file --tokenizer-identifiers pipe --epochs 1 --seq-length 8",
+])  # fmt: skip
 def test_no_command_waits_for_a_pipe(command, capsys):
     assert main(command.split()) == 1
     shown = "".join(capsys.readouterr())

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import FormatError, OutputError
+from dsindex.errors import FormatError
 from dsindex.jobs import rescue_files as by_tokens
-from dsindex.jobs import rescue_files as outputs
 from dsindex.jobs.rescue_files import (
     RepairOutputs,
     document_lengths,
@@ -110,14 +109,6 @@ def test_lost_boundaries_do_not_matter_if_each_document_is_one_sequence(tmp_path
     assert "every sequence was treated as a document" in report.notes
 
 
-def test_modes_are_kept(tmp_path):
-    prefix = write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 1, 1])
-    (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-2])
-    repaired(prefix, tmp_path)
-    with IndexedDataset(tmp_path / "new") as dataset:
-        assert dataset.sequence_modes.tolist() == [0, 1, 0, 1]
-
-
 def test_eod_cuts_documents_across_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(by_tokens, "CHUNK_BYTES", 4)
     path = tmp_path / "d.bin"
@@ -151,12 +142,9 @@ def test_lengths_must_add_up(tmp_path):
         repair_by_lengths(str(path), target_of(tmp_path), dtype=np.dtype("<u2"), batches=[batch])
 
 
-def test_existing_files_are_never_overwritten(tmp_path):
-    (tmp_path / "new.idx").write_bytes(b"precious")
-
-    def index(file):
-        file.write(b"index")
-
-    with pytest.raises(OutputError, match=r"new\.idx: expected a file that does not exist yet"):
-        outputs.write_dataset(target_of(tmp_path), tokens=index, index=index)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"new.idx": b"precious"}
+def test_modes_are_kept(tmp_path):
+    prefix = write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 1, 1])
+    (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-2])
+    repaired(prefix, tmp_path)
+    with IndexedDataset(tmp_path / "new") as dataset:
+        assert dataset.sequence_modes.tolist() == [0, 1, 0, 1]

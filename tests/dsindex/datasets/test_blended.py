@@ -1,5 +1,3 @@
-import pickle
-
 import numpy as np
 import pytest
 
@@ -104,14 +102,6 @@ def test_datasets_that_do_not_fit_together_are_refused(tmp_path):
         BlendedDataset([], np.zeros(1, np.int16), np.zeros(1, np.int64))
     with pytest.raises(FormatError, match="sample index of 2 integers"):
         BlendedDataset(datasets[:1], np.zeros(2, np.int16), np.zeros(1, np.int64))
-
-
-def test_pickled_blend_reads_the_same(tmp_path):
-    np.save(tmp_path / "datasets.npy", np.array([0, 1, 1, 0], np.int16))
-    np.save(tmp_path / "samples.npy", np.array([0, 0, 1, 1], np.int64))
-    blend = BlendedDataset(small(tmp_path).datasets, tmp_path / "datasets.npy", tmp_path / "samples.npy")
-    again = pickle.loads(pickle.dumps(blend))  # noqa: S301
-    assert [again.tokens(index).tolist() for index in range(4)] == TOKENS
 
 
 @pytest.mark.parametrize("cache", CACHES[:1], ids=str)

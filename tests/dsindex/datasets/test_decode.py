@@ -55,16 +55,8 @@ def samples_of(prefix, *, options=DEFAULT_OPTIONS):
     dataset = IndexedDataset(prefix)
     length = len(dataset[0])
     rows = np.array([[0, 0], [1, 0], [1, 1]], np.int32)
-    order = np.arange(len(dataset), dtype=np.int32)
-    return GPTDataset(
-        dataset,
-        order,
-        rows,
-        np.arange(2, dtype=np.uint32),
-        sequence_length=length,
-        add_extra_token=False,
-        options=options,
-    )
+    indices = (np.arange(len(dataset), dtype=np.int32), rows, np.arange(2, dtype=np.uint32))
+    return GPTDataset(dataset, *indices, sequence_length=length, add_extra_token=False, options=options)
 
 
 def test_sequences_and_documents_are_decoded_with_the_named_tokenizer(prefix):
@@ -100,16 +92,10 @@ def test_tokenizer_is_found_where_it_was(prefix, tmp_path):
     assert IndexedDataset(prefix).decode(0) == FIRST_TEXT + EOD
 
 
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
-        (
-            {"name": "gone"},
-            "expected the tokenizer 'gone' .* found none where it was, nor .*; pass tokenizer=, its path",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("named", "message"), [
+    ({"sha256": "0" * 64}, "expected the tokenizer 'plain' with sha256 0{16}… .*/plain has [0-9a-f]{16}…"),
+    ({"name": "gone"}, "expected the tokenizer 'gone' .* found none where it was, nor .*; pass tokenizer="),
+])  # fmt: skip
 def test_other_tokenizer_is_refused(prefix, named, message):
     write_manifest(prefix, **named)
     with pytest.raises(TokenizerError, match=message):
@@ -175,18 +161,10 @@ def test_tables_have_facts_and_escape_names(prefix, tmp_path):
     (lines := tmp_path / "<i>.jsonl").write_text('{"text": "x"}\n')
     samples = samples_of(named)
     pbin = shutil.copy(MODALITIES / "nonempty.pbin", tmp_path / "<u>.pbin")
-    tables = [
-        dataset._repr_html_()
-        for dataset in (
-            IndexedDataset(named),
-            samples,
-            BlendedDataset([samples], np.zeros(2, np.int16), np.arange(2, dtype=np.int64)),
-            PbinDocuments(pbin),
-            PackedMemMapDatasetContinuous(pbin, 4),
-            RawLines(lines),
-            MemMapDataset(lines, tokenizer=TOKENIZERS["plain"]),
-        )
-    ]
+    blend = BlendedDataset([samples], np.zeros(2, np.int16), np.arange(2, dtype=np.int64))
+    packed = [PbinDocuments(pbin), PackedMemMapDatasetContinuous(pbin, 4)]
+    raw = [RawLines(lines), MemMapDataset(lines, tokenizer=TOKENIZERS["plain"])]
+    tables = [dataset._repr_html_() for dataset in (IndexedDataset(named), samples, blend, *packed, *raw)]
     for table in tables:
         assert table.startswith("<table><caption>")
         assert not any(name in table for name in ("<b>", "<i>", "<u>", "<script>"))
@@ -194,9 +172,3 @@ def test_tables_have_facts_and_escape_names(prefix, tmp_path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;, sha256" in tables[0]
     assert "<th>samples</th><td>2</td>" in tables[1]
     assert "&lt;b&gt;&amp;: 2 samples" in tables[2]
-
-
-def test_table_of_a_closed_dataset(prefix):
-    dataset = IndexedDataset(prefix)
-    dataset.close()
-    assert "<td>closed</td>" in dataset._repr_html_()

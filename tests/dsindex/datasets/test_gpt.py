@@ -1,4 +1,9 @@
-"""What samples consist of."""
+"""What samples consist of, by arrays and by the description of a cache, and which files and options are refused."""
+
+import hashlib
+import json
+import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,9 +11,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.datasets import GPTDataset, IndexedDataset, SampleOptions, SamplePart
-from tests.dsindex.datasets.gpt_samples import EOD, small
+from dsindex.datasets.gpt import expect_scattered_reads
+from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_caches
+
+EOD = 9
+
+# Five sequences in the order 2, 0, 1, 3, 4, one of them without tokens: 4 5 6 9 | 1 2 9 | | 3 9 | 7 8 9
+SEQUENCES = [[1, 2, EOD], [], [4, 5, 6, EOD], [3, EOD], [7, 8, EOD]]
+
+DOCUMENT_INDEX = np.array([2, 0, 1, 3, 4], np.int32)
+
+
+def small(folder, *, options=None, dtype=np.uint16, **changes):
+    """Twelve tokens: samples 4 5 6 9 1, 1 2 9 3 9, and 9 7 8 9 with one token missing, in the order 2, 0, 1."""
+    settings = {
+        "document_index": DOCUMENT_INDEX,
+        "sample_index": np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32),
+        "shuffle_index": np.array([2, 0, 1], np.uint32),
+        "sequence_length": 4,
+        "options": options or SampleOptions(),
+    }
+    prefix = write_dataset(folder / "d", [[sequence] for sequence in SEQUENCES], dtype=dtype)
+    return GPTDataset(IndexedDataset(prefix), **{**settings, **changes})
+
 
 CACHES = golden_caches("GPTDataset")
 
@@ -46,18 +73,6 @@ def test_golden_samples_are_megatrons(cache):
         sample = dataset[index]
         assert sample["tokens"][: len(tokens)].tolist() == tokens
         assert sample["labels"][-len(labels) :].tolist() == labels
-
-
-@pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_parts_lead_to_the_tokens_of_every_sample(cache):
-    dataset = open_golden(cache)
-    for index in range(len(dataset)):
-        parts = dataset.parts(index)
-        found = np.concatenate([dataset.dataset.get(p.sequence, p.offset, p.num_tokens) for p in parts])
-        tokens = dataset.tokens(index)
-        assert np.array_equal(found, tokens[: len(found)])
-        assert (tokens[len(found) :] == -1).all()
-        assert all(part.num_tokens for part in parts)
 
 
 def test_partial_last_sample_is_padded_without_loss(tmp_path):
@@ -105,15 +120,6 @@ def test_sample_of_more_empty_parts_than_tokens_has_bounds(tmp_path):
     options = SampleOptions(inter_document_masking=True)
     dataset = GPTDataset(IndexedDataset(prefix), *orders, sequence_length=2, options=options)
     assert dataset[0]["cu_seqlens"].tolist() == [0, 1, 2]
-
-
-def test_samples_are_fresh_arrays_that_may_be_written_to(tmp_path):
-    dataset = small(tmp_path)
-    for values in dataset[1].values():
-        values[:] = 77
-    assert dataset[1]["tokens"].tolist() == [4, 5, 6, 9]
-    assert dataset[1]["loss_mask"].tolist() == [1, 1, 1, 1]
-    assert dataset[1]["position_ids"].tolist() == [0, 1, 2, 3]
 
 
 def test_numbers_count_from_either_end_and_none_fills_a_batch(tmp_path):
@@ -231,3 +237,224 @@ def test_no_samples_are_an_empty_dataset(tmp_path):
     assert list(dataset) == []
     with pytest.raises(IndexError, match="expected a sample below 0, got 0"):
         dataset.tokens(0)
+
+
+DESCRIPTION = {
+    "class": "GPTDataset",
+    "dataset_path": "d",
+    "index_split": "train",
+    "random_seed": 1,
+    "sequence_length": 4,
+    "tokenizer": {},
+}
+
+
+def cache_of(folder, description):
+    small(folder)
+    text = json.dumps(description, indent=4)
+    base = f"{hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()}-GPTDataset-train"
+    (folder / f"{base}-description.txt").write_text(text)
+    np.save(folder / f"{base}-document_index.npy", DOCUMENT_INDEX)
+    np.save(folder / f"{base}-sample_index.npy", np.array([[0, 0], [1, 0], [3, 1], [4, 2]], np.int32))
+    np.save(folder / f"{base}-shuffle_index.npy", np.array([2, 0, 1], np.uint32))
+    return folder / f"{base}-description.txt"
+
+
+def test_cache_opens_by_its_description(tmp_path, monkeypatch):
+    path = cache_of(tmp_path, DESCRIPTION)
+    monkeypatch.chdir(tmp_path)
+    assert GPTDataset.open_cache(path).tokens(1).tolist() == [4, 5, 6, 9, 1]
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(FormatError, match=r"d\.idx: cannot be read"):
+        GPTDataset.open_cache(path)
+    dataset = GPTDataset.open_cache(path, prefix=tmp_path / "d")
+    assert dataset.tokens(1).tolist() == [4, 5, 6, 9, 1]
+    assert isinstance(dataset.document_index.base, np.memmap)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"class": "BERTDataset"}, "expected the description of a GPTDataset"),
+    ({"sequence_length": "4"}, "expected `sequence_length` to be an integer of at least 1, got '4'"),
+    ({"dataset_path": 1}, "with its dataset_path and sequence_length, got a GPTDataset with 1 and 4"),
+    ({"class": "BlendedDataset", "split": "train", "datasets": [DESCRIPTION]}, "got a BlendedDataset with"),
+], ids=["class", "length", "path", "blend"])  # fmt: skip
+def test_other_descriptions_are_refused(tmp_path, changes, message):
+    with pytest.raises(FormatError, match=message):
+        GPTDataset.open_cache(cache_of(tmp_path, {**DESCRIPTION, **changes}))
+
+
+def test_pickle_holds_paths_and_settings(tmp_path):
+    path = cache_of(tmp_path, DESCRIPTION)
+    options = SampleOptions(eod_token=EOD, reset_position_ids=True)
+    pickled = pickle.dumps(GPTDataset.open_cache(path, prefix=tmp_path / "d", options=options))
+    assert b"description" not in pickled
+    assert len(pickled) < 1500
+    again = pickle.loads(pickled)  # noqa: S301
+    assert again.options == options
+    assert again[1]["position_ids"].tolist() == [0, 1, 2, 3]
+    from_arrays = pickle.loads(pickle.dumps(small(tmp_path)))  # noqa: S301
+    assert from_arrays.tokens(1).tolist() == [4, 5, 6, 9, 1]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"reset_position_ids": True}, "need an eod_token, got None"),
+    ({"inter_document_masking": True, "create_attention_mask": True}, "in place of an attention mask"),
+    ({"eod_mask_loss": True}, "need an eod_token, got None"),
+    ({"eod_token": 1, "reset_attention_mask": True}, "without create_attention_mask would change nothing"),
+    ({"eod_token": 1, "pad_token": 1}, "pad_token 1 is the eod_token"),
+], ids=lambda value: "-".join(value) if isinstance(value, dict) else "")  # fmt: skip
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        SampleOptions(**options)
+
+
+LARGEST = (1 << 63) - 1
+
+DAMAGED = [
+    ("sequence-too-large", {"document_index": np.array([5, 0, 1, 3, 4], np.int32)}),
+    ("sequence-below-0", {"document_index": np.array([-1, 0, 1, 3, 4], np.int32)}),
+    ("position-too-large", {"sample_index": np.array([[0, 0], [5, 0], [3, 1], [4, 2]])}),
+    ("position-below-0", {"sample_index": np.array([[-1, 0], [1, 0], [3, 1], [4, 2]])}),
+    ("positions-fall", {"sample_index": np.array([[2, 0], [1, 0], [3, 1], [4, 2]])}),
+    ("offset-too-large", {"sample_index": np.array([[0, 5], [1, 0], [3, 1], [4, 2]])}),
+    ("offset-below-0", {"sample_index": np.array([[0, -1], [0, 1], [3, 1], [4, 2]])}),
+    ("end-too-large", {"sample_index": np.array([[0, 0], [1, 3], [3, 1], [4, 2]])}),
+    ("end-that-wraps", {"sample_index": np.array([[0, 0], [1, LARGEST], [3, 1], [4, 2]])}),
+    ("end-before-begin", {"sample_index": np.array([[0, 3], [0, 1], [3, 1], [4, 2]])}),
+    ("sample-too-long", {"sample_index": np.array([[0, 0], [1, 1], [3, 1], [4, 2]])}),
+    ("row-too-large", {"shuffle_index": np.array([2, 3, 1], np.uint32)}),
+    ("row-below-0", {"shuffle_index": np.array([2, -1, 1], np.int64)}),
+]
+
+
+@pytest.mark.parametrize("changes", [case[1] for case in DAMAGED], ids=[case[0] for case in DAMAGED])
+def test_indices_that_point_elsewhere_are_a_format_error(tmp_path, changes):
+    dataset = small(tmp_path, **changes)
+    reads = [lambda: dataset.tokens(1), lambda: dataset[1], lambda: dataset.batch([1]), lambda: dataset.parts(1)]
+    for read in reads:
+        with pytest.raises(FormatError, match="expected at most 5 tokens of the dataset for sample 1"):
+            read()
+
+
+@pytest.mark.parametrize("pointer", [-2, 22, 1 << 62, (1 << 63) - 2])
+def test_damaged_pointer_is_a_format_error(tmp_path, pointer):
+    write_dataset(tmp_path / "d", [[sequence] for sequence in SEQUENCES])
+    content = bytearray((tmp_path / "d.idx").read_bytes())
+    content[34 + 20 + 16 : 34 + 20 + 24] = pointer.to_bytes(8, "little", signed=True)
+    (tmp_path / "d.idx").write_bytes(content)
+    dataset = GPTDataset(
+        IndexedDataset(tmp_path / "d", check=False),
+        DOCUMENT_INDEX,
+        np.array([[0, 0], [1, 0]]),
+        np.array([0], np.uint32),
+        sequence_length=4,
+    )
+    with pytest.raises(FormatError, match="for sample 0"):
+        dataset.tokens(0)
+
+
+WRONG_ARRAYS = [
+    ("floats", "document_index", np.zeros(5), "expected a document index of any integers, got float64"),
+    ("flat", "sample_index", np.zeros(8, np.int32), "expected a sample index of any x 2 integers"),
+    ("columns", "sample_index", np.zeros((4, 3), np.int32), r"any x 2 integers, got int32 of shape \(4, 3\)"),
+    ("short", "shuffle_index", np.zeros(2, np.uint32), r"shuffle index of 3 integers, got uint32 of shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize("as_file", [True, False], ids=["file", "array"])
+@pytest.mark.parametrize(
+    ("name", "array", "message"), [case[1:] for case in WRONG_ARRAYS], ids=[case[0] for case in WRONG_ARRAYS]
+)
+def test_index_of_another_form_is_refused(tmp_path, name, array, message, as_file):
+    np.save(tmp_path / "wrong.npy", array)
+    with pytest.raises(FormatError, match=message):
+        small(tmp_path, **{name: tmp_path / "wrong.npy" if as_file else array})
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array", pickle.dumps([1])], ids=repr)
+def test_file_that_is_no_array_is_refused(tmp_path, content):
+    (tmp_path / "wrong.npy").write_bytes(content)
+    with pytest.raises(FormatError, match=r"wrong\.npy: cannot be read as a document index"):
+        small(tmp_path, document_index=tmp_path / "wrong.npy")
+    with pytest.raises(FormatError, match=r"gone\.npy: cannot be read as a document index"):
+        small(tmp_path, document_index=tmp_path / "gone.npy")
+
+
+FORTRAN = "'fortran_order': False"
+
+
+@pytest.mark.parametrize("header", [
+    *(f"{{'descr': '<i4', {FORTRAN}, 'shape': {shape}, }}" for shape in ("(True,)", "(-1,)", f"({LARGEST},)", "1")),
+    *(f"{{'descr': {kind}, {FORTRAN}, 'shape': (1,), }}" for kind in ("'<i99'", "'V0'", "'|O'", "[('a', '<i4')]")),
+    "{'descr': '<i4', 'shape': (1,), }",
+    "(" * 5000 + ")" * 5000,
+], ids=lambda header: header[:70])  # fmt: skip
+@pytest.mark.filterwarnings("error")
+def test_damaged_header_is_refused(tmp_path, header):
+    """numpy raises other errors for some of them, and a shape of 2**63 - 1 may end the process."""
+    head = b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header.encode()
+    (tmp_path / "wrong.npy").write_bytes(head + bytes(4))
+    with pytest.raises(FormatError, match=r"wrong\.npy: (cannot be read as|expected) a document index"):
+        small(tmp_path, document_index=tmp_path / "wrong.npy")
+
+
+def test_array_of_another_size_is_refused(tmp_path):
+    np.save(tmp_path / "whole.npy", np.zeros(1000, np.int32))
+    whole = (tmp_path / "whole.npy").read_bytes()
+    for content in (whole[:-4], whole + b"x", whole + bytes(100)):
+        (tmp_path / "other.npy").write_bytes(content)
+        with pytest.raises(FormatError, match=r"other\.npy: expected a document index of 4128 bytes, .* got \d+"):
+            small(tmp_path, document_index=tmp_path / "other.npy")
+
+
+def test_floats_and_empty_samples_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected integer tokens, got float32"):
+        small(tmp_path, dtype=np.float32)
+    with pytest.raises(ValueError, match="sequence length of at least 1, got 0"):
+        small(tmp_path, sequence_length=0)
+
+
+def outcome(samples, number, *, by_parts):
+    """The tokens of a sample, or why there are none."""
+    try:
+        if not by_parts:
+            tokens = samples.tokens(number).tolist()
+            return [token for token in tokens if token >= 0]
+        parts = samples.parts(number)
+        read = [samples.dataset.get(part.sequence, part.offset, part.num_tokens) for part in parts]
+        return [token for own in read for token in own.tolist()]
+    except FormatError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("extra", [True, False])
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_are_refused_where_tokens_are(tmp_path, seed, extra):
+    """Any numbers may stand in a damaged index."""
+    rng = np.random.default_rng(seed)
+    documents = [[rng.integers(0, 99, length).tolist()] for length in rng.choice([0, 1, 2, 5], 12)]
+    dataset = IndexedDataset(write_dataset(tmp_path / "d", documents))
+    refused = found = 0
+    for _ in range(60):
+        order = rng.integers(-1, 14, 9).astype(np.int32)
+        index = np.sort(rng.integers(-1, 10, (4, 1)), axis=0)
+        index = np.hstack([index, rng.integers(-1, 4, (4, 1))]).astype(np.int32)
+        shuffle = rng.integers(0, 4, 3).astype(np.uint32)
+        samples = GPTDataset(dataset, order, index, shuffle, sequence_length=6, add_extra_token=extra)
+        for number in range(3):
+            expected = outcome(samples, number, by_parts=False)
+            assert outcome(samples, number, by_parts=True) == expected
+            refused, found = refused + isinstance(expected, str), found + isinstance(expected, list)
+    assert refused
+    assert found
+
+
+def test_pages_beside_scattered_reads_are_left_on_the_disk(tmp_path):
+    prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]]])
+    np.save(tmp_path / "x.npy", np.arange(9))
+    dataset, array = IndexedDataset(prefix), np.load(tmp_path / "x.npy", mmap_mode="r")
+    expect_scattered_reads(dataset.token_columns()[0], array[2:4], np.arange(3))
+    shown = Path("/proc/self/smaps").read_text()
+    for path in (f"{prefix}.bin", tmp_path / "x.npy"):
+        flags = shown[shown.index(str(path)) :].split("VmFlags:")[1].splitlines()[0].split()
+        assert "rr" in flags

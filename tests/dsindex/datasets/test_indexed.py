@@ -1,3 +1,5 @@
+"""Sequences and documents of a dataset, alone and in ranges."""
+
 import multiprocessing
 import os
 import pickle
@@ -7,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dsindex.datasets
 from dsindex.datasets import IndexedDataset
+from dsindex.datasets import indexed as document_ranges
+from dsindex.datasets.indexed import plan_ranges, read_range
 from dsindex.dtypes import TOKEN_DTYPES
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
@@ -52,11 +55,9 @@ def test_arrays_cannot_be_written_to(dataset):
             array[0] = 1
 
 
-@pytest.mark.parametrize(
-    "part",
-    [slice(None), slice(1, 3), slice(-2, None), slice(2, 1), slice(9, 12), slice(None, None, -1), slice(0, 9, 2)],
-    ids=str,
-)
+@pytest.mark.parametrize("part", [
+    slice(None), slice(1, 3), slice(-2, None), slice(2, 1), slice(9, 12), slice(None, None, -1), slice(0, 9, 2),
+], ids=str)  # fmt: skip
 def test_slices_are_those_of_a_list(dataset, part):
     assert [sequence.tolist() for sequence in dataset[part]] == SEQUENCES[part]
 
@@ -105,13 +106,6 @@ def test_index_of_another_type_is_refused(dataset, index):
 def test_take_refuses_what_is_no_list_of_integers(dataset, indices):
     with pytest.raises(TypeError, match="expected sequence numbers in one dimension"):
         dataset.take(indices)
-
-
-def test_modes_stand_beside_the_sequences(tmp_path):
-    dataset = IndexedDataset(write_dataset(tmp_path / "d", DOCUMENTS, modes=[0, 1, 0, 2]))
-    assert dataset.sequence_modes.tolist() == [0, 1, 0, 2]
-    assert dataset[1].tolist() == [4, 5, 6, 7]
-    assert IndexedDataset(write_dataset(tmp_path / "e", DOCUMENTS)).sequence_modes is None
 
 
 @pytest.mark.parametrize("documents", [[], [[], []], [[[]], [[], []]]], ids=["none", "empty", "of-empty-sequences"])
@@ -187,24 +181,15 @@ def damaged_dataset(tmp_path, *, pointer, length):
     return IndexedDataset(prefix, check=False)
 
 
-@pytest.mark.parametrize(
-    ("pointer", "length"),
-    [(6, 8), (6, 1 << 30), (6, -1), (-2, 1), (-2, 0), (1 << 62, 1), ((1 << 63) - 2, 4), (-(1 << 63), 1)],
-)
+@pytest.mark.parametrize(("pointer", "length"), [
+    (6, 8), (6, 1 << 30), (6, -1), (-2, 1), (-2, 0), (1 << 62, 1), ((1 << 63) - 2, 4), (-(1 << 63), 1),
+])  # fmt: skip
 def test_sequence_outside_the_bin_is_a_format_error(tmp_path, pointer, length):
     dataset = damaged_dataset(tmp_path, pointer=pointer, length=length)
-    reads = [
-        lambda: dataset[1],
-        lambda: dataset[-3],
-        lambda: dataset[1:2],
-        lambda: dataset.take([0, 1]),
-        lambda: dataset.document(2),
-    ]
-    if length >= 0:
-        reads.append(lambda: dataset.get(1))
-    for read in reads:
+    reads = [("__getitem__", 1), ("__getitem__", -3), ("__getitem__", slice(1, 2)), ("take", [0, 1]), ("document", 2)]
+    for read, argument in [*reads, *([("get", 1)] if length >= 0 else [])]:
         with pytest.raises(FormatError, match=r"d\.idx: expected sequence -?[13] inside the \.bin"):
-            read()
+            getattr(dataset, read)(argument)
     assert dataset[0].tolist() == [1, 2, 3]
 
 
@@ -214,17 +199,13 @@ def test_close_lets_go_but_not_of_what_was_handed_out(prefix):
         assert not dataset.closed
     assert dataset.closed
     assert kept.tolist() == [4, 5, 6, 7]
-    reads = [
-        lambda: dataset[0],
-        lambda: dataset[0:1],
-        lambda: dataset.get(0),
-        lambda: dataset.take([0]),
-        lambda: dataset.document(0),
-        lambda: dataset.sequence_lengths,
-    ]
-    for read in reads:
+    assert repr(dataset) == f"IndexedDataset('{prefix}', closed)"
+    assert "<td>closed</td>" in dataset._repr_html_()
+    for read, argument in (("__getitem__", 0), ("get", 0), ("take", [0]), ("document", 0)):
         with pytest.raises(ValueError, match="d: the dataset is closed"):
-            read()
+            getattr(dataset, read)(argument)
+    with pytest.raises(ValueError, match="d: the dataset is closed"):
+        dataset.sequence_lengths  # noqa: B018
 
 
 def read_all(dataset):
@@ -249,9 +230,43 @@ def test_pickle_holds_a_path_and_no_tokens(tmp_path):
     assert np.array_equal(pickle.loads(pickled)[0], dataset[0])  # noqa: S301
 
 
-def test_package_offers_its_classes_when_asked():
-    assert set(dsindex.datasets.__all__) >= {"IndexedDataset", "GPTDataset", "BlendedDataset"}
-    for name in dsindex.datasets.__all__:
-        assert getattr(dsindex.datasets, name).__name__ == name
-    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
-        dsindex.datasets.Nothing  # noqa: B018
+SHAPES = st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=12)
+"""Tokens of each sequence of each document."""
+
+
+@settings(max_examples=60)
+@given(shapes=SHAPES, num_ranges=st.integers(1, 9), block_bytes=st.integers(1, 20))
+def test_ranges_hold_every_document_once_in_order(tmp_path, monkeypatch, shapes, num_ranges, block_bytes):
+    monkeypatch.setattr(document_ranges, "BLOCK_BYTES", block_bytes)
+    written = [[list(range(length)) for length in document] for document in shapes]
+    prefix = write_dataset(tmp_path / "d", written)
+    with IndexedDataset(prefix) as dataset:
+        ranges = plan_ranges(dataset, num_ranges, prefix=prefix)
+        total = dataset.num_tokens * dataset.dtype.itemsize
+    assert len(ranges) <= num_ranges
+    assert all(one.begin < one.end for one in ranges)
+    assert sum(one.size_bytes for one in ranges) == total
+    rows = [row for one in ranges for table in read_range(one) for row in table.to_pylist()]
+    assert [row["document"] for row in rows] == list(range(len(shapes)))
+    assert [row["tokens"] for row in rows] == [[token for part in document for token in part] for document in written]
+
+
+def test_ranges_are_of_about_equal_bytes(tmp_path):
+    prefix = write_dataset(tmp_path / "d", [[[7] * length] for length in (100, 1, 1, 98, 50, 50, 100)])
+    with IndexedDataset(prefix) as dataset:
+        ranges = plan_ranges(dataset, 4, prefix=prefix)
+    assert [(one.begin, one.end, one.size_bytes) for one in ranges] == [
+        (0, 1, 200),
+        (1, 4, 200),
+        (4, 6, 200),
+        (6, 7, 200),
+    ]
+
+
+def test_tables_have_the_type_of_the_tokens(tmp_path):
+    prefix = write_dataset(tmp_path / "d", [[[1, 2]], []], dtype="<i4")
+    with IndexedDataset(prefix) as dataset:
+        [one] = plan_ranges(dataset, 1, prefix=prefix)
+    [table] = read_range(one)
+    assert str(table.schema.field("tokens").type) == "large_list<item: int32>"
+    assert table.to_pylist() == [{"document": 0, "tokens": [1, 2]}, {"document": 1, "tokens": []}]

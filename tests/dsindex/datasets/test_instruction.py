@@ -19,6 +19,7 @@ from dsindex.instruction.config import parse_config
 from dsindex.instruction.encoder import InstructionEncoder
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import SPEC_RECORD, SPEC_YAML, conversation
+from tests.support.datasets import write_dataset
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 PATTERNS = [".conversations", ".role", ".instruction"]
@@ -64,12 +65,6 @@ def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl):
         dataset[3]
 
 
-def test_special_tokens_may_be_a_list(jsonl):
-    tokens = list(SPECIAL.values())
-    dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=tokens)
-    assert dataset[0]["special_tokens"] == {"<s>": 0, "</s>": 1}
-
-
 def test_dataset_checks_its_tokens_patterns_and_fields(jsonl):
     def open_with(patterns, special):
         return InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=patterns, special_tokens=special)
@@ -84,31 +79,17 @@ def test_dataset_checks_its_tokens_patterns_and_fields(jsonl):
         InstructionDataset("nosuch.jsonl", tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens={})
 
 
-def write_mmididx(prefix, sequences, code):
-    """Write the format from its description, without the code under test."""
-    lengths = np.array([len(sequence) for sequence in sequences], dtype="<i4")
-    size = {1: 1, 4: 4, 8: 2}[code]
-    pointers = np.concatenate(([0], np.cumsum(lengths.astype(np.int64) * size)))[:-1].astype("<i8")
-    data = b"".join(sequence.astype({1: "<u1", 4: "<i4", 8: "<u2"}[code]).tobytes() for sequence in sequences)
-    Path(f"{prefix}.bin").write_bytes(data)
-    header = b"MMIDIDX\x00\x00" + np.array([1], "<u8").tobytes() + bytes([code])
-    counts = np.array([len(sequences), len(sequences) + 1], "<u8").tobytes()
-    boundaries = np.arange(len(sequences) + 1, dtype="<i8")
-    Path(f"{prefix}.idx").write_bytes(header + counts + lengths.tobytes() + pointers.tobytes() + boundaries.tobytes())
-
-
-def write_dataset(folder, lengths):
+def write_chat(folder, lengths):
     rng = np.random.default_rng(len(lengths))
     texts = [rng.integers(10, 60_000, length) for length in lengths]
     masks = [rng.integers(0, 2, length) for length in lengths]
-    prefix = str(folder / "chat")
-    write_mmididx(f"{prefix}_text_document", texts, 8)
-    write_mmididx(f"{prefix}_loss_mask", masks, 1)
-    return prefix, texts, masks
+    write_dataset(folder / "chat_text_document", [[text.tolist()] for text in texts])
+    write_dataset(folder / "chat_loss_mask", [[mask.tolist()] for mask in masks], dtype="<u1")
+    return str(folder / "chat"), texts, masks
 
 
 def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path):
-    prefix, texts, masks = write_dataset(tmp_path, [5, 3, 8, 1, 7, 2, 4])
+    prefix, texts, masks = write_chat(tmp_path, [5, 3, 8, 1, 7, 2, 4])
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
     seen = []
     for number in range(len(dataset)):
@@ -132,7 +113,7 @@ def test_packed_dataset_gives_every_conversation_once_with_its_mask(tmp_path):
 
 
 def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path):
-    prefix, texts, _ = write_dataset(tmp_path, [5, 3])
+    prefix, texts, _ = write_chat(tmp_path, [5, 3])
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=3, packed=False)
     tokenizer = SimpleNamespace(decode=lambda ids, **_: " ".join(map(str, ids)))
     assert dataset.decode(-1, tokenizer=tokenizer) == " ".join(map(str, texts[1].tolist()))
@@ -141,14 +122,9 @@ def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path):
     assert "<th>conversations</th><td>2</td>" in dataset._repr_html_()
 
 
-def test_table_of_records_has_their_fields(jsonl):
-    dataset = InstructionDataset(jsonl, tokenizer=train("bytes"), jq_patterns=PATTERNS, special_tokens=SPECIAL)
-    assert "<th>records</th><td>3</td>" in dataset._repr_html_()
-
-
 def test_packed_dataset_reads_the_plan_that_is_there(tmp_path):
-    prefix, _, _ = write_dataset(tmp_path, [4, 4, 4, 4])
-    write_mmididx(packing_prefix(prefix, 8), [np.array([0, 3]), np.array([2]), np.array([1])], 4)
+    prefix, _, _ = write_chat(tmp_path, [4, 4, 4, 4])
+    write_dataset(Path(packing_prefix(prefix, 8)), [[[0, 3]], [[2]], [[1]]], dtype="<i4")
     dataset = PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
     assert [dataset.plan.block(number).tolist() for number in range(3)] == [[0, 3], [2], [1]]
     assert dataset.plan.fill == pytest.approx(16 / 24)
@@ -157,7 +133,7 @@ def test_packed_dataset_reads_the_plan_that_is_there(tmp_path):
 
 
 def test_unpacked_dataset_has_one_conversation_per_block(tmp_path):
-    prefix, texts, _ = write_dataset(tmp_path, [5, 3])
+    prefix, texts, _ = write_chat(tmp_path, [5, 3])
     dataset = PackedInstructionDataset(prefix, sequence_length=6, pad_id=1, packed=False)
     assert dataset[1].tokens.tolist() == [*texts[1].tolist(), 1, 1, 1]
     with pytest.raises(ValueError, match="at most 4 tokens, got one of 5"):
@@ -166,34 +142,21 @@ def test_unpacked_dataset_has_one_conversation_per_block(tmp_path):
         PackedInstructionDataset(prefix, sequence_length=4, pad_id=1)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "code"),
-    [
-        pytest.param([[0], [1]], 4, id="missing"),
-        pytest.param([[0, 1], [1, 2]], 4, id="twice"),
-        pytest.param([[0, 1], [3]], 4, id="no-such"),
-        pytest.param([[0, -1], [2]], 4, id="negative"),
-    ],
-)
-def test_plan_of_other_data_is_refused(tmp_path, blocks, code):
-    prefix, _, _ = write_dataset(tmp_path, [2, 2, 2])
-    write_mmididx(packing_prefix(prefix, 8), [np.array(block) for block in blocks], code)
-    with pytest.raises(FormatError, match="expected each of 3 sequences once"):
-        PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
-
-
-def test_plan_with_blocks_that_are_too_full_is_refused(tmp_path):
-    prefix, _, _ = write_dataset(tmp_path, [5, 5])
-    write_mmididx(packing_prefix(prefix, 8), [np.array([0, 1])], 4)
-    with pytest.raises(FormatError, match="expected blocks of at most 8 tokens, got one of 10"):
+@pytest.mark.parametrize("blocks", [
+    [[0], [1]], [[0, 1], [1, 2]], [[0, 1], [3]], [[0, -1], [2]], [[0, 1, 2]],
+], ids=["missing", "twice", "no-such", "negative", "too-full"])  # fmt: skip
+def test_plan_of_other_data_is_refused(tmp_path, blocks):
+    prefix, _, _ = write_chat(tmp_path, [3, 3, 3])
+    write_dataset(Path(packing_prefix(prefix, 8)), [[block] for block in blocks], dtype="<i4")
+    with pytest.raises(FormatError, match=r"expected (each of 3 sequences once|blocks of at most 8)"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
 
 
 def test_masks_of_other_data_are_refused(tmp_path):
-    prefix, texts, masks = write_dataset(tmp_path, [5, 3])
-    write_mmididx(f"{prefix}_loss_mask", masks[::-1], 1)
+    prefix, texts, masks = write_chat(tmp_path, [5, 3])
+    write_dataset(tmp_path / "chat_loss_mask", [[mask.tolist()] for mask in masks[::-1]], dtype="<u1")
     with pytest.raises(FormatError, match=r"expected the lengths of .*chat_text_document\.idx \(2 sequences\)"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)
-    write_mmididx(f"{prefix}_loss_mask", texts, 8)
+    write_dataset(tmp_path / "chat_loss_mask", [[text.tolist()] for text in texts])
     with pytest.raises(FormatError, match="expected uint8 masks, got uint16"):
         PackedInstructionDataset(prefix, sequence_length=8, pad_id=0)

@@ -50,14 +50,11 @@ def test_records_are_answered_in_order_by_one_process():
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        pytest.param(b"hang", "the work used more than 0.5 s of CPU time on this record; change it, or", id="cpu"),
-        pytest.param(b"take 900", "the work needed more than 200 MiB of memory on this record; change", id="memory"),
-        pytest.param(b"nest", "the work crashed on this record (SIGSEGV: data nested too deep", id="crash"),
-    ],
-)
+@pytest.mark.parametrize(("record", "message"), [
+    pytest.param(b"hang", "the work used more than 0.5 s of CPU time on this record; change it, or", id="cpu"),
+    pytest.param(b"take 900", "the work needed more than 200 MiB of memory on this record; change", id="memory"),
+    pytest.param(b"nest", "the work crashed on this record (SIGSEGV: data nested too deep", id="crash"),
+])  # fmt: skip
 def test_record_past_a_limit_is_known_and_the_next_ones_are_answered(record, message):
     work = guarded()
     answers, said = until_stopped(work, [b"echo 1", b"echo 2", record, b"echo 3"])

@@ -48,65 +48,56 @@ def block(release, **flags):
     return tokenizer_identifiers(tokenizer, release)
 
 
-@pytest.mark.parametrize(
-    ("there", "wanted", "release", "expected"),
-    [
-        (block("0.17"), block("0.19"), "0.19", ["tokenizer: written by 0.16 or 0.17; the job is 0.19: chat_template"]),
-        (
-            block("0.18", tokenizer_model="n"),
-            block("main"),
-            None,
-            [
-                "tokenizer: written by 0.18 or 0.19; the job is main: use_gigatoken, class",
-                "the tokenizer's tokenizer_path is 'n' in the cache and 'm' in the job: --tokenizer-model",
-            ],
-        ),
-        (
-            block("0.18"),
-            block("0.19", trust_remote_code=True),
-            "0.19",
-            ["the tokenizer's trust_remote_code is 'False' in the cache and 'True' in the job: --trust-remote-code"],
-        ),
-        (block("0.18"), block("0.19"), "0.19", []),
-        ({"class": "tests.Tokenizer"}, block("0.19"), "0.19", []),
-        ("gpt2", block("0.19"), "0.19", []),
-    ],
-)
+@pytest.mark.parametrize(("there", "wanted", "release", "expected"), [
+    (block("0.17"), block("0.19"), "0.19", ["tokenizer: written by 0.16 or 0.17; the job is 0.19: chat_template"]),
+    (
+        block("0.18", tokenizer_model="n"),
+        block("main"),
+        None,
+        [
+            "tokenizer: written by 0.18 or 0.19; the job is main: use_gigatoken, class",
+            "the tokenizer's tokenizer_path is 'n' in the cache and 'm' in the job: --tokenizer-model",
+        ],
+    ),
+    (
+        block("0.18"),
+        block("0.19", trust_remote_code=True),
+        "0.19",
+        ["the tokenizer's trust_remote_code is 'False' in the cache and 'True' in the job: --trust-remote-code"],
+    ),
+    (block("0.18"), block("0.19"), "0.19", []),
+    ({"class": "tests.Tokenizer"}, block("0.19"), "0.19", []),
+    ("gpt2", block("0.19"), "0.19", []),
+])  # fmt: skip
 def test_differences_are_named_by_release_and_by_flag(there, wanted, release, expected):
     assert describe_tokenizers(there, wanted, release=release) == expected
 
 
-@pytest.mark.parametrize(
-    ("release", "flags", "message"),
-    [
-        ("0.17", {"legacy_tokenizer": True}, "0.17 has no legacy tokenizers, which ended with 0.16"),
-        ("0.16", {"tokenizer_type": "SFTTokenizer"}, "an SFTTokenizer needs --legacy-tokenizer"),
-        ("main", {"tokenizer_type": "MultimodalTokenizer"}, "has no identifiers"),
-        ("main", {"tokenizer_type": "Other"}, "expected one of BertWordPieceLowerCase, .*, got 'Other'"),
-        ("main", {"tokenizer_type": None}, "expected one of BertWordPieceLowerCase, .*, got None"),
-        ("main", {"tokenizer_model": None}, "HuggingFaceTokenizer needs --tokenizer-model"),
-        ("main", {"tokenizer_type": "NullTokenizer"}, "NullTokenizer needs --vocab-size"),
-        ("main", {"tiktoken_pattern": "v3"}, "expected v1 or v2, got 'v3'"),
-        ("0.16", {"tokenizer_type": "GPT2BPETokenizer", "legacy_tokenizer": True}, "needs --vocab-file and --merge-"),
-        ("0.16", {"tokenizer_type": "TikTokenizer", "legacy_tokenizer": True}, "needs --tiktoken-pattern"),
-    ],
-)
+@pytest.mark.parametrize(("release", "flags", "message"), [
+    ("0.17", {"legacy_tokenizer": True}, "0.17 has no legacy tokenizers, which ended with 0.16"),
+    ("0.16", {"tokenizer_type": "SFTTokenizer"}, "an SFTTokenizer needs --legacy-tokenizer"),
+    ("main", {"tokenizer_type": "MultimodalTokenizer"}, "has no identifiers"),
+    ("main", {"tokenizer_type": "Other"}, "expected one of BertWordPieceLowerCase, .*, got 'Other'"),
+    ("main", {"tokenizer_type": None}, "expected one of BertWordPieceLowerCase, .*, got None"),
+    ("main", {"tokenizer_model": None}, "HuggingFaceTokenizer needs --tokenizer-model"),
+    ("main", {"tokenizer_type": "NullTokenizer"}, "NullTokenizer needs --vocab-size"),
+    ("main", {"tiktoken_pattern": "v3"}, "expected v1 or v2, got 'v3'"),
+    ("0.16", {"tokenizer_type": "GPT2BPETokenizer", "legacy_tokenizer": True}, "needs --vocab-file and --merge-"),
+    ("0.16", {"tokenizer_type": "TikTokenizer", "legacy_tokenizer": True}, "needs --tiktoken-pattern"),
+])  # fmt: skip
 def test_tokenizer_that_a_release_cannot_make_is_refused(release, flags, message):
     with pytest.raises(ValueError, match=message):
         block(release, **flags)
 
 
-@pytest.mark.parametrize(
-    ("release", "metadata", "name"),
-    [
-        ("0.16", {"model_type": "gpt"}, "models.gpt_tokenizer.GPTTokenizer"),
-        ("0.16", {}, "models.default_tokenizer.DefaultTokenizerText"),
-        ("0.19", {"model_type": "default-text"}, "models.default_tokenizer.DefaultTokenizerText"),
-        ("0.19", {"model_type": None}, "models.default_tokenizer.DefaultTokenizerText"),
-        ("main", {"class_name": "Mine", "class_path": "megatron.core.tokenizers.text.own"}, "own.Mine"),
-        ("main", {"model_type": "gpt"}, "text_tokenizer.MegatronTokenizerText"),
-    ],
-)
+@pytest.mark.parametrize(("release", "metadata", "name"), [
+    ("0.16", {"model_type": "gpt"}, "models.gpt_tokenizer.GPTTokenizer"),
+    ("0.16", {}, "models.default_tokenizer.DefaultTokenizerText"),
+    ("0.19", {"model_type": "default-text"}, "models.default_tokenizer.DefaultTokenizerText"),
+    ("0.19", {"model_type": None}, "models.default_tokenizer.DefaultTokenizerText"),
+    ("main", {"class_name": "Mine", "class_path": "megatron.core.tokenizers.text.own"}, "own.Mine"),
+    ("main", {"model_type": "gpt"}, "text_tokenizer.MegatronTokenizerText"),
+])  # fmt: skip
 def test_metadata_names_the_class(release, metadata, name):
     tokenizer = JobTokenizer(tokenizer_type="Llama2Tokenizer", tokenizer_model="m")
     found = tokenizer_identifiers(tokenizer, release, metadata=metadata)["class"]

@@ -1,9 +1,9 @@
 """Chat templates: what they render, what is trained on, and what they cannot do."""
 
 import datetime
+import functools
 import json
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,7 +29,11 @@ CHATML = (
 
 
 def test_template_renders_and_marks_what_is_generated():
-    text, spans = ChatTemplate(CHATML).render(MESSAGES)
+    template = pickle.loads(pickle.dumps(ChatTemplate(CHATML)))  # noqa: S301
+    assert template.marks_generation
+    with pytest.raises(RecordProblem, match="lone surrogate"):  # it could forge what is learnt
+        template.render([{"role": "user", "content": "\udfa0x\udfa1"}])
+    text, spans = template.render(MESSAGES)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\nHello!<|im_end|>\n<|im_start|>user\n日本?<|im_end|>\n"
@@ -38,127 +42,97 @@ def test_template_renders_and_marks_what_is_generated():
     assert [text[begin:end] for begin, end in spans] == ["Hello!<|im_end|>", "🎉<|im_end|>"]
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        pytest.param("{{ bos_token }}{{ tools[0].name }}", "<s>f", id="variables"),
-        pytest.param(
-            "{{ messages | map(attribute='role') | join(',') }}", "system,user,assistant,user,assistant", id="map"
-        ),
-        pytest.param("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}", "2", id="selectattr"),
-        pytest.param("{{ messages[1:][0].content }}{{ messages[-1]['role'][:4] }}", "Hiassi", id="slices"),
-        pytest.param("{{ tools | tojson }}", '[{"name": "f", "n": 1, "é": "<&>"}]', id="tojson"),
-        pytest.param("{{ tools | tojson(indent=1) | length }}", "47", id="tojson-indent"),
-        pytest.param(
-            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + loop.index %}{% endfor %}"
-            "{{ ns.n }}",
-            "15",
-            id="namespace",
-        ),
-        pytest.param(
-            "{% for m in messages %}{% if loop.last %}{{ loop.previtem.role }}{% endif %}{% endfor %}",
-            "user",
-            id="loop",
-        ),
-        pytest.param(
-            "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m.content[0] }}{% endfor %}",
-            "BH",
-            id="break",
-        ),
-        pytest.param("{% macro f(m) %}<{{ m.role }}>{% endmacro %}{{ f(messages[0]) }}", "<system>", id="macro"),
-        pytest.param(
-            "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}",
-            "role=system;content=Be brief.;",
-            id="items",
-        ),
-        pytest.param("{{ messages[0].content.replace('e', 'E').split('.')[0] | upper }}", "BE BRIEF", id="methods"),
-        pytest.param("{{ missing is defined }}{{ missing }}{{ 1 is sameas true }}", "FalseFalse", id="tests"),
-        pytest.param("{{ (2 ** 10) * 3 // 2 % 1000 }}", "536", id="numbers"),
-        pytest.param("{{ strftime_now('%d %b %Y') }}", "05 Mar 2026", id="date"),
-        pytest.param(
-            "{% filter upper %}a{% endfilter %}{% set x %}b{% endset %}{{ x }}{{ dict(a=1).a }}", "Ab1", id="blocks"
-        ),
-        pytest.param("{{ 'x' if add_generation_prompt else 'y' }}{{ {}.get('a', 'z') }}", "yz", id="condition"),
-        pytest.param(
-            "{% macro g() %}{{ caller(1) }}{% endmacro %}{% call(x) g() %}{{ x }}{% endcall %}", "1", id="caller"
-        ),
-    ],
-)
-def test_template_language_is_there(source, expected):
-    template = ChatTemplate(source, constants={"bos_token": "<s>"}, date=datetime.date(2026, 3, 5))
-    assert template.render(MESSAGES, tools=[{"name": "f", "n": 1, "é": "<&>"}]) == (expected, [])
+LANGUAGE = {
+    "{{ bos_token }}{{ tools[0].name }}": "<s>f",
+    "{{ messages | map(attribute='role') | join(',') }}": "system,user,assistant,user,assistant",
+    "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}": "2",
+    "{{ messages[1:][0].content }}{{ messages[-1]['role'][:4] }}": "Hiassi",
+    "{{ tools | tojson }}{{ tools | tojson(indent=1) | length }}": '[{"name": "f", "n": 1, "é": "<&>"}]47',
+    "{% set ns = namespace(n=0) %}{% for m in tools %}{% set ns.n = ns.n + loop.index %}{% endfor %}{{ ns.n }}": "1",
+    "{% for m in messages %}{% if loop.last %}{{ loop.previtem.role }}{% endif %}{% endfor %}": "user",
+    "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ m.content[0] }}{% endfor %}": "BH",
+    "{% macro f(m) %}<{{ m.role }}>{% endmacro %}{{ f(messages[0]) }}": "<system>",
+    "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}": "role=system;content=Be brief.;",
+    "{{ messages[0].content.replace('e', 'E').split('.')[0] | upper }}": "BE BRIEF",
+    "{{ missing is defined }}{{ missing }}{{ 1 is sameas true }}": "FalseFalse",
+    "{{ (2 ** 10) * 3 // 2 % 1000 }}{{ 2 ** 5000 % 1000 }}": "536376",
+    "{{ strftime_now('%d %b %Y') }}": "05 Mar 2026",
+    "{% filter upper %}a{% endfilter %}{% set x %}b{% endset %}{{ x }}{{ dict(a=1).a }}": "Ab1",
+    "{{ 'x' if add_generation_prompt else 'y' }}{{ {}.get('a', 'z') }}": "yz",
+    "{% macro g() %}{{ caller(1) }}{% endmacro %}{% call(x) g() %}{{ x }}{% endcall %}": "1",
+    "{{ '%s: %05.1f' % (messages[1].role, 2.5) }}{{ '{0.role} {n!r:>4}'.format(messages[1], n='x') }}":
+        "user: 002.5user  'x'",
+    "{% block a %}x{% endblock %}{{ self.a() }}": "xx",
+    "{% block b scoped %}{% for m in messages[2:3] %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    "{% endblock %}": "Hello!",
+    "{{ messages | groupby('role') | map('first') | join }}": "assistantsystemuser",
+    "{% for i in range(90000) %}{% endfor %}{{ 'x'.center(5) }}": "  x  ",
+    "{{ 'ab' | batch(1) | list }}{{ {'b': 1} | dictsort }}": "[['a'], ['b']][('b', 1)]",
+    "{{ 1 is sameas 1 }}{{ namespace(self=2) }}": "True<Namespace {'self': 2}>",
+    "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}": "aba",
+    "{{ (messages[0].keys() - ['role']) | list }}": "['content']",
+    "{{ ''.__class__ }}{{ messages['__init__'] }}": "",
+    "{# " + "x" * 300_000 + " #}y": "y",
+    "{{ today_ | default('x') }}{{ today_ }}{% if tone | upper == 'LOUD' %}!{% endif %}{{ tone }}{{ eos_token }}": "x",
+    "{% if false %}{% set y = 1 %}{% endif %}{{ y }}{{ documents is none }}{{ nosuch is none }}": "TrueFalse",
+}  # fmt: skip
+"""What transformers allows, and what each of it renders."""
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        pytest.param("{{ '%s: %05.1f' % (messages[1].role, 2.5) }}", "user: 002.5", id="percent"),
-        pytest.param("{{ '{0.role} {n!r:>4}'.format(messages[1], n='x') }}", "user  'x'", id="format"),
-        pytest.param("{% block a %}x{% endblock %}{{ self.a() }}", "xx", id="block"),
-        pytest.param(
-            "{% block a scoped %}{% for m in messages[2:3] %}{% generation %}{{ m.content }}{% endgeneration %}"
-            "{% endfor %}{% endblock %}",
-            "Hello!",
-            id="generation-in-a-block",
-        ),
-        pytest.param("{{ messages | groupby('role') | map('first') | join }}", "assistantsystemuser", id="groupby"),
-        pytest.param("{% for i in range(90000) %}{% endfor %}{{ 'x'.center(5) }}", "  x  ", id="many-steps"),
-        pytest.param("{{ 2 ** 5000 % 1000 }}", "376", id="large-numbers"),
-        pytest.param("{{ 'ab' | batch(1) | list }}{{ {'b': 1} | dictsort }}", "[['a'], ['b']][('b', 1)]", id="filters"),
-        pytest.param("{{ 1 is sameas 1 }}{{ namespace(self=2) }}", "True<Namespace {'self': 2}>", id="tests"),
-        pytest.param("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}", "aba", id="cycler"),
-        pytest.param("{{ (messages[0].keys() - ['role']) | list }}", "['content']", id="set"),
-        pytest.param("{{ ''.__class__ }}{{ messages['__init__'] }}", "", id="hidden-attributes-print-as-nothing"),
-        pytest.param("{# " + "x" * 300_000 + " #}y", "y", id="long"),
-    ],
-)  # fmt: skip
-def test_what_transformers_allows_works(source, expected):
-    text, spans = ChatTemplate(source).render(MESSAGES)
-    assert text == expected
-    assert [text[begin:end] for begin, end in spans] == (["Hello!"] if "generation" in source else [])
+def test_template_language_is_there():
+    template = ChatTemplate("|".join(LANGUAGE), constants={"bos_token": "<s>"}, date=datetime.date(2026, 3, 5))
+    text, spans = template.render(MESSAGES, tools=[{"name": "f", "n": 1, "é": "<&>"}])
+    assert text.split("|") == list(LANGUAGE.values())
+    assert [text[begin:end] for begin, end in spans] == ["Hello!"]
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize(
-    ("source", "match"),
-    [
-        pytest.param("{{ ''.__class__.__mro__ }}", "__class__", id="class"),
-        pytest.param("{{ messages.__init__.__globals__ }}", "__init__", id="globals"),
-        pytest.param("{{ ().__class__.__base__.__subclasses__() }}", "__class__", id="subclasses"),
-        pytest.param("{{ messages | map(attribute='__class__.x') | list }}", "__class__", id="map-attribute"),
-        pytest.param("{{ raise_exception.__globals__.x }}", "__globals__", id="function"),
-        pytest.param("{{ '{0.__class__.x}'.format(1) }}", "__class__", id="format"),
-        pytest.param("{{ messages.append(1) }}", "append", id="append"),
-        pytest.param("{{ messages[0].update({}) }}", "update", id="update"),
-        pytest.param("{{ dict.update(messages[0], {}) }}", "has no attribute 'update'", id="update-by-the-class"),
-        pytest.param("{{ namespace(__html__=1) }}", "cannot have the name '__html__'", id="namespace-of-python"),
-        pytest.param("{% set n = namespace() %}{% set n._x = 1 %}", "cannot have the name '_x'", id="namespace-set"),
-        pytest.param("{{ lipsum() }}", "undefined", id="lipsum"),
-        pytest.param("{{ messages | map('random') | list }}", "No filter named 'random'", id="random"),
-        pytest.param("{{ messages.index }}", "address of an object", id="address"),
-        pytest.param("{{ [raise_exception] }}", "address of an object", id="address-inside"),
-        pytest.param("{{ 'a' ~ cycler(1) }}", "address of an object", id="address-of-a-cycler"),
-        pytest.param("{{ messages | map('upper') }}", "address of an object", id="address-of-a-generator"),
-        pytest.param("{{ strftime_now('%Y') }}", "template_date", id="clock"),
-        pytest.param("{{ raise_exception('no system') }}", "refuses the conversation: no system", id="raise"),
-        pytest.param("{{ raise_exception(messages.index) }}", "method index of list object>$", id="raise-an-address"),
-        pytest.param("{{ raise_exception('x' * 10000) }}", "x{900,999}$", id="raise-a-long-reason"),
-        pytest.param("{{ x.y }}", "'x' is undefined", id="undefined"),
-        pytest.param("{{ 1 / 0 }}", "division by zero", id="division"),
-        pytest.param("{{ messages() }}", "not callable", id="call-data"),
-        pytest.param("{% for i in range(10**12) %}{% endfor %}", "Range too big", id="range"),
-        pytest.param("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion", id="macro"),
-        pytest.param("{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "recursion", id="loop"),
-        pytest.param(
-            "{% for i in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}", "its end", id="open-block"
-        ),
-    ],
-)
-def test_template_that_reaches_out_or_fails_is_refused(source, match):
+REFUSED = {
+    "{{ ''.__class__.__mro__ }}": "__class__",
+    "{{ messages.__init__.__globals__ }}": "__init__",
+    "{{ ().__class__.__base__.__subclasses__() }}": "__class__",
+    "{{ messages | map(attribute='__class__.x') | list }}": "__class__",
+    "{{ raise_exception.__globals__.x }}": "__globals__",
+    "{{ '{0.__class__.x}'.format(1) }}": "__class__",
+    "{{ messages.append(1) }}": "append",
+    "{{ messages[0].update({}) }}": "update",
+    "{{ dict.update(messages[0], {}) }}": "has no attribute 'update'",
+    "{{ namespace(__html__=1) }}": "cannot have the name '__html__'",
+    "{% set n = namespace() %}{% set n._x = 1 %}": "cannot have the name '_x'",
+    "{{ lipsum() }}": "undefined",
+    "{{ messages | map('random') | list }}": "No filter named 'random'",
+    "{{ messages.index }}": "address of an object",
+    "{{ [raise_exception] }}": "address of an object",
+    "{{ 'a' ~ cycler(1) }}": "address of an object",
+    "{{ messages | map('upper') }}": "address of an object",
+    "{{ strftime_now('%Y') }}": "template_date",
+    "{{ raise_exception('no system') }}": "refuses the conversation: no system",
+    "{{ raise_exception(messages.index) }}": "method index of list object>$",
+    "{{ raise_exception('x' * 10000) }}": "x{900,999}$",
+    "{{ x.y }}": "'x' is undefined",
+    "{{ 1 / 0 }}": "division by zero",
+    "{{ messages() }}": "not callable",
+    "{% for i in range(10**12) %}{% endfor %}": "Range too big",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "recursion",
+    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}": "recursion",
+    "{% for i in [1] %}{% generation %}{% break %}{% endgeneration %}{% endfor %}": "its end",
+    "{{ 'It is ' + today }}": "'today' is undefined: nobody gave this variable; set it under `template_v",
+    "{{ today.day }}": "'today' is undefined: nobody gave this variable; set it under `template_v",
+    "{{ 'x' + eos_token }}": "'eos_token' is undefined; set it under `special_tokens`",
+}
+
+
+@functools.cache
+def refusing():
+    """One template, so that one process is started, with a branch for each of REFUSED."""
+    branches = (f"{{% if messages[0].content == '{number}' %}}{source}{{% endif %}}"
+                for number, source in enumerate(REFUSED))  # fmt: skip
+    return ChatTemplate("".join(branches))
+
+
+@pytest.mark.parametrize(("number", "match"), list(enumerate(REFUSED.values())), ids=REFUSED)
+def test_template_that_reaches_out_or_fails_is_refused(number, match):
     with pytest.raises(RecordProblem, match=f"^the chat template .*{match}") as caught:
-        ChatTemplate(source).render(MESSAGES)
+        refusing().render([{"role": "user", "content": str(number)}, *MESSAGES])
     assert caught.value.kind == "template-failed"
 
 
@@ -168,31 +142,13 @@ CPU, MEMORY = "used more than 1 s of CPU time on", "needed more than 200 MiB of 
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("source", "what"),
-    [
-        pytest.param(DOUBLE + "{% set y = n.x %}" + DOUBLE + "{{ n.x == y }}", CPU, id="comparison"),
-        pytest.param("{{ ('a' * 10**5) | replace(old='a', new='b' * 10**5) }}", MEMORY, id="replace"),
-        pytest.param(
-            "{% set n = namespace(x=[]) %}{% for i in range(20) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
-            "{{ n.x | tojson(indent=64) }}",
-            f"({MEMORY}|{CPU})",
-            id="tojson",
-        ),
-        pytest.param(
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", CPU, id="loops"
-        ),
-        pytest.param("{{ 'a' * 10**10 }}", MEMORY, id="product"),
-        pytest.param("{{ 10**10 * [1] }}", MEMORY, id="list"),
-        pytest.param("{{ 10 ** (10**11 * messages | length) }}", f"({MEMORY}|{CPU})", id="power"),
-        pytest.param("{{ 'a' | indent(10**9) ~ '\n' | indent(10**9) }}", MEMORY, id="indent"),
-        pytest.param("{{ '%1000000000d' % 1 }}", MEMORY, id="percent"),
-        pytest.param("{{ '{:1000000000}'.format(1) }}", MEMORY, id="format"),
-        pytest.param(
-            "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(35) }}", CPU, id="macro"
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "what"), [
+    (DOUBLE + "{% set y = n.x %}" + DOUBLE + "{{ n.x == y }}", CPU),
+    ("{{ ('a' * 10**5) | replace(old='a', new='b' * 10**5) }}", MEMORY),
+    ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", CPU),
+    ("{{ 10 ** (10**11 * messages | length) }}", f"({MEMORY}|{CPU})"),
+    ("{{ '{:1000000000}'.format(1) }}", MEMORY),
+], ids=["comparison", "replace", "loops", "power", "format"])  # fmt: skip
 def test_template_without_measure_stops_the_job(source, what):
     """No problem of the record that could be set aside: then output would depend on the machine."""
     template = ChatTemplate(source, limits=SMALL)
@@ -200,33 +156,20 @@ def test_template_without_measure_stops_the_job(source, what):
         template.render(MESSAGES)
 
 
-@pytest.mark.exhaustive
-def test_template_that_crashes_stops_the_job():
-    levels = "{% for i in range(15) %}{% for j in range(10000) %}{% set n.x = (n.x,) %}{% endfor %}{% endfor %}"
-    template = ChatTemplate("{% set n = namespace(x=()) %}" + levels + "{{ {}.get(n.x) }}")
-    with pytest.raises(LimitReachedError, match=r"^the chat template crashed on this record \(SIGSEGV: "):
-        template.render(MESSAGES)
-    assert ChatTemplate(CHATML).render(MESSAGES)
-
-
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    ("source", "match"),
-    [
-        pytest.param("{% for %}", "line 1", id="syntax"),
-        pytest.param("\n{{ x | nosuch('y') }}", "line 2: No filter named 'nosuch'", id="filter"),
-        pytest.param("{{ x | random }}", "No filter named 'random'", id="random"),
-        pytest.param("{% include 'x' %}", "line 1: a chat template cannot use other files", id="include"),
-        pytest.param("\n\n{% import 'os' as os %}", "line 3: .* other files", id="import"),
-        pytest.param("{% extends 'os' %}", "other files", id="extends"),
-        pytest.param("{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}", "too long, or nested too deep", id="elif"),
-        pytest.param("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "too long, or nested too deep", id="deep"),
-        pytest.param("{% for i in a %}" * 30 + "{% endfor %}" * 30, "too many statically nested blocks", id="blocks"),
-        pytest.param("{% generation %}{% generation %}{% endgeneration %}", "inside generation", id="nested"),
-        pytest.param("{% macro f() %}{% generation %}{% endgeneration %}{% endmacro %}", "inside macro", id="in-macro"),
-        pytest.param("{% set x %}{% generation %}{% endgeneration %}{% endset %}", "inside set", id="in-set"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "match"), [
+    ("\n{% for %}", "line 2"),
+    ("\n{{ x | nosuch('y') }}", "line 2: No filter named 'nosuch'"),
+    ("{% include 'x' %}", "line 1: a chat template cannot use other files"),
+    ("\n\n{% import 'os' as os %}", "line 3: .* other files"),
+    ("{% extends 'os' %}", "other files"),
+    ("{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}", "too long, or nested too deep"),
+    ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "too long, or nested too deep"),
+    ("{% for i in a %}" * 30 + "{% endfor %}" * 30, "too many statically nested blocks"),
+    ("{% generation %}{% generation %}{% endgeneration %}", "inside generation"),
+    ("{% macro f() %}{% generation %}{% endgeneration %}{% endmacro %}", "inside macro"),
+    ("{% set x %}{% generation %}{% endgeneration %}{% endset %}", "inside set"),
+], ids=range(11))  # fmt: skip
 def test_template_that_cannot_be_used_is_refused_at_once(source, match):
     with pytest.raises(InputError, match=f"^chat template: .*{match}"):
         ChatTemplate(source)
@@ -256,12 +199,6 @@ def test_addresses_that_a_text_is_about_are_text():
     assert template.render([{"role": "user", "content": address}])[0] == f"{address}<b at 0x2f><a at 0x1f>"
 
 
-def test_sets_have_one_order():
-    """Texts hash alike in every process, so that even the order of a set depends on the template alone."""
-    source = "{{ (dict.fromkeys('abcdefgh').keys() - ['a']) | list }}"
-    assert ChatTemplate(source).render(MESSAGES) == ChatTemplate(source).render(MESSAGES)
-
-
 def test_many_conversations_are_rendered_in_order_with_their_problems():
     template = ChatTemplate("{% if messages[0].content == 'no' %}{{ 1 / 0 }}{% endif %}{{ messages[0].content }}")
     texts = ["a", "no", "b"] * 100
@@ -277,71 +214,162 @@ def test_numbers_come_through_unchanged():
     assert text == f"{tools}{json.dumps(tools)}"
 
 
-def test_template_can_be_pickled():
-    template = pickle.loads(pickle.dumps(ChatTemplate(CHATML)))  # noqa: S301
-    assert template.marks_generation
-    assert template.render(MESSAGES) == ChatTemplate(CHATML).render(MESSAGES)
-
-
-def test_tools_are_none_where_there_are_none():
-    source = "{{ tools is none }}{{ documents is none }}{{ nosuch is none }}"
-    assert ChatTemplate(source).render(MESSAGES)[0] == "TrueTrueFalse"
-
-
-@pytest.mark.exhaustive
-def test_renderings_in_threads_do_not_mix():
-    source = "{% for i in range(40000) %}{% if loop.last %}{{ messages[0].content }}{% endif %}{% endfor %}"
-    template = ChatTemplate(source)
-    conversations = [[{"role": "user", "content": str(i)}] for i in range(8)]
-    with ThreadPoolExecutor(4) as pool:
-        assert [text for text, _ in pool.map(template.render, conversations)] == [str(i) for i in range(8)]
-
-
-def test_lone_surrogates_cannot_forge_what_is_learnt():
-    with pytest.raises(RecordProblem, match="lone surrogate"):
-        ChatTemplate(CHATML).render([{"role": "user", "content": "\udfa0x\udfa1"}])
-
-
 def test_modalities_template_lines_are_joined():
     source = "{% for turn in messages %}\n{{ turn.role + ':' }}\n{{ turn.content + '\\n' }}\n{% endfor %}\n"
     assert ChatTemplate(source, join_lines=True).render(MESSAGES[:2])[0] == "system:Be brief.\nuser:Hi\n"
     assert ChatTemplate(source).render(MESSAGES[1:2])[0] == "user:\nHi\n\n"
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("source", "given", "expected"),
-    [
-        pytest.param("{{ today }}", {"today": "x"}, "x", id="given"),
-        pytest.param("{{ today | default('x') }}{{ today }}", {}, "x", id="default"),
-        pytest.param("{% if tone | upper == 'LOUD' %}!{% endif %}{{ tone }}", {}, "", id="asked-for"),
-        pytest.param("{{ bos_token }}", {}, "", id="special-token"),
-        pytest.param("{% if false %}{% set x = 1 %}{% endif %}{{ x }}", {}, "", id="own-variable"),
-    ],
-)
-def test_variable_that_may_be_missing_is_written_as_nothing(source, given, expected):
-    assert ChatTemplate(source).render(MESSAGES, **given) == (expected, [])
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    "source", ["{{ today }}", "{{ 'It is ' ~ today }}", "{{ 'It is ' + today }}", "{{ today.day }}"]
-)
-def test_variable_that_nobody_gave_is_named(source):
-    with pytest.raises(
-        RecordProblem, match="'today' is undefined: nobody gave this variable; set it under `template_v"
-    ):
-        ChatTemplate(source).render(MESSAGES)
-    with pytest.raises(RecordProblem, match="'eos_token' is undefined; set it under `special_tokens`"):
-        ChatTemplate("{{ 'x' + eos_token }}").render(MESSAGES)
-
-
 def test_tools_have_their_own_template_if_the_tokenizer_has_one():
-    template = ChatTemplate("plain", tool_source="{{ tools[0].name }}")
-    assert [template.render(MESSAGES, **given)[0] for given in ({}, {"tools": [{"name": "f"}]})] == ["plain", "f"]
+    template = ChatTemplate("plain{{ today }}", tool_source="{{ tools[0].name }}")
+    assert template.render(MESSAGES, tools=[{"name": "f"}])[0] == "f"
+    assert template.render(MESSAGES, today="x")[0] == "plainx"
 
 
 def test_a_name_that_every_dict_has_is_not_a_key():
     template = ChatTemplate("{% for m in messages %}{{ m.get('role') }} {{ m.name }} {{ m['get'] }}{% endfor %}")
     text, _ = template.render([{"role": "user", "content": "a", "get": "b", "name": "c"}])
     assert text == "user c b"
+
+
+EACH = "{% for m in messages %}{{ m.role[0] }}:"
+END = ";{% endfor %}"
+FORMS = {
+    "{{ m.content }}": "s:be;u:ab;a:c;t:de;",
+    "{{ m.content if m.content is string else '' }}": "s:be;u:ab;a:c;t:de;",
+    "{% for p in m.content %}{{ p.text }}{% endfor %}": "s:be;u:ab;a:c;t:de;",
+    "{{ m.content if m.content is string else m.content | map(attribute='text') | join }}": "s:be;u:ab;a:c;t:de;",
+    "{{ m.content if m.content is string else m.content[0].text }}": "s:be;u:ab;a:c;t:de;",
+    "{{ '' + m.content[0]['text'] }}": "s:be;u:ab;a:c;t:de;",
+    "{{ m.content | tojson }}": 's:"be";u:"ab";a:"c";t:"de";',
+    "{{ raise_exception('no') if messages[0].role != 'system' }}{{ m.content }}": "s:be;u:ab;a:c;t:de;",
+    "{% if m.role == 'user' %}{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}":
+        "s:be;u:ab;a:c;t:de;",
+}  # fmt: skip
+"""How a template reads a content, and what it then writes: each gets texts or parts, as it wants them."""
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(("reads", "expected"), FORMS.items(), ids=range(len(FORMS)))
+def test_content_has_the_form_that_the_template_reads(reads, expected):
+    def parts(*texts):
+        return [{"type": "text", "text": text} for text in texts]
+
+    contents = {"system": "be", "user": parts("a", "b"), "assistant": parts("c"), "tool": parts("d", "e")}
+    messages = [{"role": role, "content": content} for role, content in contents.items()]
+    assert ChatTemplate(EACH + reads + END).render(messages) == (expected, [])
+
+
+LOOP = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>\n' }}{% endfor %}"
+PROMPT = "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+CHAT = LOOP + PROMPT
+CLOSED = LOOP + "{{ '<|assistant|>' if add_generation_prompt else '<eos>' }}"
+WORDY = LOOP + "{{ '<|assistant|>' if add_generation_prompt else 'The end.' }}"
+INST = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content | trim }} </s>{% endif %}{% endfor %}"
+)
+# Thoughts stand only in the last reply, and the prompt begins them.
+THINKING = (
+    "{% for m in messages %}{% if m.role == 'user' %}U:{{ m.content }}\n{% else %}A:"
+    "{{ '<think>' if loop.last }}{{ m.content }}</s>\n{% endif %}{% endfor %}"
+    "{{ 'A:<think>' if add_generation_prompt }}"
+)
+NO_PROMPT_AFTER_TOOLS = (
+    "{% for m in messages %}{{ '<|tool|>' if m.role == 'tool' else '<|turn|>' + m.role + '|' }}"
+    "{{ m.content }}<|end|>{% endfor %}"
+    "{{ '<|turn|>assistant|' if add_generation_prompt and messages[-1].role == 'user' }}"
+)
+CONVERSATION = [
+    {"role": "system", "content": "S"},
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": "1 "},
+    {"role": "user", "content": "two"},
+    {"role": "assistant", "content": "2"},
+    {"role": "assistant", "content": "2!"},
+]
+
+
+def learnt(source, messages, **options):
+    text, spans = ChatTemplate(source, finds_generation=True).render(messages, **options)
+    return [text[begin:end] for begin, end in spans]
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("source", "messages", "expected"), [
+    pytest.param(CHAT, CONVERSATION, ["1 <|end|>\n", "2<|end|>\n", "2!<|end|>\n"], id="chat"),
+    pytest.param(CLOSED, CONVERSATION, ["1 <|end|>\n", "2<|end|>\n", "2!<|end|>\n<eos>"], id="closed"),
+    pytest.param(INST, CONVERSATION[1:5], [" 1 </s>", " 2 </s>"], id="no-prompt"),
+    pytest.param(WORDY, CONVERSATION[1:5], ["1 <|end|>", "2<|end|>"], id="words-at-the-end"),
+    pytest.param(THINKING, CONVERSATION[1:3], ["1 </s>\n"], id="thinking"),
+])  # fmt: skip
+def test_replies_are_found_with_what_ends_them(source, messages, expected):
+    assert learnt(source, messages) == expected
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("source", "match"), [
+    ("{{ messages }}", "generation prompt is not the beginning"),
+    (LOOP, r"writes '<\|assistant\|>' before a reply but not as a generation prompt"),
+    (LOOP + "{{ '<|bot|>' if add_generation_prompt }}", "not the beginning of its replies"),
+    ("{{ messages[0].content }}", "does not write a reply once"),
+    ("{{ raise_exception('no') }}", "refuses the conversation: no"),
+    ("{% for m in messages %}{{ m.content }}{{ m.content if m.role != 'user' }}{% endfor %}",
+     "does not write a reply once"),
+    (CHAT.replace("m.content", "(m.content if m.role == 'user' else messages[0].content ~ m.content)"),
+     "not that of its replies"),
+], ids=["dump", "header-without-prompt", "other", "no-reply", "refuses", "twice", "question-in-the-reply"])  # fmt: skip
+def test_template_whose_replies_cannot_be_found_is_refused(source, match):
+    with pytest.raises(InputError, match=rf"cannot be found: .*{match}"):
+        ChatTemplate(source, finds_generation=True)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("source", "messages", "match"), [
+    (THINKING, CONVERSATION[1:5], "message 2: .* prompt otherwise .*set `learn: last_turn`"),
+    (THINKING.replace("A:<think>' if", "A:' if"), CONVERSATION[1:5],
+     "message 2: .* this reply otherwise when messages follow it .*set `learn: last_turn`"),
+    ("{{ messages[0].role[:0] }}" + CHAT, CONVERSATION[2:3], "message 1: .* before it is needed"),
+    (NO_PROMPT_AFTER_TOOLS, [CONVERSATION[1], CONVERSATION[2], {"role": "tool", "content": "t"}, CONVERSATION[4]],
+     "message 4: .* no generation prompt after a message of the role 'tool'"),
+], ids=["thinks-in-the-prompt", "changes-later", "first", "after-a-tool"])  # fmt: skip
+def test_record_for_which_nothing_is_proven_is_bad(source, messages, match):
+    with pytest.raises(RecordProblem, match=match) as caught:
+        learnt(source, messages)
+    assert caught.value.kind == "generation-not-found"
+
+
+def test_only_wanted_replies_have_to_be_found():
+    assert learnt(THINKING, CONVERSATION[1:5], learnt=[3]) == ["2</s>\n"]
+    assert learnt(CHAT, CONVERSATION, learnt=[]) == []
+
+
+def test_template_that_needs_a_record_s_variables_is_proven_with_them():
+    source = "{{ day }}" + CHAT
+    assert learnt(source, CONVERSATION[1:3], day="Mon") == ["1 <|end|>\n"]
+    with pytest.raises(RecordProblem, match="'day' is undefined: nobody gave"):
+        learnt(source, CONVERSATION[1:3])
+    with pytest.raises(RecordProblem, match="does not write a reply once") as caught:
+        learnt("{{ day }}{{ messages[0].content }}", CONVERSATION[1:3], day="Mon")
+    assert caught.value.kind == "generation-not-found"
+
+
+MARKED = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% for word in m.content.split(' ') %}{% generation %}{{ word }}{% endgeneration %}, {% endfor %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [([2], ["1", ""]), ([4, 5], ["2", "2!"]), ([], [])])
+def test_marked_replies_are_left_out_with_all_their_blocks(wanted, expected):
+    text, spans = ChatTemplate(MARKED).render(CONVERSATION, learnt=wanted)
+    assert [text[begin:end] for begin, end in spans] == expected
+
+
+def test_replies_that_share_a_block_cannot_be_told_apart():
+    source = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
+    assert ChatTemplate(source).render(CONVERSATION)[1] == [(0, 12)]
+    with pytest.raises(RecordProblem, match=r"expected a {% generation %} block of its own") as caught:
+        ChatTemplate(source).render(CONVERSATION, learnt=[2])
+    assert caught.value.kind == "generation-not-found"

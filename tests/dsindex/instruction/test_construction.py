@@ -1,4 +1,4 @@
-"""The spec's message construction: its own record, its own YAML, and every way in which a record can be wrong."""
+"""The spec's message construction, from its configuration to masks, and every way in which a record can be wrong."""
 
 import pickle
 
@@ -6,11 +6,69 @@ import numpy as np
 import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
-from dsindex.instruction.config import parse_config
+from dsindex.instruction.config import parse_config, read_instruction_config
 from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.tokens import show_masks
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, conversation
+
+
+@pytest.mark.parametrize(("text", "match"), [
+    pytest.param("messages: [a]", "messages: no such option; the options are special_tokens", id="unknown"),
+    pytest.param("- a", "expected a mapping", id="list"),
+    pytest.param("a: [", "expected YAML", id="not-yaml"),
+    pytest.param("a: !!python/object/apply:os.system [ls]", "expected YAML", id="object"),
+    pytest.param("special_tokens: {bos_token: 1}", "special_tokens.bos_token", id="not-a-text"),
+    pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
+    pytest.param("message_construction: [a, a]", "names a field twice: a, a", id="twice"),
+    pytest.param("message_construction: [a]\nchat_template: x", "got both", id="both"),
+    pytest.param("message_construction: [a]\noptional_fields: [b]", "optional_fields names 'b'", id="optional"),
+    pytest.param("message_construction: [a]\nrole_prefixes: {bard: x}", "names 'bard'", id="prefix"),
+    pytest.param("chat_template: x\nchat_template_file: y", "got both", id="two-templates"),
+    pytest.param("b_include_to_loss_token: x", "two different tokens", id="one-marker"),
+    pytest.param("b_include_to_loss_token: x\ne_include_to_loss_token: x", "two different", id="same-marker"),
+    pytest.param("template_variables: {messages: []}", "cannot set 'messages', which each record has", id="variable"),
+    pytest.param("learn: first", "learn: expected one of all or last_turn", id="learn"),
+    pytest.param(
+        "learn: last_turn\nb_include_to_loss_token: x\ne_include_to_loss_token: y",
+        "rather than markers",
+        id="both-ways",
+    ),
+    pytest.param("special_tokens: [<s>, <s>]", "special_tokens: .*names '<s>' twice", id="token-twice"),
+    pytest.param("too_long: split", "needs max_length", id="no-length"),
+    pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
+    pytest.param("max_length: 1", "max_length: expected at least 2, got 1", id="length"),
+    pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
+])  # fmt: skip
+def test_configuration_says_what_is_wrong(text, match):
+    with pytest.raises(InputError, match=f"^configuration(, line 1)?: .*{match}"):
+        parse_config(text)
+
+
+def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path):
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    (tmp_path / "chat.yaml").write_text("chat_template_file: chat.jinja")
+    config = read_instruction_config(tmp_path / "chat.yaml")
+    assert config.chat_template == "{{ messages }}"
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301
+    (tmp_path / "chat.jinja").unlink()
+    with pytest.raises(InputError, match=r"chat\.jinja: the chat template cannot be read"):
+        read_instruction_config(tmp_path / "chat.yaml")
+    with pytest.raises(InputError, match=r"other\.yaml: cannot be read"):
+        read_instruction_config(tmp_path / "other.yaml")
+
+
+def test_roles_are_added_to_the_usual_ones():
+    roles = parse_config("role_mapping: {bot: assistant, system: user}").role_mapping
+    assert {name: roles[name] for name in ("bot", "system", "human", "developer", "function_call", "observation")} == {
+        "bot": "assistant",
+        "system": "user",
+        "human": "user",
+        "developer": "developer",
+        "function_call": "assistant",
+        "observation": "tool",
+    }
+
 
 # What is trained on, one character each of the texts in order: role, instruction, six messages.
 SPEC_LEARNT = [False, False, False, True, False, True, False, True]
@@ -50,14 +108,6 @@ def test_spec_example_side_by_side_with_its_text():
     assert " ".join(line[3] for line in lines) == " ".join(map(str, encoded.tokens.tolist()))
 
 
-def test_encoder_gives_the_same_after_pickling():
-    encoder = InstructionEncoder(parse_config(SPEC_YAML), train("unigram"))
-    again = pickle.loads(pickle.dumps(encoder))  # noqa: S301
-    first, second = encoder.encode(SPEC_RECORD), again.encode(SPEC_RECORD)
-    assert first.tokens.tolist() == second.tokens.tolist()
-    assert first.fingerprint == second.fingerprint
-
-
 def test_prefixes_separators_and_eos_after_each_reply():
     tokenizer = train("bytes")
     encoder = InstructionEncoder(
@@ -80,42 +130,21 @@ def test_prefixes_separators_and_eos_after_each_reply():
     assert encoded.mask.tolist() == mask
 
 
-def test_messages_with_role_and_content_work_the_same():
-    mask = "loss_masking_jq_patterns: ['.messages | select(.role == \"user\")']\nmessage_construction: [messages]"
-    encoded = InstructionEncoder(config(mask), train("bytes")).encode(
-        {"messages": [{"role": "user", "content": "up"}, {"role": "assistant", "content": "you"}]}
-    )
-    assert encoded.mask[[0, -1]].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("record", "kind", "match"),
-    [
-        pytest.param({"role": "x"}, "missing-field", "field 'conversations'.*matches nothing", id="missing-field"),
-        pytest.param({"role": "x", "conversations": None}, "missing-field", "conversations", id="null-field"),
-        pytest.param({"role": "x", "conversations": []}, "no-turns", "at least one message", id="no-turns"),
-        pytest.param({"role": "x", "conversations": 5}, "bad-field", "a text or a list", id="number"),
-        pytest.param({"role": "x", "conversations": [5]}, "bad-field", "message 1: expected an object", id="no-object"),
-        pytest.param(
-            {"role": "x", "conversations": [{"from": "human", "value": "a"}, {"from": "bard", "value": "b"}]},
-            "unknown-role",
-            "message 2: .*'bard'",
-            id="unknown-role",
-        ),
-        pytest.param(
-            {"role": "x", "conversations": [{"from": "human"}]}, "missing-field", "message 1: .*content", id="no-value"
-        ),
-        pytest.param(
-            {"role": "x", "conversations": [{"from": "gpt", "value": "b"}]},
-            "pattern-no-match",
-            "selects nothing",
-            id="no-match",
-        ),
-        pytest.param(conversation("a", role="x"), "nothing-learnt", "at least one token to learn", id="all-masked"),
-        pytest.param(conversation("a", "\ud800", role="x"), "bad-text", r"U\+D800", id="surrogate"),
-        pytest.param(conversation("", "", role=""), "no-turns", "at least one text", id="no-text"),
-    ],
-)
+@pytest.mark.parametrize(("record", "kind", "match"), [
+    ({"role": "x"}, "missing-field", "field 'conversations'.*matches nothing"),
+    ({"role": "x", "conversations": None}, "missing-field", "conversations"),
+    ({"role": "x", "conversations": []}, "no-turns", "at least one message"),
+    ({"role": "x", "conversations": 5}, "bad-field", "a text or a list"),
+    ({"role": "x", "conversations": [5]}, "bad-field", "message 1: expected an object"),
+    ({"role": "x", "conversations": [{"from": "human", "value": "a"}, {"from": "bard", "value": "b"}]},
+     "unknown-role", "message 2: .*'bard'"),
+    ({"role": "x", "conversations": [{"from": "human"}]}, "missing-field", "message 1: .*content"),
+    ({"role": "x", "conversations": [{"from": "gpt", "value": "b"}]}, "pattern-no-match", "selects nothing"),
+    (conversation("a", role="x"), "nothing-learnt", "at least one token to learn"),
+    (conversation("a", "\ud800", role="x"), "bad-text", r"U\+D800"),
+    (conversation("", "", role=""), "no-turns", "at least one text"),
+], ids=["missing-field", "null-field", "no-turns", "number", "no-object", "unknown-role", "no-value", "no-match",
+    "all-masked", "surrogate", "no-text"])  # fmt: skip
 def test_record_problems_are_named(record, kind, match):
     with pytest.raises(RecordProblem, match=match) as caught:
         InstructionEncoder(config(HUMAN), train("bytes")).encode(record)
@@ -128,14 +157,11 @@ def test_optional_fields_and_unmatched_patterns_can_be_allowed():
     assert encoded.mask.tolist() == [0, *[1] * (len(encoded.tokens) - 1)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "token", "match"),
-    [
-        pytest.param("bytes", "<|nosuch|>", "exactly one id of its own, got [0-9]+: '<'", id="several"),
-        pytest.param("bytes", "", "got 0: none", id="none"),
-        pytest.param("wordpiece", "☃", r"got 1: '\[UNK\]'", id="unknown"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "token", "match"), [
+    pytest.param("bytes", "<|nosuch|>", "exactly one id of its own, got [0-9]+: '<'", id="several"),
+    pytest.param("bytes", "", "got 0: none", id="none"),
+    pytest.param("wordpiece", "☃", r"got 1: '\[UNK\]'", id="unknown"),
+])  # fmt: skip
 def test_special_tokens_have_to_be_one_id(kind, token, match):
     special = parse_config(f"special_tokens: {{x: '{token}'}}\nmessage_construction: [role]")
     with pytest.raises(TokenizerError, match=f"special token x = .*{match}"):
@@ -192,9 +218,3 @@ def test_weights_and_last_turn_leave_replies_out():
     record["conversations"][3]["weight"] = 0
     record["conversations"][1]["train"] = False
     assert learnt_texts(SPEC_YAML, record) == ["'three</s>'"]
-
-
-def test_messages_may_have_parts():
-    record = conversation("up", "one")
-    record["conversations"][1]["value"] = [{"type": "text", "text": "on"}, {"type": "text", "text": "e"}]
-    assert learnt_texts(SPEC_YAML, record) == ["'one</s>'"]

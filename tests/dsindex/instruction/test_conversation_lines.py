@@ -7,9 +7,9 @@ import pytest
 
 from dsindex.errors import RecordProblem
 from dsindex.instruction.config import check_config
-from dsindex.instruction.encoder import ChatTemplate, InstructionEncoder, write_conversation, write_line
-from dsindex.instruction.records import ANY_CONVERSATION, DEFAULT_ROLES, ConversationReader, parse_record
-from dsindex.instruction.rendered import RenderedText, read_answer, spell_text, write_answer
+from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.records import DEFAULT_ROLES, ConversationReader, parse_record
+from dsindex.instruction.rendered import read_answer, spell_text, write_answer
 from tests.support.chat_tokenizers import train
 
 USER, REPLY = '{"role": "user", "content": "Hé 👩"}', '{"role": "assistant", "content": "Yes."}'
@@ -99,21 +99,6 @@ def test_lines_are_encoded_as_their_records(name, special):
     assert (found.special_in_text, found.fingerprint) == (wanted.special_in_text, wanted.fingerprint)
     is_special = name in {"special", "special in a variable", "escapes", "escaped slash"}
     assert found.special_in_text == is_special
-
-
-@pytest.mark.exhaustive
-def test_lines_and_requests_are_answered_side_by_side():
-    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
-    line = b'{"messages": [{"role": "user", "content": "a"}]}'
-    request = write_conversation([{"role": "user", "content": "b"}], {})
-    found = list(template.render_spelt([write_line(line), request, write_line(b"[]"), write_line(line)]))
-    assert [text.spelt if isinstance(text, RenderedText) else text.kind for text in found] == [
-        b"a",
-        b"b",
-        "bad-json",
-        b"a",
-    ]
-    assert ANY_CONVERSATION.read_line(line).messages == [{"role": "user", "content": "a"}]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Chat configurations from record to mask; what is too long; what a tokenizer's folder brings."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -93,22 +92,6 @@ def test_template_has_to_say_what_is_learnt():
         InstructionEncoder(parse_config("{}"), train("bytes"))
 
 
-@pytest.mark.parametrize(
-    ("record", "kind"),
-    [
-        pytest.param([], "bad-field", id="no-object"),
-        pytest.param(chat("only a question"), "nothing-learnt", id="all-masked"),
-        pytest.param(
-            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "template-failed", id="template"
-        ),
-    ],
-)
-def test_record_problems_have_their_kind(record, kind):
-    with pytest.raises(RecordProblem) as caught:
-        encoder("special_tokens: {eos_token: </s>}").encode(record)
-    assert caught.value.kind == kind
-
-
 @pytest.mark.exhaustive
 def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash():
     deep = []
@@ -140,14 +123,11 @@ def test_truncation_keeps_the_beginning_and_counts_the_rest():
         encoder("max_length: 2\ntoo_long: truncate").encode(CHAT)
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [
-        pytest.param(100, [("SHiwhoGo", "Hello</s>you</s>by</s>")], id="fits"),
-        pytest.param(12, [("SHiwho", "Hello</s>you</s>"), ("SGo", "by</s>")], id="two"),
-        pytest.param(7, [("SHi", "Hello</s>"), ("Swho", "you</s>"), ("SGo", "by</s>")], id="three"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "expected"), [
+    pytest.param(100, [("SHiwhoGo", "Hello</s>you</s>by</s>")], id="fits"),
+    pytest.param(12, [("SHiwho", "Hello</s>you</s>"), ("SGo", "by</s>")], id="two"),
+    pytest.param(7, [("SHi", "Hello</s>"), ("Swho", "you</s>"), ("SGo", "by</s>")], id="three"),
+])  # fmt: skip
 def test_splitting_cuts_between_exchanges_and_repeats_the_system_message(limit, expected):
     encoded = encoder(f"max_length: {limit}\ntoo_long: split").encode(CHAT)
     assert pieces(encoded) == expected
@@ -181,33 +161,11 @@ def test_splitting_a_construction_repeats_its_prompt():
     assert pieces(encoded) == [("<s>Swho", "you</s>"), ("<s>SGo", "by</s>")]
 
 
-def test_tool_messages_stay_with_their_exchange():
-    messages = [
-        {"role": "user", "content": "who"},
-        {"role": "assistant", "content": "call"},
-        {"role": "tool", "content": "up"},
-        {"role": "assistant", "content": "you"},
-        {"role": "user", "content": "Go"},
-        {"role": "assistant", "content": "by"},
-    ]
-    encoded = encoder("max_length: 11\ntoo_long: split").encode({"messages": messages})
-    assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]
-
-
 def test_fingerprint_is_of_the_content_only():
     first = encoder("").encode({"id": 1, **chat("a", "b")})
     again = encoder("").encode({**chat("a", "b"), "id": 2})
     other = encoder("").encode(chat("a", "c"))
     assert first.fingerprint == again.fingerprint != other.fingerprint
-
-
-@pytest.mark.exhaustive
-def test_encoding_in_threads_gives_the_same():
-    shared = encoder("")
-    records = [chat("Hi", "Hello " * i) for i in range(1, 40)]
-    expected = [shared.encode(record).mask.tolist() for record in records]
-    with ThreadPoolExecutor(4) as pool:
-        assert [encoded.mask.tolist() for encoded in pool.map(shared.encode, records)] == expected
 
 
 def write_folder(folder, **config):
@@ -240,13 +198,6 @@ def test_folder_with_a_broken_template_is_refused(tmp_path, template):
         ChatTokenizer.from_path(write_folder(tmp_path, chat_template=template))
 
 
-def test_tokenizer_that_is_none_is_refused(tmp_path):
-    with pytest.raises(TokenizerError, match="found nothing"):
-        ChatTokenizer.from_path(tmp_path / "nosuch")
-    with pytest.raises(TokenizerError, match=r"text of a tokenizer\.json"):
-        ChatTokenizer("{}")
-
-
 def learnt_text(config, record, template=PLAIN):
     tokenizer = train("bytes")
     options = parse_config(config).model_copy(update={"chat_template": template})
@@ -264,15 +215,12 @@ def test_null_content_of_a_tool_call_is_not_learnt():
     assert learnt_text("{}", {"messages": [call, reply]}, template) == '[{"name": "f"}];x;'
 
 
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ("special_tokens: {eos_token: </s>}", "you</s>what</s>"),
-        ("special_tokens: {eos_token: </s>}\nlearn: last_turn", "what</s>"),
-        ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split", "you</s>what</s>"),
-        ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split\nlearn: last_turn", "what</s>"),
-    ],
-)
+@pytest.mark.parametrize(("config", "expected"), [
+    ("special_tokens: {eos_token: </s>}", "you</s>what</s>"),
+    ("special_tokens: {eos_token: </s>}\nlearn: last_turn", "what</s>"),
+    ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split", "you</s>what</s>"),
+    ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split\nlearn: last_turn", "what</s>"),
+])  # fmt: skip
 def test_only_wanted_replies_are_learnt_also_in_parts(config, expected):
     record = chat("up", "you", "up", "no", "up", "what")
     record["messages"][3]["weight"] = 0
@@ -295,3 +243,16 @@ def test_variables_of_the_record_go_before_those_of_the_configuration():
     record = {**chat("up", "you"), "tools": '[{"name": "f"}]'}
     assert learnt_text(config, record, template) == "Mon11"
     assert learnt_text(config, {**record, "chat_template_kwargs": {"day": "Tue"}}, template) == "Tue11"
+
+
+def test_tool_messages_stay_with_their_exchange():
+    messages = [
+        {"role": "user", "content": "who"},
+        {"role": "assistant", "content": "call"},
+        {"role": "tool", "content": "up"},
+        {"role": "assistant", "content": "you"},
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "by"},
+    ]
+    encoded = encoder("max_length: 11\ntoo_long: split").encode({"messages": messages})
+    assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]

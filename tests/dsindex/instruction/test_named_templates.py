@@ -175,14 +175,11 @@ def test_arguments_of_a_call_may_be_json_text(name):
     assert shown(name, [USER, {"role": "assistant", "tool_calls": [spelt]}, *called[2:]]) == shown(name, called)
 
 
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
-        ([SYSTEM, USER, REPLY], "user and assistant in turn"),
-        ([USER, CALL], "ids of 9 characters"),
-        ([USER, {**MISTRAL_CALLED[1], "content": "x"}], "a text and calls"),
-    ],
-)
+@pytest.mark.parametrize(("messages", "reason"), [
+    ([SYSTEM, USER, REPLY], "user and assistant in turn"),
+    ([USER, CALL], "ids of 9 characters"),
+    ([USER, {**MISTRAL_CALLED[1], "content": "x"}], "a text and calls"),
+])  # fmt: skip
 def test_mistral_refuses_what_its_own_template_drops_or_refuses(messages, reason):
     for name in ("mistral", "mistral-tekken"):
         with pytest.raises(RecordProblem, match=reason):
@@ -226,16 +223,13 @@ def test_gpt_oss_writes_tools_as_types():
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("messages", "variables", "reason"),
-    [
-        ([USER, {**CALL, "tool_calls": CALL["tool_calls"] * 2}], {}, "one tool at a time"),
-        ([USER, {**CALL, "content": "x", "thinking": "y"}], {}, "one tool at a time"),
-        ([USER, CALLED[2]], {}, "message of the role tool"),
-        ([USER, REPLY], {"tools": [TOOL]}, "a description of each tool"),
-        ([USER, REPLY], {"builtin_tools": ["python"]}, "builtin_tools"),
-    ],
-)
+@pytest.mark.parametrize(("messages", "variables", "reason"), [
+    ([USER, {**CALL, "tool_calls": CALL["tool_calls"] * 2}], {}, "one tool at a time"),
+    ([USER, {**CALL, "content": "x", "thinking": "y"}], {}, "one tool at a time"),
+    ([USER, CALLED[2]], {}, "message of the role tool"),
+    ([USER, REPLY], {"tools": [TOOL]}, "a description of each tool"),
+    ([USER, REPLY], {"builtin_tools": ["python"]}, "builtin_tools"),
+])  # fmt: skip
 def test_gpt_oss_refuses_what_it_would_write_wrongly(messages, variables, reason):
     with pytest.raises(RecordProblem, match=reason):
         shown("gpt-oss", messages, **variables)

@@ -57,18 +57,15 @@ def test_usual_records_need_no_jq():
     ]
 
 
-@pytest.mark.parametrize(
-    ("field", "mask"),
-    [
-        (".turns | tostring", ".turns"),
-        (".turns[0]", ".turns"),
-        (".a.turns", ".turns"),
-        (".turns", ".turns | select(.value | length > 3)"),
-        (".turns", '.turns | select(.from == "human" and .x == "y")'),
-        (".turns", r'.turns | select(.from == "\(.x)")'),
-        (".turns", '.turns | select(.from == "human" orelse)'),
-        (".turns", '.turns | select(.from == "human") | .x'),
-    ],
-)
+@pytest.mark.parametrize(("field", "mask"), [
+    (".turns | tostring", ".turns"),
+    (".turns[0]", ".turns"),
+    (".a.turns", ".turns"),
+    (".turns", ".turns | select(.value | length > 3)"),
+    (".turns", '.turns | select(.from == "human" and .x == "y")'),
+    (".turns", r'.turns | select(.from == "\(.x)")'),
+    (".turns", '.turns | select(.from == "human" orelse)'),
+    (".turns", '.turns | select(.from == "human") | .x'),
+])  # fmt: skip
 def test_other_patterns_are_left_to_jq(field, mask):
     assert plain_patterns(parse_field_patterns({"turns": field}), [parse_mask_pattern(mask)]) is None

@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.datasets.provenance import PROVENANCE
 from dsindex.engine.shards.tokenize import ShardTask
-from dsindex.errors import BadRecordError, OutputError, RecordProblem, TokenizerError
+from dsindex.errors import BadRecordError, OutputError, RecordProblem
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
@@ -179,11 +179,6 @@ def test_late_attempt_does_not_bring_the_work_folder_back(tmp_path):
     with pytest.raises(OutputError, match="expected the work folder"):
         encode_shard(tasks_of(CONVERSATIONS, [])[0], settings)
     assert not (tmp_path / "work").exists()
-
-
-def test_token_outside_the_vocabulary_is_refused(tmp_path):
-    with pytest.raises(TokenizerError, match="expected token ids below 300"):
-        encode_shard(tasks_of(CONVERSATIONS, [])[0], settings_of(tmp_path / "work", vocabulary_size=300))
 
 
 def test_recipe_carries_the_whole_configuration():

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import random
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from dsindex.errors import RecordProblem
 from dsindex.instruction.config import parse_config
 from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.tokenizer_files import read_tokenizer_folder
-from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans, show_masks
+from dsindex.instruction.tokens import ChatTokenizer, mask_between_markers, mask_from_spans
 from tests.support.chat_tokenizers import KINDS, LINES, train
 from tests.support.golden import TOKENIZERS
 from tests.support.text_tokenizers import byte_level
@@ -113,42 +112,19 @@ def test_mask_is_that_of_the_characters_and_never_changes_tokens(kind, chat):
     check(kind, chat)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_mask_is_that_of_the_characters_on_seeded_conversations(kind):
-    """Set `CONVERSATIONS` to 10,000 for the long run."""
-    rng = random.Random(7)
-    learnt = sum(check(kind, random_chat(rng)) for _ in range(CONVERSATIONS))
-    assert learnt > CONVERSATIONS * 0.8
-
-
-CONVERSATIONS = 100
-
-
-def random_chat(rng):
-    choices = [*CHOICES, *LINES]
-
-    def text(limit):
-        return "".join(rng.choice(choices) for _ in range(rng.randrange(limit)))
-
-    return [(text(8), text(3), text(8), text(3)) for _ in range(rng.randrange(1, 6))]
-
-
-@pytest.mark.parametrize(
-    ("offsets", "spans", "expected"),
-    [
-        pytest.param([[0, 2], [2, 4]], [(2, 4)], [0, 1], id="border"),
-        pytest.param([[0, 3], [3, 4]], [(2, 3)], [1, 0], id="straddles-begin"),
-        pytest.param([[0, 2], [2, 5]], [(0, 3)], [1, 1], id="straddles-end"),
-        pytest.param([[0, 1], [0, 1], [0, 1], [1, 2]], [(0, 1)], [1, 1, 1, 0], id="one-character-in-pieces"),
-        pytest.param([[0, 2], [1, 3]], [(2, 3)], [0, 1], id="overlapping"),
-        pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-learnt"),
-        pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-learnt"),
-        pytest.param([[0, 2]], [], [0], id="nothing"),
-        pytest.param([[0, 2]], [(1, 1)], [0], id="empty-span"),
-        pytest.param([[2, 2]], [(0, 2)], [0], id="at-the-end"),
-        pytest.param([], [(0, 2)], [], id="no-tokens"),
-    ],
-)
+@pytest.mark.parametrize(("offsets", "spans", "expected"), [
+    pytest.param([[0, 2], [2, 4]], [(2, 4)], [0, 1], id="border"),
+    pytest.param([[0, 3], [3, 4]], [(2, 3)], [1, 0], id="straddles-begin"),
+    pytest.param([[0, 2], [2, 5]], [(0, 3)], [1, 1], id="straddles-end"),
+    pytest.param([[0, 1], [0, 1], [0, 1], [1, 2]], [(0, 1)], [1, 1, 1, 0], id="one-character-in-pieces"),
+    pytest.param([[0, 2], [1, 3]], [(2, 3)], [0, 1], id="overlapping"),
+    pytest.param([[0, 1], [1, 1], [1, 2]], [(1, 2)], [0, 1, 1], id="no-character-before-learnt"),
+    pytest.param([[0, 1], [1, 1]], [(0, 1)], [1, 0], id="no-character-after-learnt"),
+    pytest.param([[0, 2]], [], [0], id="nothing"),
+    pytest.param([[0, 2]], [(1, 1)], [0], id="empty-span"),
+    pytest.param([[2, 2]], [(0, 2)], [0], id="at-the-end"),
+    pytest.param([], [(0, 2)], [], id="no-tokens"),
+])  # fmt: skip
 def test_mask_from_spans_marks_tokens_with_a_learnt_character(offsets, spans, expected):
     characters = max([2, *(end for _, end in offsets)])
     mask = mask_from_spans(np.array(offsets, dtype=np.int64).reshape(-1, 2), spans, num_characters=characters)
@@ -185,18 +161,6 @@ def test_mask_between_markers_refuses_what_does_not_alternate(ids):
     assert caught.value.kind == "unbalanced-markers"
 
 
-def test_show_masks_of_nothing_is_empty():
-    assert show_masks(np.array([], dtype=np.uint32), np.array([], dtype=np.uint8), train("bytes")) == ""
-
-
-def test_folder_may_have_its_named_templates_in_files(tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "tool_use", "template": "old"}]}')
-    (tmp_path / "chat_template.jinja").write_text("main")
-    (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
-    assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}
-
-
 def test_text_on_which_the_library_fails_is_a_problem_of_its_record():
     """Oniguruma gives up on the pattern, and tokenizers panics."""
     document = json.loads(byte_level())
@@ -212,3 +176,11 @@ def test_text_on_which_the_library_fails_is_a_problem_of_its_record():
     assert (second.kind, "retry-limit" in second.reason) == ("not-encodable", True)
     assert not isinstance(first, RecordProblem)
     assert not isinstance(third, RecordProblem)
+
+
+def test_folder_may_have_its_named_templates_in_files(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": [{"name": "tool_use", "template": "old"}]}')
+    (tmp_path / "chat_template.jinja").write_text("main")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("new")
+    assert read_tokenizer_folder(tmp_path).chat_templates == {"default": "main", "tool_use": "new"}

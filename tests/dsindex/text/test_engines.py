@@ -1,19 +1,166 @@
-"""Which engine is taken for a tokenizer, and why not the other one."""
+"""Which engine is taken, the same ids from both, and the objects that a process shares."""
 
 import copy
+import functools
 import json
+import os
 import pickle
+import signal
+import threading
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
+from tokenizers import Tokenizer as Reference
 
-from dsindex.errors import TokenizerError
-from dsindex.text import engines
-from dsindex.text.encoders import choose_engine
-from tests.dsindex.text.encoded_texts import SUITABLE, TEXTS, encoded, encoder_of, expected
+from dsindex.text import encoders, engines, fast_tokenizers
+from dsindex.text.encoders import choose_engine, make_encoder
+from dsindex.text.tokenizer import reference_of
 from tests.support import text_tokenizers as trained
+from tests.support.golden import MODALITIES, TOKENIZERS
 
 pytestmark = pytest.mark.usefixtures("alone")
+
+TEXTS = [*trained.NASTY, *trained.mixed_texts(1500, seed=1)]
+
+
+def large(texts):
+    return pa.array(texts, pa.large_string())
+
+
+@functools.cache
+def chosen(content, requested, special):
+    return choose_engine(trained.as_tokenizer(content), requested, add_special_tokens=special)
+
+
+def encoder_of(content, requested, *, special=True):
+    engine = chosen(content, requested, special)
+    return make_encoder(trained.as_tokenizer(content), engine)
+
+
+def encoded(encoder, texts):
+    batch = encoder.encode(large(texts))
+    assert (batch.tokens.dtype, batch.lengths.dtype) == (np.uint32, np.int64)
+    assert batch.lengths.shape == (len(texts),)
+    assert batch.lengths.sum() == batch.tokens.size
+    return [part.tolist() for part in np.split(batch.tokens, np.cumsum(batch.lengths)[:-1])] if texts else []
+
+
+def expected(content, texts, *, special=True):
+    reference = Reference.from_buffer(content)
+    reference.no_truncation()
+    reference.no_padding()
+    return [encoding.ids for encoding in reference.encode_batch(texts, add_special_tokens=special)]
+
+
+def with_limits():
+    def change(tokenizer):
+        tokenizer.enable_truncation(4)
+        tokenizer.enable_padding(length=8)
+
+    return trained.byte_level(change)
+
+
+SUITABLE = {
+    "byte-level": trained.byte_level(),
+    "no-post-processor": trained.byte_level_document(post_processor=None),
+    "bos": trained.with_template("<|bos|> $A"),
+    "eos": trained.with_template("$A <|eot|>"),
+    "both": trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
+    "roberta": trained.byte_level_document(
+        post_processor={"type": "RobertaProcessing", "sep": ["<|eot|>", 0], "cls": ["<|bos|>", 1]}
+        | {"trim_offsets": True, "add_prefix_space": False}
+    ),
+    "sequence": trained.byte_level_document(
+        post_processor={
+            "type": "Sequence",
+            "processors": [
+                json.loads(trained.byte_level())["post_processor"],
+                json.loads(trained.with_template("<|bos|> <|eot|> $A <|bos|>"))["post_processor"],
+            ],
+        }
+    ),
+    "two-templates": trained.byte_level_document(
+        post_processor={
+            "type": "Sequence",
+            "processors": [
+                json.loads(trained.with_template(single))["post_processor"] for single in ("<|bos|> $A", "$A <|eot|>")
+            ],
+        }
+    ),
+    "nfc": trained.with_added(normalizer=normalizers.NFC()),
+    "stripping-tokens": trained.with_added(
+        AddedToken("Wheel", lstrip=True, special=True), AddedToken("12", normalized=False)
+    ),
+    "late-tokens": trained.byte_level_document(
+        added_tokens=[{**token, "normalized": True} for token in json.loads(trained.byte_level())["added_tokens"]]
+    ),
+    "truncation-and-padding": with_limits(),
+    "sentencepiece-bpe": trained.sentencepiece_bpe(),
+}
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("special", [True, False], ids=["post-processed", "bare"])
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+@pytest.mark.parametrize("content", SUITABLE.values(), ids=SUITABLE)
+def test_engines_give_the_references_ids(content, engine, special):
+    encoder = encoder_of(content, engine, special=special)
+    assert encoder.engine.name == engine
+    for text, got, wanted in zip(
+        TEXTS, encoded(encoder, TEXTS), expected(content, TEXTS, special=special), strict=True
+    ):
+        assert got == wanted, text
+
+
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+@pytest.mark.parametrize("texts", [[], [""], ["", "", ""], ["a", "", "b", ""]], ids=repr)
+def test_empty_batches_and_texts(engine, texts):
+    for name in ("byte-level", "both"):
+        assert encoded(encoder_of(SUITABLE[name], engine), texts) == expected(SUITABLE[name], texts)
+
+
+@pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
+def test_slices_are_read_where_they_lie(engine):
+    encoder = encoder_of(SUITABLE["bos"], engine)
+    array = large(TEXTS)
+    for begin, end in [(0, 1), (3, 3), (5, 40), (len(TEXTS) - 2, len(TEXTS))]:
+        batch = encoder.encode(array.slice(begin, end - begin))
+        wanted = expected(SUITABLE["bos"], TEXTS[begin:end])
+        assert batch.lengths.tolist() == [len(ids) for ids in wanted]
+        assert batch.tokens.tolist() == [token for ids in wanted for token in ids]
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 7, 100])
+def test_result_does_not_depend_on_the_batches(monkeypatch, batch_bytes):
+    monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", batch_bytes)
+    texts = ["", "", *TEXTS[:200], ""]
+    assert encoded(encoder_of(SUITABLE["bos"], "tokenizers"), texts) == expected(SUITABLE["bos"], texts)
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=80)
+@given(texts=st.lists(st.text() | st.lists(st.sampled_from(trained.PIECES)).map("".join), max_size=8))
+@pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
+def test_engines_agree_on_any_text(name, texts):
+    wanted = expected(SUITABLE[name], texts)
+    assert encoded(encoder_of(SUITABLE[name], "gigatoken"), texts) == wanted
+    assert encoded(encoder_of(SUITABLE[name], "tokenizers"), texts) == wanted
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_engines_agree_on_golden_documents(name):
+    content = (TOKENIZERS[name] / "tokenizer.json").read_bytes()
+    lines = (MODALITIES / "nonempty.jsonl").read_bytes().splitlines()
+    texts = [json.loads(line)["text"] for line in lines] + TEXTS
+    wanted = expected(content, texts)
+    for engine in ("gigatoken", "tokenizers"):
+        assert encoded(encoder_of(content, engine), texts) == wanted
+
 
 UNSUITABLE = {
     "word-piece": (trained.word_piece(), "its model is of the type 'WordPiece', not BPE"),
@@ -70,13 +217,6 @@ def test_auto_falls_back_with_a_reason(content, reason):
     assert encoded(encoder_of(content, "auto"), texts) == expected(content, texts)
 
 
-@pytest.mark.parametrize(("content", "reason"), UNSUITABLE.values(), ids=UNSUITABLE)
-def test_demanded_gigatoken_is_refused_with_the_reason(content, reason):
-    with pytest.raises(TokenizerError, match=r"use --engine tokenizers$") as caught:
-        choose_engine(trained.as_tokenizer(content), "gigatoken", add_special_tokens=True)
-    assert reason in str(caught.value)
-
-
 def test_post_processor_is_tried_and_not_only_read(monkeypatch):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
     monkeypatch.setattr(engines, "_fixed_tokens", lambda _: ((), (1,)))
@@ -93,7 +233,161 @@ def test_fixed_tokens_are_part_of_the_engine():
     assert pickle.dumps(engine)
 
 
-def test_wrong_engine_name_is_misuse():
-    wrong = "fast"
-    with pytest.raises(ValueError, match="expected an engine auto, gigatoken, reference or tokenizers, got 'fast'"):
-        choose_engine(trained.as_tokenizer(trained.byte_level()), wrong, add_special_tokens=True)
+def count_loads(monkeypatch):
+    import gigatoken
+
+    loaded = []
+    from_json = gigatoken.Tokenizer.from_json
+    monkeypatch.setattr(gigatoken.Tokenizer, "from_json", lambda data: loaded.append(data) or from_json(data))
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("resident", "most_bytes"),
+    [([100, 100 + 193 * 1024**2], 1 << 30), ([None, None], 1 << 30), ([100, 100], 1000)],
+    ids=["grown", "unknown", "much text"],
+)
+def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_bytes):
+    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    sizes = iter([*resident, 0])
+    monkeypatch.setattr(fast_tokenizers, "_SHARED", {})
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", most_bytes)
+    monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_SECONDS", 0)
+    built = count_loads(monkeypatch)
+    encoder = make_encoder(tokenizer, engine)
+    first = encoded(encoder, TEXTS[:50])
+    assert len(built) == 1
+    assert encoded(encoder, TEXTS[:50]) == first
+    assert len(built) == 2
+
+
+def test_gigatoken_is_kept_while_the_process_does_not_grow(monkeypatch):
+    monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: 100)
+    loaded = count_loads(monkeypatch)
+    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)  # loads it, to try it
+    first = encoded(make_encoder(tokenizer, engine), TEXTS[:50])
+    assert encoded(make_encoder(copy.deepcopy(tokenizer), engine), TEXTS[:50]) == first
+    assert len(loaded) == 1
+
+
+def test_what_learns_nothing_is_never_built_again(monkeypatch):
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 0)
+    loaded = count_loads(monkeypatch)
+    for name, loads in [("sentencepiece-bpe", 1), ("bos", 3)]:
+        tokenizer = trained.as_tokenizer(SUITABLE[name])
+        engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+        for _ in range(2):
+            assert encoded(make_encoder(tokenizer, engine), TEXTS[:50]) == expected(SUITABLE[name], TEXTS[:50])
+        assert len(loaded) == loads
+        loaded.clear()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
+def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch):
+    """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
+    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 1 << 20)
+    monkeypatch.setattr(fast_tokenizers, "_UNDIVIDED_BYTES", 4000)
+    tokenizer = trained.as_tokenizer(SUITABLE[name])
+    encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
+    wanted = expected(SUITABLE[name], TEXTS)
+    wrong = []
+    began = threading.Barrier(6)
+
+    def work(thread):
+        began.wait()
+        for step in range(60):
+            first = (thread * 211 + step * 37) % len(TEXTS)
+            last = min(len(TEXTS), first + (5, 60, 400)[step % 3])
+            if encoded(encoder, TEXTS[first:last]) != wanted[first:last]:
+                wrong.append(first)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("byte-level", [False, True]), ("sentencepiece-bpe", [False, False])])
+def test_calls_at_the_same_time_do_not_wait_for_each_other(monkeypatch, name, wanted):
+    """Two calls meet inside of gigatoken: one of them by a table of its pool, where it has tables."""
+    met = threading.Barrier(2, timeout=240)
+    seen = []
+
+    def meet(*_, parallel):
+        met.wait()
+        seen.append(parallel)
+        return np.empty(0, np.uint32), np.zeros(1, np.int64)
+
+    monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
+    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(SUITABLE[name]))
+    arguments = (np.array([0, 3]), np.frombuffer(b"abc", np.uint8))
+    threads = [threading.Thread(target=shared.encode, args=arguments) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == wanted
+
+
+def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch):
+    """gigatoken would divide it among threads of its own; so each call that is left over gets an object of its own."""
+    met = threading.Barrier(4, timeout=240)
+    seen = []
+
+    def meet(fast, *_, parallel):
+        seen.append((fast, parallel))
+        met.wait()
+        return np.empty(0, np.uint32), np.zeros(1, np.int64)
+
+    monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
+    loaded = count_loads(monkeypatch)
+    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(trained.byte_level()))
+    text = np.zeros(fast_tokenizers._UNDIVIDED_BYTES, np.uint8)
+    for _ in range(2):
+        threads = [threading.Thread(target=shared.encode, args=(np.array([0, len(text)]), text)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(seen) == 8
+    assert not any(parallel for _, parallel in seen)
+    assert len({id(fast) for fast, _ in seen[:4]}) == len({id(fast) for fast, _ in seen}) == len(loaded) == 4
+
+
+def test_a_forked_process_waits_for_no_lock_of_its_parent():
+    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
+    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
+    wanted = expected(SUITABLE["bos"], TEXTS[:5])
+    with fast_tokenizers.fast_tokenizer(tokenizer)._lock, fast_tokenizers._SHARED_LOCK:  # as if a thread encoded
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if encoded(make_encoder(tokenizer, engine), TEXTS[:5]) == wanted else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_last_few_tokenizers_are_kept():
+    contents = [SUITABLE[name] for name in ("bos", "eos", "both")]
+    first, second, third = map(fast_tokenizers.fast_tokenizer, map(trained.as_tokenizer, contents))
+    assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[1])) is second
+    assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[2])) is third
+    assert fast_tokenizers.fast_tokenizer(trained.as_tokenizer(contents[0])) is not first
+
+
+def test_threads_of_ours_keep_tokenizers_in_each(monkeypatch):
+    tokenizer = trained.as_tokenizer(trained.byte_level())
+    engine = choose_engine(tokenizer, "tokenizers", add_special_tokens=True)
+    for before, after in [(None, "false"), ("true", "true")]:
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+        if before is not None:
+            monkeypatch.setenv("TOKENIZERS_PARALLELISM", before)
+        reference_of.cache_clear()  # another test may have left one
+        make_encoder(tokenizer, engine)
+        assert os.environ.get("TOKENIZERS_PARALLELISM") == after
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")

@@ -43,11 +43,9 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.mark.parametrize("bounds", [(1, 6), (1, 3), (2, 4), (1, 2)], ids=["four", "two", "one-empty-first", "none"])
-@pytest.mark.parametrize(
-    ("few", "package", "imported"),
-    [(9, False, False), (9, True, True), (0, False, True)],
-    ids=["list", "list-beside-awkward", "array"],
-)
+@pytest.mark.parametrize(("few", "package", "imported"), [
+    (9, False, False), (9, True, True), (0, False, True),
+], ids=["list", "list-beside-awkward", "array"])  # fmt: skip
 def test_texts_give_the_tokens_of_single_ones(few, package, imported, bounds, tokenizer):
     """Few texts are passed as a list, without awkward, whether others use it or not; many as an array."""
     arguments = json.dumps([tokenizer, few, bounds == (1, 6), package, *bounds])

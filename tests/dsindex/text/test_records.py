@@ -1,21 +1,30 @@
 """Ranges of files give each line once, as json.loads reads it; what cannot be read is said."""
 
+import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+import tracemalloc
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.text.forms import TextPart
+from dsindex.kernels import loader as kernels
+from dsindex.text import streams
+from dsindex.text.forms import InputForm, TextPart
+from dsindex.text.parts import read_text_file
 from dsindex.text.records import read_records
-from dsindex.text.selection import Selection
-from dsindex.text.streams import LineBlock, read_lines
-from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents
+from dsindex.text.scanning import scan_ids, scan_texts
+from dsindex.text.selection import MAX_PATH_KEYS, Selection, open_selection
+from dsindex.text.streams import LineBlock, count_lines, read_lines
+from dsindex.text.token_ids import find_id_fault
+from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents, json_values, mutated_lines
 from tests.dsindex.text.readings import BOM, KEYS, Reading, as_reading, in_memory, parse, read_ranges, reference
+from tests.support.compressed import COMPRESSORS
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -36,19 +45,15 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    "content",
-    [
-        GOOD + b"\n" + GOOD,
-        GOOD + b"\n\n\n" + GOOD + b"\n\n",
-        BOM + GOOD + b"\r\n" + GOOD + b"\r\n",
-        b"\n".join(around(value) for value in [b"1", b"[{}]", b"null", b"1e300"]),
-        b'{"text":"Inf} -NaN Information","title":"' + b"{" * 5000 + b'"}\n' + GOOD,
-        '{"text":"Größe 😀","title":"\\u00e9\\ud83d\\ude00"}\n'.encode() * 1000,
-        *([(GOOD + b"\n") * count for count in (2, 5_000, 30_000)]),
-    ],
-    ids=["plain", "blank", "bom", "others", "strings", "unicode", "2", "5000", "30000"],
-)
+@pytest.mark.parametrize("content", [
+    GOOD + b"\n" + GOOD,
+    GOOD + b"\n\n\n" + GOOD + b"\n\n",
+    BOM + GOOD + b"\r\n" + GOOD + b"\r\n",
+    b"\n".join(around(value) for value in [b"1", b"[{}]", b"null", b"1e300"]),
+    b'{"text":"Inf} -NaN Information","title":"' + b"{" * 5000 + b'"}\n' + GOOD,
+    '{"text":"Größe 😀","title":"\\u00e9\\ud83d\\ude00"}\n'.encode() * 1000,
+    *([(GOOD + b"\n") * count for count in (2, 5_000, 30_000)]),
+], ids=["plain", "blank", "bom", "others", "strings", "unicode", "2", "5000", "30000"])  # fmt: skip
 def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(content, either_way, monkeypatch):
     if either_way == "kernels loaded":
         monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
@@ -180,21 +185,6 @@ def test_unsuitable_files_are_named(tmp_path):
         list(read_records(TextPart(path=str(tmp_path), begin=0, end=1), keys=KEYS))
 
 
-def test_empty_files_and_ranges_give_nothing(tmp_path):
-    path = tmp_path / "empty.jsonl"
-    path.write_bytes(b"")
-    assert list(read_records(TextPart(path=str(path), begin=0, end=0, expected_size=0), keys=KEYS)) == []
-    path.write_bytes(GOOD + b"\n")
-    for begin, end in [(0, 0), (5, 5), (1, 35), (35, 35)]:
-        assert list(read_records(TextPart(path=str(path), begin=begin, end=end), keys=KEYS)) == []
-
-
-@pytest.mark.parametrize(("begin", "end"), [(5, 4), (-1, 4)])
-def test_a_part_begins_in_the_file_and_ends_after_its_begin(begin, end):
-    with pytest.raises(ValueError, match=rf"0 <= begin <= end, got \[{begin}, {end}\)"):
-        TextPart(path="never opened", begin=begin, end=end)
-
-
 @pytest.mark.quick(1)
 def test_importing_the_reader_leaves_pyarrow_json_out():
     code = "import sys, dsindex.text.records; print('pyarrow.json' in sys.modules)"
@@ -202,7 +192,330 @@ def test_importing_the_reader_leaves_pyarrow_json_out():
     assert shown.stdout.strip() == "False"
 
 
-def test_a_line_block_gives_lines_as_they_stand():
-    block = in_memory(BOM + GOOD + b"\r\n" + GOOD)
-    assert (block.line(0), block.text(0)) == (BOM + GOOD + b"\r", GOOD + b"\r")
-    assert replace(block, offset=10).offsets().tolist() == [10, 49]
+@pytest.mark.parametrize("piece", [1, 3, 4 << 20])
+def test_count_lines_gives_the_number_of_each_line(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(streams, "_COUNT_BYTES", piece)
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b"a\n\nbcd\r\n\ne")
+    assert [count_lines(str(path), offset) for offset in (0, 2, 3, 8, 9)] == [1, 2, 3, 4, 5]
+
+
+def test_count_lines_refuses_a_file_that_ends_before(tmp_path):
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b"a\n")
+    with pytest.raises(InputError, match=r"some\.jsonl: expected 3 bytes"):
+        count_lines(str(path), 3)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "container"), [("", "plain"), ("one.gz", "gzip"), ("one.zst", "zstd"), ("one.bz2", "bzip2")]
+)
+def test_a_long_line_takes_little_more_memory_than_the_limit(tmp_path, monkeypatch, suffix, container):
+    """The buffer grows in place, and a compressed file is decoded in pieces: a small one can hold all of the line."""
+    monkeypatch.setattr(streams, "_GROWTH_BYTES", 1 << 20)
+    limit, size_bytes = 16 << 20, 40_000_000
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSORS[suffix](b"x" * size_bytes) if suffix else b"x" * size_bytes)
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size, form=InputForm(container=container))
+    tracemalloc.start()
+    try:
+        [line] = read_lines(part, block_bytes=1 << 16, max_line_bytes=limit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (line.num_bytes, len(line.head)) == (size_bytes, 1 << 20)
+    assert peak < 1.4 * limit
+
+
+def test_a_file_beyond_the_limit_keeps_its_first_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"abcdefgh")
+    part = TextPart(path=str(tmp_path / "a"), begin=0, end=8, form=InputForm(format="document"))
+    [line] = read_text_file(part, max_line_bytes=4)
+    assert (line.head, line.num_bytes) == (b"abcd", 8)
+
+
+PATHS = [("meta", "text"), ("meta", "deep", "title"), ("text",)]
+PATH_SELECTION = open_selection([".meta.text", ".meta.deep.title", "text"])
+
+
+def nested_line(text="a"):
+    return json.dumps({"meta": {"text": text, "deep": {"title": "t", "x": [1]}}, "text": "top", "n": 5}).encode()
+
+
+def nested_reference(lines):
+    """The slow and obvious way: the records' texts, and the number of lines that are none."""
+    found, bad = [], 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+            values = [record["meta"]["text"], record["meta"]["deep"]["title"], record["text"]]
+            texts = [value if isinstance(value, list) else [value] for value in values]
+            for value in texts:
+                "".join(value).encode()
+        except (ValueError, KeyError, TypeError):
+            bad += 1
+        else:
+            found.append(texts)
+    return found, bad
+
+
+def outcome(reading):
+    return [values for _, _, values in reading.records], len(reading.bad)
+
+
+FAULTY = {
+    "missing": b'{"meta": {"deep": {"title": "t"}}, "text": "a"}',
+    "no object": b'{"meta": "x", "text": "a"}',
+    "null object": b'{"meta": null, "text": "a"}',
+    "null inside": b'{"meta": {"text": "a", "deep": null}, "text": "a"}',
+    "list of objects": b'{"meta": [{"text": "a", "deep": {"title": "t"}}], "text": "a"}',
+    "empty object": b'{"meta": {}, "text": "a"}',
+    "number": b'{"meta": {"text": 1, "deep": {"title": "t"}}, "text": "a"}',
+    "object for a text": b'{"meta": {"text": {}, "deep": {"title": "t"}}, "text": "a"}',
+    "same key above": b'{"text": "a", "deep": {"title": "t"}, "meta": {}}',
+    "last object wins": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a", "meta": {}}',
+    "last object wins, whole": b'{"meta": 1, "meta": {"text": "b", "deep": {"title": "t"}}, "text": "a"}',
+    "twice, whole": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "meta": {"text": "b", "deep": {"title": "u"}},'
+    b' "text": "a"}',
+    "last key wins": b'{"meta": {"text": "a", "text": "b", "deep": {"title": "t"}}, "text": "a"}',
+    "split object": b'{"meta": {"text": "a"}, "text": "a", "meta": {"deep": {"title": "t"}}}',
+    "escaped key": rb'{"m\u0065ta": {"text": "a", "deep": {"title": "t"}}, "text": "a"}',
+    "escaped key inside": rb'{"meta": {"te\u0078t": "a", "deep": {"title": "t"}}, "text": "a"}',
+    "surrogate": rb'{"meta": {"text": "\ud800", "deep": {"title": "t"}}, "text": "a"}',
+    "lists": b'{"meta": {"text": ["a", "b"], "deep": {"title": []}}, "text": "a"}',
+    "extra bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}}}, "text": "a"}',
+    "missing bracket": b'{"meta": {"text": "a", "deep": {"title": "t"}, "text": "a"}',
+    "comma before bracket": b'{"meta": {"text": "a", "deep": {"title": "t",}}, "text": "a"}',
+    "comma after": b'{"meta": {"text": "a", "deep": {"title": "t"}}, "text": "a",}',
+    "square bracket": b'{"meta": {"text": "a", "deep": {"title": "t"]}, "text": "a"}',
+    "spaces": b' { "meta" : { "deep" : { "title" : "t" } , "text" : "a" } , "text" : "b" } ',
+    "NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": NaN}}, "text": "b"}',
+    "-NaN inside": b'{"meta": {"text": "a", "deep": {"title": "t", "x": -NaN}}, "text": "b"}',
+}
+
+
+LISTS = b'{"meta": {"text": ["a", "b"], "deep": {"title": "t"}}, "text": ["c"]}'
+
+
+@pytest.mark.parametrize("line", [*FAULTY.values(), LISTS], ids=[*FAULTY, "lists throughout"])
+def test_every_parser_gives_what_json_loads_gives(line):
+    for lines in ([line], [nested_line(), line, nested_line("b")], [line, line], [line, nested_line(), nested_line()]):
+        assert outcome(as_reading(parse(b"\n".join(lines), PATH_SELECTION))) == nested_reference(lines)
+
+
+def test_keys_that_lead_through_each_other_make_bad_records(tmp_path):
+    selection = open_selection([".meta", ".meta.text"])
+    path = tmp_path / "a.jsonl"
+    path.write_bytes((nested_line() + b"\n") * 3)
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    blocks = list(read_records(part, keys=selection.outputs, selection=selection))
+    assert [len(block.bad) for block in blocks] == [3]
+
+
+@pytest.mark.parametrize("depth", [MAX_PATH_KEYS, MAX_PATH_KEYS + 1, 899, 5000])
+def test_long_paths_are_followed_as_deep_as_records_go(depth):
+    selection = open_selection(["x=" + ".a" * depth])
+    line = b'{"a":' * depth + b'"deep"' + b"}" * depth
+    read = parse(line + b"\n" + line, selection)
+    assert outcome(as_reading(read)) == (([], 2) if depth > 900 else ([[["deep"]]] * 2, 0))
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    (b'{"meta": {"x": 1}}', "expected the key 'text' at .meta, got only 'x'"),
+    (b'{"meta": {}}', "expected the key 'text' at .meta, got an object without keys"),
+    (b'{"x": {}}', "expected the key 'meta', got only 'x'"),
+    (b'{"meta": [1]}', "expected an object at .meta, got a list"),
+    (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
+])  # fmt: skip
+def test_reason_names_the_place(line, reason):
+    assert list(open_selection([".meta.text"]).read_lines([line])) == [reason]
+
+
+def test_a_key_with_a_dot_is_told_the_spelling_of_a_path():
+    inside = "expected the key 'meta.text', got only 'meta'; for a key inside 'meta', write .meta.text"
+    assert list(open_selection(["meta.text"]).read_lines([b'{"meta": {"text": "a"}}'])) == [inside]
+    assert list(open_selection(["meta.text"]).read_lines([b'{"a": 1}'])) == [
+        "expected the key 'meta.text', got only 'a'"
+    ]
+
+
+def scanned_texts(lines):
+    block = in_memory(b"\n".join(lines))
+    found = scan_texts(block.data, block.starts, block.ends, PATHS)
+    return None if found is None else [found[path].to_pylist() for path in PATHS]
+
+
+def test_the_scanner_reads_plain_lines_and_leaves_what_is_in_doubt(either_way):
+    if either_way == "kernels not loaded":
+        assert kernels.loaded_kernels() is None
+        assert scanned_texts([nested_line()]) is None
+        return
+    assert scanned_texts([nested_line("x"), nested_line("y")]) == [["x", "y"], ["t", "t"], ["top", "top"]]
+    assert scanned_texts([FAULTY["spaces"]]) == [["a"], ["t"], ["b"]]
+    expected = {"spaces"}
+    assert {name for name, line in FAULTY.items() if scanned_texts([nested_line(), line]) is not None} == expected
+
+
+NUM_IDS = 100
+ID_SELECTION = open_selection(["ids"], vocabulary_size=NUM_IDS)
+NESTED = open_selection([".meta.ids"], vocabulary_size=NUM_IDS)
+
+
+def sequences(column):
+    """The non-empty sequences of each record."""
+    assert column.tokens.dtype == np.uint32
+    assert int(column.lengths.sum()) == len(column.tokens)
+    own = np.split(column.tokens, np.cumsum(column.lengths)[:-1]) if len(column.lengths) else []
+    counts = column.sequences_per_record if column.sequences_per_record is not None else np.ones(len(own), np.int64)
+    assert int(counts.sum()) == len(own)
+    stops = [0, *np.cumsum(counts).tolist()]
+    return [[tokens.tolist() for tokens in own[begin:end] if len(tokens)] for begin, end in pairwise(stops)]
+
+
+def expected_sequences(value):
+    if value and isinstance(value[0], list):
+        return [ids for ids in value if ids]
+    return [value] if value else []
+
+
+def line_of(value):
+    return b'{"x": 1, "ids": %s}' % value.encode()
+
+
+GOOD_IDS = ["[1, 2, 99]", "[0]", "[]", "[-0]", "[[1], [2, 3]]", "[[1], []]", "[[]]", "[[], []]"]
+
+
+@pytest.mark.parametrize("value", GOOD_IDS)
+def test_ids_are_taken_as_they_are(value):
+    read = parse(b"\n".join([line_of(value)] * 3), ID_SELECTION)
+    assert sequences(read.columns["ids"]) == [expected_sequences(json.loads(value))] * 3
+
+
+EXPECTED_IDS = "expected a list of token ids from 0 to 99 under the key 'ids', got "
+BAD_IDS = {
+    "[1, 100]": "a list with 100 as item 2",
+    "[-1]": "a list with -1 as item 1",
+    "[1.0]": "a list with 1.0 as item 1",
+    "[1e1]": "a list with 10.0 as item 1",
+    "[true]": "a list with true as item 1",
+    "[null]": "a list with null as item 1",
+    '["1"]': "a list with a string as item 1",
+    "[NaN]": "a list with NaN as item 1",
+    "[{}]": "a list with an object as item 1",
+    "[1, [2]]": "a list with a list as item 2",
+    "[[1], 2]": "a list of lists with 2 as item 2",
+    "[[1], [2, 100]]": "a list with 100 as item 2 of list 2",
+    "[[1], [[2]]]": "a list with a list as item 1 of list 2",
+    "[[1], null]": "a list of lists with null as item 2",
+    "[18446744073709551617]": "a list with 18446744073709551617 as item 1",
+    f"[{'9' * 50}]": f"a list with {'9' * 40}… as item 1",
+    "null": "null",
+    "5": "5",
+    '"1 2"': "a string",
+    "{}": "an object",
+}
+
+
+@pytest.mark.parametrize(("value", "reason"), BAD_IDS.items(), ids=BAD_IDS)
+def test_what_is_no_id_is_a_bad_record_with_its_place(value, reason):
+    for lines in ([value], ["[1]", value, "[2]"], ["[[1]]", value]):
+        read = parse(b"\n".join(map(line_of, lines)), ID_SELECTION)
+        assert [bad.reason for bad in read.bad] == [EXPECTED_IDS + reason]
+        assert len(read.offsets) == len(lines) - 1
+
+
+ids = st.lists(st.integers(0, NUM_IDS - 1), max_size=4)
+odd_items = st.integers(-5, 2 * NUM_IDS) | st.none() | st.booleans() | st.floats() | st.text(max_size=2) | ids
+odd_values = st.lists(odd_items, max_size=4) | odd_items
+
+
+@pytest.mark.exhaustive
+@given(values=st.lists(ids, max_size=5) | st.lists(st.lists(ids, min_size=1, max_size=3), max_size=5), odd=odd_values)
+@settings(max_examples=200)
+def test_any_values_are_read_as_json_loads_reads_them(values, odd):
+    for some in (values, [*values, odd], [odd, *values]):
+        lines = [json.dumps({"meta": {"ids": value, "n": 1}}).encode() for value in some]
+        if not lines:
+            continue
+        read = parse(b"\n".join(lines), NESTED)
+        kept = [value for value in some if find_id_fault(value, NUM_IDS) is None]
+        assert sequences(read.columns["meta.ids"]) == [expected_sequences(value) for value in kept]
+        assert len(read.bad) == len(some) - len(kept)
+
+
+def test_plain_files_of_ids_are_read_by_the_kernels_once_they_are_loaded(either_way, tmp_path, monkeypatch):
+    path = tmp_path / "ids.jsonl"
+    path.write_bytes(b'{"meta": {"ids": [1, 2, 3]}, "text": "a"}\n' * 5000)
+    if either_way == "kernels loaded":
+        monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
+    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
+    blocks = list(read_records(part, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
+    assert sum(len(sequences(block.columns["meta.ids"])) for block in blocks) == 5000
+
+
+def scanned_ids(value):
+    """The ids of two lines as the kernel reads them, the second of which is always the same."""
+    block = in_memory(b'{"meta": {"n": [7], "ids": %s}, "x": 1}\n{"meta": {"ids": [1]}}' % value)
+    found = scan_ids(block.data, block.starts, block.ends, ("meta", "ids"), limit=NUM_IDS)
+    if found is None:
+        return None
+    tokens, lengths = found
+    return [ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])]
+
+
+@pytest.mark.parametrize(
+    ("value", "ids"), [(b"[]", []), (b"[ ]", []), (b"[0]", [0]), (b"[ 1 ,\t2,99 ]", [1, 2, 99]), (b"[10,20]", [10, 20])]
+)
+def test_the_scanner_reads_plain_lists(value, ids, either_way):
+    assert scanned_ids(value) == ([ids, [1]] if either_way == "kernels loaded" else None)
+
+
+@pytest.mark.parametrize("value", [
+    *(b"[100]", b"[-0]", b"[-1]", b"[01]", b"[00]", b"[1.0]", b"[1e1]", b"[1,]", b"[,1]", b"[1 2]", b"[1", b"[", b"1"),
+    *(b"[[1]]", b"[null]", b'["1"]', b"{}", b"[1]]", b'[1], "ids": [2]', b"[4294967297]", b"[" + b"9" * 30 + b"]"),
+    *(b"[18446744073709551617]", b"[1} ", b'[1], "x"', b"[\x0b1]"),
+])  # fmt: skip
+def test_the_scanner_leaves_lists_in_doubt(value):
+    assert scanned_ids(value) is None
+
+
+nested_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+values = nested_texts | st.lists(nested_texts, max_size=2) | json_values
+
+
+@st.composite
+def nested_lines(draw):
+    """A record with all paths, in any order of keys, perhaps with other keys and a fault."""
+    text = draw(nested_texts) if draw(st.integers(0, 5)) else draw(values)
+    deep = draw(st.permutations([("title", draw(nested_texts)), *draw(st.lists(other_pairs, max_size=1))]))
+    meta = draw(st.permutations([("text", text), ("deep", dict(deep)), *draw(st.lists(other_pairs, max_size=2))]))
+    top = draw(st.permutations([("meta", dict(meta)), ("text", "x"), *draw(st.lists(other_pairs, max_size=2))]))
+    return json.dumps(dict(top), ensure_ascii=True).encode()
+
+
+other_pairs = st.tuples(st.sampled_from(["a", "title", "deep", "n", "text", ""]), json_values)
+lines_of_files = st.lists(nested_lines() | st.just(nested_line()), min_size=1, max_size=6)
+odd_lines = st.sampled_from([*FAULTY.values(), *NASTY]) | mutated_lines()
+
+
+@pytest.mark.exhaustive
+@given(lines=lines_of_files, odd=st.none() | odd_lines, place=st.integers(0, 6))
+@settings(max_examples=300)
+def test_any_records_are_read_as_json_loads_reads_them(lines, odd, place):
+    if odd is not None:
+        lines.insert(place, odd)
+    content = b"\n".join(lines)
+    found = outcome(as_reading(parse(content, PATH_SELECTION)))
+    judged = list(PATH_SELECTION.read_lines([line for line in content.split(b"\n") if line.strip(b" \t\r")]))
+    kept = [values for values in judged if isinstance(values, list)]
+    texts = [[value if isinstance(value, list) else [value] for value in values] for values in kept]
+    assert found == (texts, len(judged) - len(kept))
+    if odd is None:
+        assert found == nested_reference(lines)
+
+
+def test_integers_of_many_digits_are_no_ids():
+    read = parse(line_of("[%s]" % ("1" * 5000)), ID_SELECTION)
+    assert [bad.reason for bad in read.bad] == [EXPECTED_IDS + "a list with Infinity as item 1"]
+    other = b'{"ids": [1], "x": ' + b"1" * 5000 + b"}"
+    assert len(parse(other, ID_SELECTION).offsets) == 1

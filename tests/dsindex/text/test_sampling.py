@@ -3,7 +3,6 @@
 import itertools
 import json
 
-import numpy as np
 import pytest
 import xxhash
 
@@ -44,12 +43,6 @@ def test_a_record_has_the_same_hash_beside_lists_and_without(tmp_path):
     assert hash_records(plain).tolist() == hash_records(mixed).tolist()[:2]
 
 
-def test_hashes_of_a_slice_are_its_own(tmp_path):
-    [block] = read(tmp_path, [{"text": str(number)} for number in range(9)])
-    kept = sample_records(block, (Sample(high=0.5),))
-    assert hash_records(kept).tolist() == [each for each in hash_records(block).tolist() if each < 2**63]
-
-
 def test_what_is_kept_is_consistent(tmp_path):
     records = [{"text": f"text {number}", "title": [f"title {number}"] * (number % 4)} for number in range(3000)]
     [block] = read(tmp_path, records, keys=("text", "title"))
@@ -68,14 +61,6 @@ def test_what_is_kept_is_consistent(tmp_path):
     assert set(small.lines.tolist()) <= set(large.lines.tolist())
 
 
-def test_shares_are_multiplied(tmp_path):
-    [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
-    assert (
-        sample_records(block, (Sample(high=0.5),), 0.2).lines.tolist()
-        == sample_records(block, (Sample(high=0.1),)).lines.tolist()
-    )
-
-
 @pytest.mark.parametrize("share", [None, 0.3])
 def test_a_sample_and_its_complement_are_all(tmp_path, share):
     [block] = read(tmp_path, [{"text": str(number)} for number in range(1000)])
@@ -85,19 +70,6 @@ def test_a_sample_and_its_complement_are_all(tmp_path, share):
     together = sorted(itertools.chain(*lines))
     assert together == sample_records(block, parts, share).lines.tolist()
     assert share is not None or len(together) == 1000
-
-
-def test_the_whole_keeps_all(tmp_path):
-    [block] = read(tmp_path, [{"text": str(number)} for number in range(100)])
-    assert sample_records(block, (Sample(),)) is block
-
-
-@pytest.mark.parametrize("share", [1e-300, 5e-20])
-def test_a_tiny_share_keeps_nothing(tmp_path, share):
-    [block] = read(tmp_path, [{"text": str(number)} for number in range(100)])
-    sample = sample_records(block, (Sample(high=share),))
-    assert (len(sample.lines), sample.num_filtered) == (0, 100)
-    assert np.array_equal(sample.columns["text"].texts.to_pylist(), [])
 
 
 def test_the_choice_never_changes(tmp_path):

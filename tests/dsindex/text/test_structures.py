@@ -12,7 +12,7 @@ from tests.agreement import sweep
 from tests.agreement import vocabularies as v
 from tests.support import text_tokenizers as trained
 
-LLAMA3, GPT2 = PATTERNS["llama3"][0], PATTERNS["gpt2"][0]
+LLAMA3 = PATTERNS["llama3"][0]
 CL100K = LLAMA3.replace(r"\s*[\r\n]+", r"\s*[\r\n]")
 DIGITS = {"type": "Digits", "individual_digits": True}
 BYTES = v.byte_level(use_regex=False)

@@ -1,4 +1,4 @@
-"""Loading: what a tokenizer says about itself, and one clear sentence for everything that is not one."""
+"""Loading by path and by name: what a tokenizer says about itself, and one sentence for what is none."""
 
 import base64
 import copy
@@ -6,15 +6,21 @@ import hashlib
 import json
 import pickle
 import struct
+import subprocess
+import sys
 
+import huggingface_hub.constants
 import pytest
 from tokenizers import AddedToken
 
 from dsindex.errors import TokenizerError
 from dsindex.text.engines import choose_engine
-from dsindex.text.tokenizer import decode, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_tokenizer
+from dsindex.text.tokenizer_file import find_tokenizer
 from tests.support import text_tokenizers as trained
+from tests.support.foreign_tokenizers import sentencepiece_model
 from tests.support.golden import TOKENIZERS
+from tests.support.hub_cache import COMMIT, put_in_cache
 
 
 def folder(path, content, **others):
@@ -97,13 +103,6 @@ def test_unknown_eod_suggests_close_ones(tmp_path):
         load_tokenizer(path, eod_token="<eot>")
 
 
-def test_decode_shows_special_tokens(tmp_path):
-    tokenizer = load_tokenizer(folder(tmp_path / "t", trained.byte_level()))
-    ids = shared_tokenizer(tokenizer).encode("Mühle 水車\0<|eot|>").ids
-    assert decode(tokenizer, ids) == "Mühle 水車\0<|eot|>"
-    assert decode(tokenizer, []) == ""
-
-
 SENTENCEPIECE = b"\n\x0e\n\x05<unk>\x15" + struct.pack("<f", 0) + b"\x18\x02" + b"\n\x0c\n\x03<s>\x15\0\0\0\0\x18\x03"
 TIKTOKEN = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
 
@@ -158,27 +157,18 @@ def test_other_files_are_refused_by_name(tmp_path, name, content, message):
     assert str(caught.value).startswith(f"{tmp_path / name}: expected ")
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({}, "got one with nothing"),
-        ({"README.md": b"x", "a.bin": b"y"}, r"got one with README.md, a.bin; use the folder"),
-        ({"tokenizer.model": SENTENCEPIECE}, r"use the file itself, --tokenizer-model .*/tokenizer.model, for"),
-        ({"tokenizer.model": TIKTOKEN}, r"use the file itself, --tokenizer-model .*/tokenizer.model, for"),
-        ({"vocab.json": b"{}", "merges.txt": b""}, r"GPT2BPETokenizer --vocab-file .*/vocab.json --merge-file"),
-    ],
-    ids=["empty", "other", "spm", "tiktoken", "slow"],
-)
+@pytest.mark.parametrize(("files", "message"), [
+    ({}, "got one with nothing"),
+    ({"README.md": b"x", "a.bin": b"y"}, r"got one with README.md, a.bin; use the folder"),
+    ({"tokenizer.model": SENTENCEPIECE}, r"use the file itself, --tokenizer-model .*/tokenizer.model, for"),
+    ({"tokenizer.model": TIKTOKEN}, r"use the file itself, --tokenizer-model .*/tokenizer.model, for"),
+    ({"vocab.json": b"{}", "merges.txt": b""}, r"GPT2BPETokenizer --vocab-file .*/vocab.json --merge-file"),
+], ids=["empty", "other", "spm", "tiktoken", "slow"])  # fmt: skip
 def test_folder_without_tokenizer_json_names_what_is_there(tmp_path, files, message):
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(str(tmp_path))
-
-
-def test_missing_path_is_named(tmp_path):
-    with pytest.raises(TokenizerError, match=r"gpt2: expected a tokenizer's file, .* found nothing; check the path"):
-        load_tokenizer(str(tmp_path / "openai-community/gpt2"))
 
 
 def test_input_given_as_tokenizer_is_not_read(tmp_path):
@@ -189,27 +179,17 @@ def test_input_given_as_tokenizer_is_not_read(tmp_path):
         load_tokenizer(str(tmp_path / "huge"))
 
 
-def test_dropout_is_refused(tmp_path):
-    document = json.loads(trained.byte_level())
-    document["model"]["dropout"] = 0.1
-    with pytest.raises(TokenizerError, match=r"expected a deterministic tokenizer, got BPE dropout 0\.1"):
-        load_tokenizer(folder(tmp_path / "t", json.dumps(document).encode()))
-
-
-@pytest.mark.parametrize(
-    ("content", "config", "message"),
-    [
-        (trained.byte_level(), {"pad_token": "<pad>"}, "'<pad>' is missing"),
-        (trained.byte_level(), {"added_tokens_decoder": {"7": {"content": "<new>"}}}, "'<new>' is missing"),
-        (trained.byte_level(), {"additional_special_tokens": ["<a>"]}, "'<a>' is missing"),
-        (trained.byte_level(), {"add_bos_token": True, "bos_token": "<|bos|>"}, "disagree on the tokens around"),
-        (trained.with_template("<|bos|> $A"), {"add_bos_token": False, "bos_token": "<|bos|>"}, "disagree"),
-        (trained.with_template("$A <|eot|>"), {"add_bos_token": False, "eos_token": "<|eot|>"}, "disagree"),
-        (trained.with_template("<|bos|> $A"), {"add_bos_token": True, "bos_token": "<|bos|>"}, None),
-        (trained.byte_level(), {"add_bos_token": False, "bos_token": "<|bos|>", "chat_template": "x"}, None),
-        (trained.with_template("<|bos|> $A"), {"bos_token": "<|bos|>"}, None),
-    ],
-)
+@pytest.mark.parametrize(("content", "config", "message"), [
+    (trained.byte_level(), {"pad_token": "<pad>"}, "'<pad>' is missing"),
+    (trained.byte_level(), {"added_tokens_decoder": {"7": {"content": "<new>"}}}, "'<new>' is missing"),
+    (trained.byte_level(), {"additional_special_tokens": ["<a>"]}, "'<a>' is missing"),
+    (trained.byte_level(), {"add_bos_token": True, "bos_token": "<|bos|>"}, "disagree on the tokens around"),
+    (trained.with_template("<|bos|> $A"), {"add_bos_token": False, "bos_token": "<|bos|>"}, "disagree"),
+    (trained.with_template("$A <|eot|>"), {"add_bos_token": False, "eos_token": "<|eot|>"}, "disagree"),
+    (trained.with_template("<|bos|> $A"), {"add_bos_token": True, "bos_token": "<|bos|>"}, None),
+    (trained.byte_level(), {"add_bos_token": False, "bos_token": "<|bos|>", "chat_template": "x"}, None),
+    (trained.with_template("<|bos|> $A"), {"bos_token": "<|bos|>"}, None),
+])  # fmt: skip
 def test_folder_whose_files_disagree_is_refused(tmp_path, content, config, message):
     path = folder(tmp_path / "t", content, tokenizer_config=config)
     if message is None:
@@ -247,24 +227,20 @@ def charsmap(content):
 TEXT = {"Sequence": {"id": "A", "type_id": 0}}
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (part_of("normalizer", type="Replace", pattern={"String": ""}, content="y"), "a Replace with an empty pattern"),
-        (part_of("normalizer", type="Prepend", prepend=""), "a Prepend of nothing"),
-        (part_of("pre_tokenizer", type="FixedLength", length=0), "a FixedLength of 0"),
-        (template(TEXT, {"Sequence": {"id": "B", "type_id": 0}}), "a TemplateProcessing with a second text"),
-        (template({"SpecialToken": {"id": "[X]", "type_id": 0}}, TEXT), r"a TemplateProcessing with '\[X\]'"),
-        (charsmap(b""), "a precompiled_charsmap that is damaged"),
-        (charsmap(b"\xff\xff\xff\xff"), "a precompiled_charsmap that is damaged"),
-        (charsmap(b"\4\0\0\0trie\xff"), "a precompiled_charsmap that is damaged"),
-        (part_of("normalizer", type="Precompiled", precompiled_charsmap="!"), "a precompiled_charsmap that is damaged"),
-        (with_model(continuing_subword_prefix="####"), "lacks the continuing_subword_prefix '####'"),
-        (with_model(continuing_subword_prefix="a"), "lacks the continuing_subword_prefix 'a'"),
-        (trained.byte_level_document(added_tokens=float("inf")), "added_tokens of the type float"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize(("content", "fault"), [
+    (part_of("normalizer", type="Replace", pattern={"String": ""}, content="y"), "a Replace with an empty pattern"),
+    (part_of("normalizer", type="Prepend", prepend=""), "a Prepend of nothing"),
+    (part_of("pre_tokenizer", type="FixedLength", length=0), "a FixedLength of 0"),
+    (template(TEXT, {"Sequence": {"id": "B", "type_id": 0}}), "a TemplateProcessing with a second text"),
+    (template({"SpecialToken": {"id": "[X]", "type_id": 0}}, TEXT), r"a TemplateProcessing with '\[X\]'"),
+    (charsmap(b""), "a precompiled_charsmap that is damaged"),
+    (charsmap(b"\xff\xff\xff\xff"), "a precompiled_charsmap that is damaged"),
+    (charsmap(b"\4\0\0\0trie\xff"), "a precompiled_charsmap that is damaged"),
+    (part_of("normalizer", type="Precompiled", precompiled_charsmap="!"), "a precompiled_charsmap that is damaged"),
+    (with_model(continuing_subword_prefix="####"), "lacks the continuing_subword_prefix '####'"),
+    (with_model(continuing_subword_prefix="a"), "lacks the continuing_subword_prefix 'a'"),
+    (trained.byte_level_document(added_tokens=float("inf")), "added_tokens of the type float"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_parts_on_which_tokenizers_panics_or_aborts_are_refused(tmp_path, capfd, content, fault):
     """The library would print to stderr, and end the process on charsmaps and prefixes."""
     path = tmp_path / "tokenizer.json"
@@ -281,16 +257,104 @@ def test_tokenizer_that_panics_on_any_text_is_refused(tmp_path):
         load_tokenizer(str(path))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        part_of("normalizer", type="Sequence", normalizers=[[[]]]),
-        part_of("post_processor", type={"id": 0}, sep=["[SEP]", 2], cls=["[CLS]", 1]),
-    ],
-    ids=["a list", "no type"],
-)
+@pytest.mark.parametrize("content", [
+    part_of("normalizer", type="Sequence", normalizers=[[[]]]),
+    part_of("post_processor", type={"id": 0}, sep=["[SEP]", 2], cls=["[CLS]", 1]),
+], ids=["a list", "no type"])  # fmt: skip
 def test_part_that_only_tokenizers_understands_is_left_to_it(tmp_path, content):
     """It reads a list for an object, and does without a type."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     assert choose_engine(load_tokenizer(str(path)), "auto", add_special_tokens=True).name == "tokenizers"
+
+
+OTHER = "0" * 40
+CONFIG = json.dumps({"eos_token": "<|eot|>"}).encode()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty cache, and a hub that cannot be reached; the library reads its variables when it is imported."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["gpt2", "org/model-1.5B"])
+def test_name_is_found_in_the_cache(home, name):
+    put_in_cache(home, name, {"tokenizer.json": trained.byte_level(), "tokenizer_config.json": CONFIG})
+    tokenizer = load_tokenizer(name)
+    assert (tokenizer.name, tokenizer.revision, tokenizer.eod_token) == (name, COMMIT, "<|eot|>")
+    assert tokenizer.json == trained.byte_level()
+    for reference in ("main", COMMIT):
+        assert load_tokenizer(f"{name}@{reference}") == tokenizer
+
+
+def test_revision_is_honoured(home):
+    put_in_cache(home, "org/name", {"tokenizer.json": trained.byte_level()})
+    other = trained.with_template("<|bos|> $A")
+    put_in_cache(home, "org/name", {"tokenizer.json": other}, commit=OTHER, reference="v2")
+    assert load_tokenizer("org/name").revision == COMMIT
+    assert (load_tokenizer("org/name@v2").revision, load_tokenizer("org/name@v2").json) == (OTHER, other)
+    with pytest.raises(TokenizerError, match=r"org/name@v3: expected a file, a folder, or the name of a tokenizer in"):
+        load_tokenizer("org/name@v3")
+
+
+def test_model_in_the_cache_is_chosen_by_type(home):
+    files = {"tokenizer.json": trained.byte_level(), "tokenizer.model": sentencepiece_model("llama2")}
+    put_in_cache(home, "meta-llama/Llama-2-7b", files)
+    tokenizer = load_tokenizer("meta-llama/Llama-2-7b", options=TokenizerOptions(tokenizer_type="Llama2Tokenizer"))
+    assert (tokenizer.library, tokenizer.model) == ("sentencepiece", sentencepiece_model("llama2"))
+    assert load_tokenizer("meta-llama/Llama-2-7b").library == "tokenizers"
+
+
+def test_cache_without_a_tokenizer_is_not_enough(home):
+    put_in_cache(home, "org/weights", {"config.json": b"{}"})
+    with pytest.raises(
+        TokenizerError, match=r"no such path, the cache has no such tokenizer, and the hub gave none \("
+    ):
+        load_tokenizer("org/weights")
+
+
+@pytest.mark.parametrize(
+    "path", ["no/such/folder", "/gpt2", "../gpt2", "./gpt2", "gpt2/", "tokenizer.json", "a b", "", "org/x.model", "-x"]
+)
+def test_what_cannot_be_a_name_is_a_path(home, path):
+    assert not (home / path.lstrip("/.") / "x").exists()
+    assert find_tokenizer(path).path == path
+    with pytest.raises(TokenizerError, match=r"expected a tokenizer's file, or a folder .*, found nothing"):
+        load_tokenizer(path)
+
+
+def test_only_files_of_tokenizers_are_fetched(home, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, *, allow_patterns, local_files_only=False, **_):
+        if local_files_only:
+            raise FileNotFoundError(name)
+        asked.append(allow_patterns)
+        put_in_cache(home, name, {"tokenizer.json": trained.byte_level()})
+        return str(home / "hub" / f"models--{name}" / "snapshots" / COMMIT)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert load_tokenizer("fetched").revision == COMMIT
+    [patterns] = asked
+    assert not [pattern for pattern in patterns if pattern.endswith((".py", ".bin", ".safetensors", "*"))]
+
+
+def test_paths_need_no_hub_library(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(trained.byte_level())
+    code = (
+        "import sys; from dsindex.text.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1]);"
+        "print(sorted({'huggingface_hub', 'sentencepiece', 'tiktoken'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_path_comes_before_name(home, monkeypatch):
+    put_in_cache(home, "gpt2", {"tokenizer.json": trained.byte_level()})
+    (home / "work" / "gpt2").mkdir(parents=True)
+    (home / "work" / "gpt2" / "tokenizer.json").write_bytes(trained.with_template("<|bos|> $A"))
+    monkeypatch.chdir(home / "work")
+    assert load_tokenizer("gpt2").revision is None

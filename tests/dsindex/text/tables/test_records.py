@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.errors import InputError
 from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
 from dsindex.text.tables.batches import measure_table
@@ -120,20 +119,6 @@ def _text_bytes(values):
     return sum(len(text.encode()) for text in texts if text is not None)
 
 
-@pytest.mark.parametrize("format", STORED)
-def test_ranges_together_are_the_whole_table(format, tmp_path):
-    table = pa.table({"text": pa.array([f"text {number}" for number in range(11)]).dictionary_encode()})
-    path = write_table(tmp_path / "table", table, format, group_rows=2)
-
-    parts = [
-        collect(read_table_records(path, begin, end, format=format, columns=TEXT))
-        for begin, end in [(0, 1), (1, 1), (1, 4), (4, 6)]
-    ]
-
-    assert [text for part in parts for text in part.texts] == read(path, format).texts
-    assert parts[2].places == [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
-
-
 @pytest.mark.parametrize("is_delta", [True, False])
 def test_dictionaries_that_grow_or_change_in_a_stream_are_those_of_the_range(is_delta, tmp_path):
     words = [["a", "b"], ["a", "b", "c"] if is_delta else ["x", "y", "z"], ["a", "b", "c", "d"] if is_delta else ["q"]]
@@ -222,13 +207,6 @@ def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path):
     for limit in range(6, 60):
         found = read(path, "parquet", columns, max_record_bytes=limit)
         assert found.lines == [whole.encode()[:limit]]
-
-
-def test_a_column_of_another_type_is_refused_before_anything_is_read(tmp_path):
-    path = write_table(tmp_path / "table", pa.table({"text": [1]}), "parquet")
-
-    with pytest.raises(InputError, match="expected a column of strings or of lists of strings at 'text', got int64"):
-        next(read_table_records(path, 0, 1, format="parquet", columns=TEXT))
 
 
 @pytest.mark.parametrize("is_repeated", [True, False], ids=["one text", "different texts"])

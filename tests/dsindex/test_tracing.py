@@ -1,5 +1,6 @@
-"""Searching backwards finds exactly what tracing every sample forwards shows, on Megatron's caches and random ones."""
+"""Searching backwards finds exactly what tracing every sample forwards shows; steps and ranks get their samples."""
 
+import re
 from collections import defaultdict
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
 from dsindex.datasets import samples as search
+from dsindex.datasets.samples import Batches
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_caches
@@ -87,26 +89,6 @@ def test_epochs_are_the_copies_of_a_sequence(tmp_path):
     assert second.epoch == 1 or second.sample == 0
 
 
-def test_document_without_sequences_is_nowhere(tmp_path):
-    dataset = IndexedDataset(write_dataset(tmp_path / "d", [[], [[1, 2, 3]]]))
-    samples = GPTDataset(
-        dataset, np.array([0], np.int32), np.array([[0, 0], [0, 2]], np.int32), np.array([0], np.uint32),
-        sequence_length=2,
-    )  # fmt: skip
-    assert samples.find_document(0) == []
-    with pytest.raises(IndexError, match="expected a document below 2"):
-        samples.find_document(2)
-
-
-def test_dataset_without_provenance_is_traced_to_documents(tmp_path):
-    samples = random_samples(tmp_path, 1)
-    trace = samples.trace(-1)
-    assert trace.sample == len(samples) - 1
-    assert trace.parts
-    assert {part.source for part in trace.parts} == {None}
-    assert "d1.manifest.json: expected the manifest" in trace.notes[0]
-
-
 def test_damaged_shuffle_index_finds_nothing_outside(tmp_path):
     """Values outside the sample index are passed over, as no sample can be read from them."""
     samples = random_samples(tmp_path, 2)
@@ -117,3 +99,40 @@ def test_damaged_shuffle_index_finds_nothing_outside(tmp_path):
     assert all(other.find_document(document) == [] for document in range(samples.dataset.num_documents))
     with pytest.raises(FormatError, match="built from other data"):
         other.trace(0)
+
+
+@pytest.mark.parametrize(("micro", "ranks", "rounds"), [(1, 1, 4), (2, 3, 2), (4, 2, 1), (3, 1, 2)])
+def test_ranks_take_turns(micro, ranks, rounds):
+    size = micro * ranks * rounds
+    batches = Batches(global_batch_size=size, micro_batch_size=micro, data_parallel_size=ranks)
+    num_samples = 3 * size + 1
+    dealt = {}
+    for number, first in enumerate(range(0, 3 * size, micro)):
+        dealt.setdefault((number // (ranks * rounds) + 1, number % ranks), []).extend(range(first, first + micro))
+    for (step, rank), samples in dealt.items():
+        assert batches.samples(step, num_samples, rank=rank) == samples
+        assert {(batches.step_of(sample), batches.rank_of(sample)) for sample in samples} == {(step, rank)}
+    assert batches.samples(2, num_samples) == list(range(size, 2 * size))
+
+
+@pytest.mark.parametrize("step", [0, -1, 4])
+def test_steps_beyond_the_data_are_refused(step):
+    message = f"expected a step from 1 to 3, got {step}: the data has 31 samples, in whole batches of 10"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Batches(global_batch_size=10).samples(step, 31)
+
+
+@pytest.mark.parametrize(("sizes", "message"), [
+    ({"global_batch_size": 0}, "of at least 1"),
+    ({"global_batch_size": 8, "micro_batch_size": 2}, "or neither"),
+    ({"global_batch_size": 8, "micro_batch_size": 3, "data_parallel_size": 2}, "3 samples on 2 ranks divide, got 8"),
+])  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Batches(**sizes)
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_ranks_that_do_not_exist_are_refused(rank):
+    with pytest.raises(ValueError, match=f"expected a rank below the data-parallel size 2, got {rank}"):
+        Batches(global_batch_size=8, micro_batch_size=2, data_parallel_size=2).samples(1, 100, rank=rank)

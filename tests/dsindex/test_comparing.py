@@ -44,34 +44,26 @@ def test_same_tokens_of_another_type_are_the_same(compare):
     assert found.difference is None
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "edges"),
-    [
-        (list(map(with_eod, TEXTS)), TEXTS, (Edges(last=EOD, num_empty=2), Edges(num_empty=2))),
-        (
-            [*map(with_eod, TEXTS)],
-            [[*text, EOD] for text in TEXTS],
-            (Edges(last=EOD, num_empty=2), Edges(last=EOD, num_edges_only=2)),
-        ),
-        (
-            [*map(with_eod, TEXTS)],
-            [with_eod(text) for text in TEXTS if text],
-            (Edges(last=EOD, num_empty=2), Edges(last=EOD)),
-        ),
-        (TEXTS, [[BOS, *text] for text in TEXTS], (Edges(num_empty=2), Edges(first=BOS, num_edges_only=2))),
-        (
-            [[BOS, *text, EOD] for text in TEXTS],
-            TEXTS,
-            (Edges(first=BOS, last=EOD, num_edges_only=2), Edges(num_empty=2)),
-        ),
-        (
-            [[BOS, *text] for text in TEXTS],
-            list(map(with_eod, TEXTS)),
-            (Edges(first=BOS, num_edges_only=2), Edges(last=EOD, num_empty=2)),
-        ),
-    ],
-    ids=["EOD", "empty texts as EOD", "empty texts left out", "BOS", "both", "one each"],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "edges"), [
+    (list(map(with_eod, TEXTS)), TEXTS, (Edges(last=EOD, num_empty=2), Edges(num_empty=2))),
+    (
+        [*map(with_eod, TEXTS)],
+        [[*text, EOD] for text in TEXTS],
+        (Edges(last=EOD, num_empty=2), Edges(last=EOD, num_edges_only=2)),
+    ),
+    (
+        [*map(with_eod, TEXTS)],
+        [with_eod(text) for text in TEXTS if text],
+        (Edges(last=EOD, num_empty=2), Edges(last=EOD)),
+    ),
+    (TEXTS, [[BOS, *text] for text in TEXTS], (Edges(num_empty=2), Edges(first=BOS, num_edges_only=2))),
+    ([[BOS, *text, EOD] for text in TEXTS], TEXTS, (Edges(first=BOS, last=EOD, num_edges_only=2), Edges(num_empty=2))),
+    (
+        [[BOS, *text] for text in TEXTS],
+        list(map(with_eod, TEXTS)),
+        (Edges(first=BOS, num_edges_only=2), Edges(last=EOD, num_empty=2)),
+    ),
+], ids=["EOD", "empty texts as EOD", "empty texts left out", "BOS", "both", "one each"])  # fmt: skip
 def test_rules_are_told(one, other, edges, compare):
     for first, second, expected in ((one, other, edges), (other, one, edges[::-1])):
         found = compare(first, second)

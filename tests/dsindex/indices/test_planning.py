@@ -1,0 +1,468 @@
+"""Epochs, splits, blends, lengths of training, names and descriptions: which caches a job looks for."""
+
+import json
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.errors import FormatError, InputError, LimitError
+from dsindex.index import bigscience
+from dsindex.index.arrays import blend_by_weights, blend_exhaustively
+from dsindex.index.blend import MAX_DATASETS, Blend, check_draws, parse_data_path, samples_wanted
+from dsindex.index.cache import (
+    cache_files,
+    description_hash,
+    description_text,
+    fingerprint,
+    read_description,
+    source_changes,
+)
+from dsindex.index.epochs import (
+    EpochCounts,
+    SampleRule,
+    count_epochs,
+    count_samples,
+    normalise,
+    parse_split,
+    samples_for_epochs,
+    split_bounds,
+    split_matrix,
+)
+from dsindex.index.maxtext import blend_files, index_stem
+from dsindex.index.needed_caches import (
+    CacheSettings,
+    PartCounts,
+    TrainingLength,
+    find_needed_caches,
+    phases_of_training,
+    samples_for_training,
+)
+from tests.support.datasets import write_dataset
+from tests.support.golden import golden_caches
+
+RULE = SampleRule(sequence_length=10)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_samples", "epochs"),
+    [(101, 10, 1), (100, 10, 2), (100, 0, 1), (1, 0, 1), (1, 1, 11), (1000, None, 1)],
+    ids=["just-enough", "one-token-short", "nothing-wanted", "one-token", "eleven-times-one-token", "one-epoch"],
+)
+def test_epochs_are_the_least_that_give_the_samples(tokens, num_samples, epochs):
+    assert count_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
+
+
+@pytest.mark.parametrize(("num_samples", "threshold", "separate"), [
+    (178, 0.80, False), (177, 0.80, True), (177, 0.75, False), (193, 0.95, False), (192, 0.95, True),
+    (99, 0.95, False),
+])  # fmt: skip
+def test_final_epoch_is_separate_below_the_threshold(num_samples, threshold, separate):
+    # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79; 95 % is 94.
+    rule = SampleRule(sequence_length=10, threshold=threshold)
+    plan = count_epochs(1000, num_samples, rule=rule, place="p")
+    assert plan.separate_final_epoch == separate
+    assert plan.shuffled_together == (99 if separate else plan.num_samples)
+    assert plan.num_samples == (99 if num_samples == 99 else 199)
+
+
+def test_part_without_tokens_is_refused_where_megatron_loops_for_ever():
+    with pytest.raises(
+        LimitError, match=r"^web, split test: 5 samples were requested, but the part has no tokens \(Meg"
+    ):
+        count_epochs(0, 5, rule=RULE, place="web, split test")
+    with pytest.raises(LimitError, match="loop forever"):
+        count_epochs(0, 0, rule=RULE, place="p")  # the extra token alone
+    assert count_epochs(0, 0, rule=SampleRule(sequence_length=10, extra_token=False), place="p").num_samples == 0
+    assert count_epochs(0, None, rule=RULE, place="p").num_samples == 0
+
+
+def test_too_many_epochs_are_refused():
+    with pytest.raises(LimitError, match="take 3000000001 epochs of 10 tokens, more than the 2147483647"):
+        count_epochs(10, 3_000_000_000, rule=RULE, place="p")
+    with pytest.raises(LimitError, match="at least 0, got -1"):
+        count_epochs(10, -1, rule=RULE, place="p")
+
+
+@pytest.mark.parametrize("length", [1, 0, -5, 2**31 - 1])
+def test_sequence_length_that_overflows_or_asserts_in_megatron_is_refused(length):
+    with pytest.raises(LimitError, match=f"sequence length from 2 to 2147483646, got {length}"):
+        SampleRule(sequence_length=length)
+
+
+def test_kept_partial_sample_is_counted_in_float32():
+    rule = SampleRule(sequence_length=2, extra_token=False, keep_partial=True)
+    assert count_samples(7, rule=rule) == 4
+    assert count_samples(2**24 + 3, rule=rule) == 2**23 + 2
+    assert count_samples(2**25 + 1, rule=rule) == 2**24, "exact would be one more"
+    with pytest.raises(LimitError, match="expected 16777217 samples, got 16777216, as Megatron counts them in float32"):
+        count_epochs(2**25 + 2, 2**24 + 1, rule=rule, place="p")
+
+
+@pytest.mark.parametrize(("epochs", "samples"), [("1", 99), ("2.5", 249), ("0.5", 49), ("0.001", 0), ("1/3", 33)])
+def test_epochs_become_samples(epochs, samples):
+    assert samples_for_epochs(Fraction(epochs), 1000, rule=RULE) == samples
+
+
+@pytest.mark.parametrize(("text", "shares"), [
+    ("969, 30, 1", (0.969, 0.03, 0.001)),
+    ("1", (1.0, 0.0, 0.0)),
+    ("80,20", (0.8, 0.2, 0.0)),
+    ("90/8/2", (0.9, 0.08, 0.02)),
+    ("[.5, .25, .25]", (0.5, 0.25, 0.25)),
+    ("0,1,0", (0.0, 1.0, 0.0)),
+])  # fmt: skip
+def test_split_is_read_in_every_spelling_that_megatron_reads(text, shares):
+    assert parse_split(text) == shares
+
+
+@pytest.mark.parametrize("text", ["", "abc", "0,0,0", "1,2,3,4", "-5,5", "1e3,1", "1.2.3,4"])
+def test_split_that_megatron_would_misread_is_refused(text):
+    with pytest.raises(ValueError, match=r"split.*write train, valid and test as in '969, 30, 1'"):
+        parse_split(text)
+
+
+def test_matrix_is_written_with_an_integer_zero_and_null_for_no_part():
+    assert json.dumps(split_matrix(parse_split("0,3,1"))) == "[null, [0.0, 0.75], [0.75, 1.0]]"
+    assert json.dumps(split_matrix(parse_split("3,1"))) == "[[0, 0.75], [0.75, 1.0], null]"
+
+
+@pytest.mark.parametrize(("part", "num_sequences", "bounds"), [
+    ((0, 0.5), 5, (0, 2)),
+    ((0.5, 1.0), 7, (4, 7)),
+    ((0.5, 1.0), 5, (2, 5)),
+    ((0.999, 1.0), 300, (300, 300)),
+    ((0.0, 1.0), 0, (0, 0)),
+], ids=["down", "up", "begin-down", "empty-part", "empty-dataset"])  # fmt: skip
+def test_bounds_round_half_to_even(part, num_sequences, bounds):
+    assert split_bounds(part, num_sequences) == bounds
+
+
+def slow_blend(weights, size, limits=None):
+    taken = [0] * len(weights)
+    drawn = []
+    for sample in range(size):
+        lags = [
+            -np.inf if limits and taken[d] >= limits[d] else weight * max(float(sample), 1.0) - float(taken[d])
+            for d, weight in enumerate(weights)
+        ]
+        dataset = lags.index(max(lags))
+        drawn.append((dataset, taken[dataset]))
+        taken[dataset] += 1
+    return drawn
+
+
+@settings(max_examples=60)
+@given(weights=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), size=st.integers(0, 300))
+def test_weighted_blend_equals_the_slow_reference(weights, size):
+    shares = normalise(weights)
+    datasets, samples = blend_by_weights(shares, size)
+    assert list(zip(datasets.tolist(), samples.tolist(), strict=True)) == slow_blend(shares, size)
+    assert (datasets.dtype, samples.dtype) == (np.int16, np.int64)
+
+
+@settings(max_examples=60)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9))
+def test_exhaustive_blend_draws_each_sample_once_in_the_slow_references_order(lengths):
+    datasets, samples = blend_exhaustively(lengths)
+    drawn = list(zip(datasets.tolist(), samples.tolist(), strict=True))
+    assert drawn == slow_blend([length / sum(lengths) for length in lengths], sum(lengths), lengths)
+    assert sorted(drawn) == [(d, s) for d, length in enumerate(lengths) for s in range(length)]
+
+
+@pytest.mark.parametrize(("words", "blend"), [
+    (["a"], Blend(prefixes=("a",), weights=None)),
+    (["a", "b"], Blend(prefixes=("a", "b"), weights=None)),
+    (["1", " a "], Blend(prefixes=("a",), weights=(1.0,))),
+    (["0.3", "a", "1e1", "b"], Blend(prefixes=("a", "b"), weights=(0.3, 10.0))),
+    (["0.5", "a", "b"], Blend(prefixes=("0.5", "a", "b"), weights=None)),
+])  # fmt: skip
+def test_data_path_is_read_as_megatron_reads_it(words, blend):
+    assert parse_data_path(words) == blend
+
+
+@pytest.mark.parametrize(("words", "error", "message"), [
+    ([], ValueError, "--data-path: expected at least one prefix"),
+    (["1", "a", "b", "c"], ValueError, "got 'b' instead of a weight"),
+    (["0", "a", "1", "b"], LimitError, r"positive weight for a, got 0, which Megatron refuses"),
+    (["1", "a", "-2", "b"], LimitError, "positive weight for b, got -2"),
+    (["nan", "a"], LimitError, "positive weight for a, got nan"),
+    (["inf", "a"], LimitError, "positive weight for a, got inf"),
+    (["p"] * (MAX_DATASETS + 1), LimitError, "at most 32766 datasets in a blend, got 32767"),
+], ids=["none", "mixed", "zero", "negative", "nan", "inf", "too-many"])  # fmt: skip
+def test_blend_that_megatron_stops_at_is_refused(words, error, message):
+    with pytest.raises(error, match=message):
+        parse_data_path(words)
+    assert len(parse_data_path(["p"] * MAX_DATASETS).prefixes) == 32766
+
+
+def test_samples_wanted_are_rounded_up_once_and_once_more_with_the_surplus():
+    assert samples_wanted([1, 2], 100) == [34, 67]
+    assert samples_wanted([1, 2], 100, surplus=0.005) == [35, 68]
+    assert samples_wanted([1, 2], 0, surplus=0.005) == [0, 0]
+
+
+def test_blend_that_runs_past_a_dataset_is_refused():
+    check_draws(Counter({0: 5, 1: 7}), [5, 7], ["a", "b"], place="blend of 2, split train", surplus=0.005)
+    message = r"^blend of 2, split train: the blend draws 8 samples from b, which has only 7; raise --mid-level-dataset"
+    with pytest.raises(LimitError, match=message):
+        check_draws(Counter({0: 5, 1: 8}), [5, 7], ["a", "b"], place="blend of 2, split train", surplus=0.005)
+
+
+SHARED = CacheSettings(sequence_length=10, split="8,1,1", matrix=split_matrix(parse_split("8,1,1")))
+PER_SPLIT = CacheSettings(sequence_length=10)
+
+
+def plan(
+    blends,
+    sizes,
+    settings=SHARED,
+    count_part=lambda _prefix, _split: PartCounts(begin=0, end=9, tokens=1001),
+    **options,
+):
+    return find_needed_caches(blends, sizes, settings=settings, count_part=count_part, **options)
+
+
+def test_single_weighted_prefix_is_a_blend_unless_each_split_has_a_path():
+    weighted = Blend(prefixes=("a",), weights=(3.0,))
+    shared = plan([weighted] * 3, [50, 5, 5])
+    assert (len(shared.datasets), len(shared.blends)) == (3, 3)
+    assert shared.blends[0].description.weights == (1.0,)
+    per_split = plan([weighted, None, None], [50, 5, 5], PER_SPLIT)
+    assert (len(per_split.datasets), len(per_split.blends)) == (1, 0)
+    assert per_split.datasets[0].description.num_samples == 50
+
+
+def test_dataset_named_twice_is_built_once():
+    twice = plan([Blend(prefixes=("a", "b", "a"), weights=(1.0, 2.0, 1.0)), None, None], [40, None, None])
+    assert [cache.prefix for cache in twice.datasets] == ["a", "b"]
+    assert [d.dataset_path for d in twice.blends[0].description.datasets] == ["a", "b", "a"]
+
+
+def test_sized_blend_without_weights_takes_lengths_as_weights():
+    sizes = {"a": 301, "b": 101}
+    built = plan(
+        [Blend(prefixes=("a", "b"), weights=None), None, None],
+        [20, None, None],
+        count_part=lambda prefix, _: PartCounts(begin=0, end=9, tokens=sizes[prefix]),
+    )
+    assert built.blends[0].description.weights == (0.75, 0.25)
+    assert built.blends[0].description.size == 20
+    assert [cache.description.num_samples for cache in built.datasets] == [None, None]
+
+
+def test_job_path_stands_in_the_description_only():
+    (cache,) = plan(
+        [Blend(prefixes=("a",), weights=None), None, None], [5, 5, 5], job_path="/lustre/{}".format
+    ).datasets
+    assert (cache.prefix, cache.description.dataset_path) == ("a", "/lustre/a")
+
+
+def test_part_without_tokens_is_noted_where_megatron_makes_an_empty_dataset():
+    built = plan(
+        [None, None, Blend(prefixes=("a",), weights=None)],
+        [None, None, None],
+        count_part=lambda _prefix, _split: PartCounts(begin=9, end=9, tokens=0),
+    )
+    assert built.datasets[0].epochs.num_samples == 0
+    assert built.notes == ("a, split test: the part has no tokens, so its index has no samples",)
+
+
+def test_more_sequences_than_int32_names_are_refused():
+    with pytest.raises(LimitError, match="a: expected at most 2147483647 sequences in one dataset, got 2147483648"):
+        plan(
+            [Blend(prefixes=("a",), weights=None), None, None],
+            [None, None, None],
+            count_part=lambda _prefix, _split: PartCounts(begin=0, end=2**31, tokens=2**40),
+        )
+
+
+def test_weighted_blend_without_a_number_is_refused():
+    with pytest.raises(LimitError, match="split train: a weighted blend needs a number of samples, got none"):
+        plan([Blend(prefixes=("a",), weights=(1.0,)), None, None], [None, None, None])
+
+
+RAMP = {"train_samples": 3000, "rampup_batch_size": (2, 2, 999), "eval_interval": 10, "eval_iters": 1}
+STEPS = {"train_samples": 3000, "step_batch_size_schedule": "0:4 3000:6 9K:16", "sequence_length": 16}
+
+
+@pytest.mark.parametrize(("length", "expected"), [
+    ({"train_iters": 1000, "eval_interval": 100, "eval_iters": 10}, (8000, 880, 80)),
+    ({"train_iters": 1000, "eval_interval": 3000, "eval_iters": 10}, (8000, 80, 80)),
+    ({"train_samples": 8007, "eval_interval": 100, "eval_iters": 10}, (8007, 880, 80)),
+    ({"train_iters": 5, "eval_iters": 0, "full_validation": True}, (40, None, 0)),
+    ({"train_iters": 100, "eval_interval": 10, "skip_train": True, "eval_iters": 3}, (800, 24, 24)),
+    ({"train_iters": 100, "eval_interval": 10, "start_eval_at_iter": 35, "eval_iters": 1}, (800, 64, 8)),
+    ({"train_iters": 100, "eval_interval": 10, "start_eval_at_iter": 999, "eval_iters": 1}, (800, 0, 8)),
+    ({"train_iters": 100, "eval_interval": 10, "eval_global_batch_size": 3, "eval_iters": 1}, (800, 33, 3)),
+    ({**RAMP, "release": "0.17"}, (3000, 448, 8)),
+    ({**RAMP, "release": "0.18"}, (3000, 304, 8)),
+    ({**STEPS, "eval_interval": 10, "eval_iters": 1}, (3000, 216, 8)),
+])  # fmt: skip
+def test_samples_of_a_job_follow_megatrons_rule(length, expected):
+    assert samples_for_training(TrainingLength(global_batch_size=8, **length)) == expected
+
+
+def test_each_phase_has_samples_of_its_own():
+    length = TrainingLength(
+        train_samples=1000, global_batch_size=8, eval_interval=10, phase_transition_iterations=(50, 100, 500)
+    )
+    assert phases_of_training(length) == (400, 400, 200)
+    assert samples_for_training(length)[0] == 400
+
+
+def test_huge_ramp_is_counted_without_a_step_for_each_iteration():
+    job = {"train_samples": 10**15, "global_batch_size": 4, "rampup_batch_size": (1, 1, 10**14)}
+    job["release"] = "0.17"
+    assert samples_for_training(TrainingLength(**job, full_validation=True)) == (10**15, None, 400)
+    valid = TrainingLength(**job, eval_interval=1)
+    iterations = 33333333333334 + 16666666666667 + 11111111111111 + (9 * 10**14 - 1) // 4
+    assert samples_for_training(valid)[1] == (iterations + 1) * 400
+
+
+@pytest.mark.parametrize(("length", "message"), [
+    ({}, "either"),
+    ({"train_iters": 1, "train_samples": 1}, "either"),
+    ({"train_iters": 1, "eval_interval": None}, "--eval-interval"),
+    ({"train_iters": 1, "start_eval_at_iter": 0, "release": "0.17"}, r"Megatron 0\.17 has no such flag"),
+    ({"train_iters": 1, "phase_transition_iterations": (1,)}, "stops at --train-iters"),
+    ({"train_samples": 1, "rampup_batch_size": (1, 1, 1)}, "needs --megatron-release"),
+    ({**RAMP, "release": "0.16", "rampup_batch_size": (8, 1, 9)}, "smaller than --global-batch-size 8"),
+    ({**RAMP, "release": "0.16", "rampup_batch_size": (1, 2, 9)}, "multiple of the increment"),
+    ({**RAMP, "release": "0.16", "rampup_batch_size": (1, 1, 0)}, "samples above 0"),
+    ({**RAMP, "release": "0.16", "train_samples": None, "train_iters": 3}, "needs --train-samples with it"),
+    ({**STEPS, "step_batch_size_schedule": "0:4 7"}, "expected THRESHOLD:SIZE, .* got '7'"),
+    ({**STEPS, "step_batch_size_schedule": "5000:4"}, "the first one 0"),
+    ({**STEPS, "step_batch_size_schedule": "0:4 1:5"}, "different thresholds"),
+    ({**STEPS, "step_batch_size_schedule": "0:0"}, "sizes above 0"),
+    ({**STEPS, "step_batch_size_schedule": "0:1e9"}, "expected a number such as 768 or 250B, got '1e9'"),
+    ({"train_samples": 1, "step_batch_size_schedule": ""}, "the first one 0"),
+])  # fmt: skip
+def test_incomplete_length_or_one_at_which_megatron_stops_is_refused(length, message):
+    with pytest.raises(ValueError, match=message):
+        samples_for_training(TrainingLength(**{"global_batch_size": 8, "eval_interval": 1, **length}))
+
+
+GOLDEN_CACHES = golden_caches("GPTDataset") + golden_caches("BlendedDataset")
+
+
+@pytest.mark.parametrize("path", [cache.description_path for cache in GOLDEN_CACHES], ids=lambda path: path.name[:12])
+def test_golden_description_hashes_to_its_own_name(path):
+    identifiers = read_description(str(path))
+    assert description_text(identifiers).encode() == path.read_bytes()
+    files = cache_files(str(path.parent), identifiers)
+    assert files.description == str(path)
+    assert files.exist()
+
+
+def test_description_is_ascii_whatever_the_settings_say():
+    text = description_text({"split": None, "tokenizer": {"path": "größer", "x": 1e-5}})
+    lines = [
+        "{",
+        '    "split": null,',
+        '    "tokenizer": {',
+        '        "path": "gr\\u00f6\\u00dfer",',
+        '        "x": 1e-05',
+    ]
+    assert text.splitlines() == [*lines, "    }", "}"]
+    assert description_hash(text) == description_hash(text.encode().decode("ascii"))
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"\x93NUMPY", "not JSON"),
+    (b"[]", "another JSON value"),
+    (b'{"class": "T5Dataset"}', "another JSON value"),
+    (b'{"class": "GPTDataset"}', "another JSON value"),
+    (b'{"class": "BlendedDataset", "datasets": [], "split": "train"}', "another JSON value"),
+    (b'{"class": "BlendedDataset", "datasets": [3], "split": "train"}', "another JSON value"),
+])  # fmt: skip
+def test_file_that_is_no_description_is_refused(content, message, tmp_path):
+    path = tmp_path / "description.txt"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=rf"^{path}: expected the description of a GPTDataset or Blended.*{message}"):
+        read_description(str(path))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("sequence_length", [1]), ("sequence_length", 0), ("num_samples", True), ("random_seed", None), ("split", {})],
+)
+def test_setting_of_another_type_is_refused_by_name(setting, value, tmp_path):
+    described = {"dataset_path": "a", "index_split": "train", "random_seed": 1, "sequence_length": 8, "tokenizer": {}}
+    path = tmp_path / "description.txt"
+    path.write_text(json.dumps({"class": "GPTDataset", **described, setting: value}))
+    with pytest.raises(FormatError, match=f"expected `{setting}` to be"):
+        read_description(str(path))
+
+
+LENGTHS = np.array([3], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("none", "No such file or directory"), ("file/none", "Not a directory"), ("x" * 300, "File name too long")],
+    ids=["missing", "below a file", "long name"],
+)
+def test_why_an_index_cannot_be_read_is_told(tmp_path, place, reason):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=rf"{place}\.idx: cannot be read \({reason}\); make it readable and run"):
+        fingerprint(str(tmp_path / place), 0, 1, LENGTHS)
+
+
+def test_dataset_without_tokens_has_a_fingerprint(tmp_path):
+    prefix = str(write_dataset(tmp_path / "d", [[[1, 2, 3]]]))
+    recorded = fingerprint(prefix, 0, 1, LENGTHS).as_record()
+    assert recorded["bin_bytes"] == 6
+    (tmp_path / "d.bin").unlink()
+    assert fingerprint(prefix, 0, 1, LENGTHS).bin_bytes is None
+    assert source_changes(prefix, recorded) == []
+
+
+@given(
+    shares=st.lists(st.integers(0, 100), min_size=1, max_size=5).filter(lambda shares: sum(shares[:3]) > 0),
+    num_sequences=st.integers(0, 5000),
+    separator=st.sampled_from([",", "/"]),
+)
+def test_split_rounds_each_part_and_shifts_the_error(shares, num_sequences, separator):
+    text = separator.join(map(str, shares))
+    first = [*shares, 0, 0][:3]
+    sizes = [round(share / sum(first) * float(num_sequences)) for share in first]
+    excess = sum(sizes) - num_sequences
+    train, valid, test = bigscience.split_bounds(text, num_sequences)
+    assert train == (0, sizes[0] - excess)
+    assert valid == (train[1], train[1] + sizes[1])
+    assert test == (valid[1], num_sequences)
+
+
+@pytest.mark.parametrize("text", ["", "a,b", "0,0", "-1,2", "1 2"])
+def test_split_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="split"):
+        bigscience.split_bounds(text, 10)
+
+
+def test_names_are_those_of_megatron_deepspeed():
+    path = bigscience.index_path(
+        "/d/web", split="valid", num_samples=7, sequence_length=2048, seed=42, array="shuffle_index"
+    )
+    assert path == "/d/web_valid_indexmap_7ns_2048sl_42s_shuffle_idx.npy"
+
+
+def test_blend_is_rounded_once():
+    assert bigscience.samples_wanted([1, 2], 100) == [34, 67]
+    assert bigscience.samples_wanted([3, 3, 3], 199) == [67, 67, 67]
+
+
+EPOCHS = EpochCounts(
+    tokens_per_epoch=9, num_epochs=3, num_samples=5, separate_final_epoch=True, shuffled_together=2
+)  # fmt: skip
+
+
+def test_names_are_those_of_maxtext():
+    """Both hashes were printed by MaxText."""
+    stem = index_stem("/data/web", epochs=EPOCHS, seed=1234, sequence_length=2048, split="99,1", part=1)
+    assert stem == "cded622465f5ba54bb44eed7b3efc183"
+    files, _ = blend_files("c", weights=[0.25, 0.75], lengths=[10, 30], size=40, split="train")
+    assert files.array("dataset_index") == "c/c046f1280ebe5843cb8f2e8b9dee73aa-dataset_index.npy"

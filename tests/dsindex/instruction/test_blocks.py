@@ -1,0 +1,232 @@
+"""Conversations in blocks: packing against a slow reference, batches, splits and statistics."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsindex.datasets.instruction import InstructionCollator, stack_blocks
+from dsindex.errors import InputError, LimitError, RecordProblem
+from dsindex.instruction.blocks import assemble_block, lay_out_blocks
+from dsindex.instruction.config import parse_config
+from dsindex.instruction.encoder import EncodedConversation
+from dsindex.instruction.splits import fingerprint_content, split_by_hash
+from dsindex.instruction.statistics import InstructionStatistics
+from tests.support.chat_tokenizers import train
+from tests.support.conversations import HUMAN, config
+
+
+def reference_blocks(lengths, capacity):
+    """Best fit, the longest first, by looking at every block each time."""
+    blocks = []
+    free = []
+    filled_at = []
+    for time, conversation in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
+        size = lengths[conversation]
+        candidates = [(free[b], -filled_at[b], b) for b in range(len(blocks)) if free[b] >= size]
+        if not candidates:
+            blocks.append([])
+            free.append(capacity)
+            filled_at.append(0)
+        block = min(candidates)[2] if candidates else len(blocks) - 1
+        blocks[block].append(conversation)
+        free[block] -= size
+        filled_at[block] = time
+    return sorted(sorted(block) for block in blocks)
+
+
+def blocks_of(plan):
+    return [plan.block(number).tolist() for number in range(plan.num_blocks)]
+
+
+@settings(max_examples=400)
+@given(data=st.data(), multiple=st.sampled_from([1, 1, 2, 4, 6]), times=st.integers(1, 70))
+def test_plan_is_that_of_the_slow_reference(data, multiple, times):
+    """Of padded lengths; conversations that are longer than a block are left out."""
+    capacity = times * multiple
+    lengths = data.draw(st.lists(st.integers(1, data.draw(st.integers(1, capacity + 3))), max_size=40))
+    kept = [number for number, length in enumerate(lengths) if length <= capacity]
+    plan = lay_out_blocks(lengths, sequence_length=capacity, pad_to_multiple=multiple, drop_longer=True)
+    expected = reference_blocks([-(-lengths[number] // multiple) * multiple for number in kept], capacity)
+    assert sorted(blocks_of(plan)) == [[kept[place] for place in block] for block in expected]
+    assert plan.num_tokens == sum(lengths[number] for number in kept)
+    assert plan.num_padding == plan.num_blocks * capacity - plan.num_tokens
+
+
+def test_order_of_a_plan_is_pinned():
+    """Changing it changes every packed data set."""
+    plan = lay_out_blocks([3, 9, 4, 4, 2, 7, 1, 10, 5, 5], sequence_length=10)
+    assert blocks_of(plan) == [[1, 6], [0, 5], [8, 9], [2, 3, 4], [7]]
+
+
+def test_realistic_lengths_fill_the_blocks():
+    lengths = np.clip(np.random.default_rng(0).lognormal(5.5, 1.0, 100_000).astype(np.int64), 1, 4096)
+    plan = lay_out_blocks(lengths, sequence_length=4096)
+    assert plan.fill > 0.999
+    assert sorted(plan.conversations.tolist()) == list(range(100_000))
+    sums = np.add.reduceat(lengths[plan.conversations], plan.block_starts[:-1])
+    assert sums.max() <= 4096
+
+
+def test_blocks_are_not_in_the_order_of_lengths():
+    """Some trainers read packs in the order of the file: no tenth of them has longer conversations than the others."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(5.5, 1.0, 100_000).astype(np.int64), 1, 4096)
+    plan = lay_out_blocks(lengths, sequence_length=4096)
+    means = [lengths[block].mean() for block in np.split(plan.conversations, plan.block_starts[1:-1])]
+    tenths = [np.mean(tenth) for tenth in np.array_split(means, 10)]
+    assert min(tenths) > 0.9 * np.mean(means)
+    assert max(tenths) < 1.1 * np.mean(means)
+
+
+@pytest.mark.parametrize("lengths", [[0], [9], [5, -1]])
+def test_lengths_out_of_range_are_refused(lengths):
+    with pytest.raises(ValueError, match="expected 1 to 8 tokens"):
+        lay_out_blocks(lengths, sequence_length=8)
+    with pytest.raises(ValueError, match="at least 1"):
+        lay_out_blocks([], sequence_length=0)
+    with pytest.raises(ValueError, match="a multiple of pad_to_multiple 3"):
+        lay_out_blocks([], sequence_length=8, pad_to_multiple=3)
+    with pytest.raises(LimitError, match="sequence_length"):
+        lay_out_blocks([1], sequence_length=2**40)
+
+
+def sample(*texts, role="S"):
+    """Return what InstructionDataset gives: the fields with their tokens."""
+    encode = train("bytes").encode
+    turns = [
+        {"from": ("human", "gpt")[i % 2], "value": text, "tokens": encode(text).ids} for i, text in enumerate(texts)
+    ]
+    return {
+        "role": {"value": role, "tokens": encode(role).ids},
+        "conversations": turns,
+        "special_tokens": {"bos_token": 0, "eos_token": 1},
+    }
+
+
+def ids(text):
+    return [int(i) for i in train("bytes").encode(text).ids]
+
+
+def test_padded_batch_shifts_targets_inside_each_row():
+    batch = InstructionCollator(config(HUMAN), train("bytes"))([sample("who", "you"), sample("Go", "by")])
+    first = [0, *ids("S"), *ids("who"), *ids("you"), 1]
+    second = [0, *ids("S"), *ids("Go"), *ids("by"), 1]
+    width = len(first)
+    assert (width, len(second)) == (7, 5)
+    assert batch.tokens.tolist() == [first, [*second, 1, 1]]
+    assert batch.targets.tolist() == [[*first[1:], 1], [*second[1:], 1, 1, 1]]
+    # "you" and the EOS are trained on where they are predicted: one place before they stand.
+    assert batch.loss_mask.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 0, 1]]
+    assert batch.attention_lengths.tolist() == [7, 5]
+    assert [row.tolist() for row in batch.sequence_boundaries] == [[0, 7], [0, 5]]
+    assert (batch.tokens.dtype, batch.loss_mask.dtype) == (np.int64, np.float32)
+
+
+def test_packed_batch_keeps_conversations_apart():
+    collator = InstructionCollator(config(HUMAN), train("bytes"), layout="packed", sequence_length=13, pad_id=2)
+    batch = collator([sample("who", "you"), sample("who", "you"), sample("Go", "by")])
+    assert batch.tokens.shape == (2, 13)
+    # The third goes to the block that was filled last.
+    assert [row.tolist() for row in batch.sequence_boundaries] == [[0, 7], [0, 7, 12]]
+    first, third = [0, *ids("S"), *ids("who"), *ids("you"), 1], [0, *ids("S"), *ids("Go"), *ids("by"), 1]
+    assert batch.tokens.tolist() == [[*first, *[2] * 6], [*first, *third, 2]]
+    assert batch.loss_mask[1].tolist() == [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0]
+    assert batch.targets[1, 6] == 2
+    assert batch.position_ids[1].tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0]
+
+
+@pytest.mark.parametrize(("options", "error", "match"), [
+    pytest.param({"layout": "packed"}, ValueError, "sequence_length", id="packed-without-length"),
+    pytest.param({"sequence_length": 4}, RecordProblem, "at most 4 tokens in a sample, got 7", id="too-long"),
+])  # fmt: skip
+def test_collator_refuses(options, error, match):
+    with pytest.raises(error, match=match):
+        InstructionCollator(config(HUMAN), train("bytes"), **options)([sample("who", "you")])
+
+
+def test_collator_needs_a_construction_and_a_pad_token():
+    with pytest.raises(InputError, match="expected message_construction"):
+        InstructionCollator(parse_config("chat_template: chatml"), train("bytes"))
+    with pytest.raises(InputError, match="pad_token or eos_token"):
+        InstructionCollator(parse_config("message_construction: [role]"), train("bytes"))
+
+
+def test_block_refuses_what_does_not_fit():
+    tokens = np.arange(3)
+    with pytest.raises(ValueError, match="at most 5 tokens in a block, got 6"):
+        assemble_block([(tokens, tokens), (tokens, tokens)], sequence_length=5, pad_id=0)
+    with pytest.raises(ValueError, match="a mask for each of 3 tokens, got 2"):
+        assemble_block([(tokens, tokens[:2])], sequence_length=5, pad_id=0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is an extra")
+def test_batch_is_given_as_torch_tensors():
+    import torch
+
+    block = assemble_block([(np.arange(3), np.ones(3))], sequence_length=4, pad_id=0)
+    batch = stack_blocks([block], as_torch=True)
+    assert torch.equal(batch.tokens, torch.tensor([[0, 1, 2, 0]]))
+    assert batch.loss_mask.dtype == torch.float32
+
+
+def test_split_has_its_shares_and_depends_on_content_and_seed_only():
+    prints = [fingerprint_content({"messages": i}) for i in range(20_000)]
+    parts = [split_by_hash(mark, fractions=(8, 1, 1)) for mark in prints]
+    assert parts == [split_by_hash(mark, fractions=(0.8, 0.1, 0.1)) for mark in prints]
+    assert [parts.count(name) / 20_000 for name in ("train", "valid", "test")] == pytest.approx(
+        [0.8, 0.1, 0.1], abs=0.01
+    )
+    assert parts != [split_by_hash(mark, fractions=(8, 1, 1), seed=5) for mark in prints]
+
+
+def test_split_is_pinned():
+    """Changing it moves conversations between train and test."""
+    prints = [fingerprint_content({"n": i, "text": "é"}) for i in range(12)]
+    assert fingerprint_content({"text": "é", "n": 0}) == prints[0]
+    assert prints[0].hex() == PINNED_FINGERPRINT
+    assert "".join(split_by_hash(mark, fractions=(1, 1, 1))[1] for mark in prints) == PINNED_SPLIT
+
+
+PINNED_FINGERPRINT = "4975c8d80141c7334e918eadbe0e3808"
+PINNED_SPLIT = "eeaaaarrerer"
+
+
+@pytest.mark.parametrize("fractions", [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
+def test_part_without_a_share_gets_nothing(fractions):
+    names = {split_by_hash(fingerprint_content(i), fractions=fractions) for i in range(500)}
+    assert names == {("train", "valid", "test")[fractions.index(1)]}
+
+
+@pytest.mark.parametrize("fractions", [(0, 0, 0), (1, 1), (2, -1, 0), (float("nan"), 1, 1), (float("inf"), 1, 1)])
+def test_split_refuses_fractions_that_are_none(fractions):
+    with pytest.raises(ValueError, match="three fractions"):
+        split_by_hash(bytes(16), fractions=fractions)
+
+
+def test_statistics_add_up():
+    encoded = EncodedConversation(
+        tokens=np.zeros(6, np.uint32),
+        mask=np.array([0, 0, 1, 0, 1, 1], np.uint8),
+        lengths=np.array([4, 2]),
+        read_content=list,
+        cut=2,
+        special_in_text=True,
+    )
+    total = InstructionStatistics.of([encoded], learnt=3) + InstructionStatistics.of([encoded], learnt=3)
+    assert total == InstructionStatistics(
+        conversations=2, sequences=4, tokens=12, learnt=6, cut=4, shortened=2, special_in_text=2
+    )
+    assert total.describe() == (
+        "2 conversations, 4 sequences, 12 tokens, 6 trainable (50.0 %), 4 cut off, 2 too long and truncated or split"
+    )
+    assert (
+        InstructionStatistics().describe() == "0 conversations, 0 sequences, 0 tokens, 0 trainable (0.0 %), 0 cut off"
+    )
+
+
+def test_sample_without_anything_to_learn_is_a_problem():
+    with pytest.raises(RecordProblem, match="at least one token to learn"):
+        InstructionCollator(config(HUMAN), train("bytes"))([sample("who")])
