@@ -155,17 +155,18 @@ def missing_package(error: ImportError) -> MissingPackageError | None:
     >>> str(missing_package(ModuleNotFoundError("No module named 'ray.data'", name="ray.data")))
     "this needs the package 'ray', which is not installed; install all that dsindex needs: pip install dsindex"
     """
-    package = (error.name or "").partition(".")[0]
+    package = missing = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package in {"", "dsindex"}:
         return None
     what, install = ("all that dsindex needs", "dsindex")
     if package in _OF_CLUSTERS:
-        what, install = ("what clusters need", "'dsindex[cluster]'")
-    msg = f"this needs the package {package!r}, which is not installed; install {what}: pip install {install}"
+        # Parts of opentelemetry are packages of their own, of which others may be there.
+        missing, what, install = (str(error.name), "what clusters need", "'dsindex[cluster]'")
+    msg = f"this needs the package {missing!r}, which is not installed; install {what}: pip install {install}"
     return MissingPackageError(msg, name=error.name)
 
 
-_OF_CLUSTERS = {"aiohttp", "grpc"}
+_OF_CLUSTERS = {"aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client"}
 """Packages that ray[default] brings and ray does not."""
 
 

@@ -181,6 +181,8 @@ class RayExecutor(Executor):
         self._others_waited = False
         self._hires_from = 0.0
         """Time before which no worker is hired, so that a CPU that was given up goes to another job."""
+        self._failed_starts = 0
+        """Times that workers were lost before they began, since one last began."""
         self._waits_since: float | None = None
         """Time since which attempts wait and no worker runs."""
         if early is not None:
@@ -385,8 +387,14 @@ class RayExecutor(Executor):
         except ray.exceptions.RayError as lost:
             self._dismiss(worker)
             if attempt is None:
-                if not self._queue:
-                    return  # nobody needs it
+                now = time.monotonic()
+                if now < self._hires_from:
+                    return
+                # Ray places workers on a lost node until it has noticed the loss, for which no call is to blame.
+                self._hires_from = now + LOOK_SECONDS
+                self._failed_starts += 1
+                if self._failed_starts == 1 or not self._queue:
+                    return
                 attempt, _ = self._queue.popleft()  # so that retries of what cannot start are limited, too
             reason = TaskError(f"its Ray worker was lost ({_first_line(lost)})")
             yield Outcome(attempt_id=attempt, error=reason, worker_lost=True)
@@ -394,6 +402,7 @@ class RayExecutor(Executor):
         now = time.monotonic()
         if attempt is None:
             worker.node, worker.since, worker.call_since = got, now, now
+            self._failed_starts = 0
             return
         value, error = got
         seconds = now - worker.call_since

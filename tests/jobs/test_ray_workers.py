@@ -1,14 +1,16 @@
 """Workers on a Ray cluster: they keep their processes, and give up their CPUs when others wait for them."""
 
+import contextlib
 import os
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dsindex.errors import BadRecordError, TaskError
-from dsindex.execution.calls import Call
+from dsindex.execution.calls import Call, EarlyStart
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
 from tests.jobs.test_executors import die, fail, process_id
 from tests.support.processes import PATIENCE_SECONDS, wait_until
@@ -66,6 +68,28 @@ def test_error_is_reported_and_dead_worker_replaced(executor):
         )
     assert statistics.lost_workers == 3
     assert len(run(executor, call(process_id, 3))) == 1
+
+
+def die_once(path):
+    """End the process, but for the second time."""
+    if not Path(path).exists():
+        Path(path).touch()
+        os._exit(1)
+
+
+@pytest.mark.exhaustive
+def test_worker_that_is_lost_before_it_begins_costs_no_call_its_budget(monkeypatch, tmp_path):
+    """As on a lost node, on which Ray places workers until it has noticed the loss."""
+    from dsindex.execution.ray_executor import RayExecutor
+
+    monkeypatch.setattr("dsindex.execution.ray_executor.LOOK_SECONDS", 0.1)
+    early = EarlyStart(num_calls=1, memory_bytes=0, prepare=partial(die_once, str(tmp_path / "died")))
+    results = {}
+    with contextlib.closing(RayExecutor(address=None, workers=1, early=early)) as executor:
+        calls = [(0, call(process_id, 0))]
+        run_calls(executor, calls, on_result=results.__setitem__, policy=RetryPolicy(lost_workers=1))
+    assert (tmp_path / "died").exists()
+    assert len(results) == 1
 
 
 def test_call_that_needs_more_memory_gets_a_worker_that_reserves_it(executor):
