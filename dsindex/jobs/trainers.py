@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def export_dataset(config: ExportConfig, *, prefix: str) -> ExportResult:
         outputs = (f"{prefix}.csv.gz", f"{prefix}.npy")
         unsigned = np.dtype(f"<u{dtype.itemsize}")
         settings = [f"paths=[{outputs[-1]!r}], dtype=NumpyDatasetDType.{unsigned.name}"]
-        _write(outputs, run, unsigned, lambda file: _write_bounds(file, _documents(index, bin_bytes)))
+        _write(outputs, run, unsigned, lambda: _bounds(index, bin_bytes))
     elif config.trainer == "nanotron":
         folder = f"{prefix}_nanotron"
         tokens = os.path.join(folder, f"{os.path.basename(prefix)}.ds")
@@ -95,7 +96,7 @@ def export_dataset(config: ExportConfig, *, prefix: str) -> ExportResult:
         unsigned = np.dtype("<u2" if dtype.itemsize <= 2 else "<u4")
         settings = [f"dataset_folder: {folder}", f"token_size_in_bytes: {unsigned.itemsize}"]
         make_folder(folder)
-        _write(outputs, run, unsigned, lambda file: _write_ends(file, _documents(index, bin_bytes)))
+        _write(outputs, run, unsigned, lambda: _ends(index, bin_bytes))
     else:
         settings = [
             f"dataset_type=grain grain_file_type=mmap grain_train_files={prefix!r}",
@@ -110,18 +111,44 @@ def export_dataset(config: ExportConfig, *, prefix: str) -> ExportResult:
     )
 
 
-def _write(outputs: Sequence[str], run: TokenRun, dtype: np.dtype[Any], write: Callable[[IO[bytes]], None]) -> None:
+def _write(outputs: Sequence[str], run: TokenRun, dtype: np.dtype[Any], borders: Callable[[], Iterator[bytes]]) -> None:
     """Write a sidecar, and a link to the tokens or, if they have another size, a copy of them."""
     sidecar, tokens = outputs
     copied = [tokens] if dtype.itemsize != np.dtype(run.dtype).itemsize else []
     with contextlib.ExitStack() as undo:
         if not copied and _link(run.path, tokens):
             undo.callback(os.unlink, tokens)
+        if os.path.lexists(sidecar):
+            if not _holds(sidecar, borders()):
+                msg = "expected the borders of this dataset's documents, got another file or those of an older dataset"
+                raise OutputError(f"{sidecar}: {msg}; remove it and run the same command again")
+            if not copied:  # nothing is missing, and the folder may be read-only
+                undo.pop_all()
+                return
         with NewFiles([sidecar, *copied], inputs=[run.path], or_same=True) as [new, *copies]:
-            write(new.file)
+            with _packed(sidecar, new.file) as file:
+                file.writelines(borders())
             for copy in copies:
                 copy_tokens(copy, [run], dtype=dtype, run_tasks=run_in_threads)
         undo.pop_all()
+
+
+def _packed(path: str, file: IO[bytes]) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """Return the content of a `.gz`, and any other file as it is, which stays open."""
+    if not path.endswith(".gz"):
+        return contextlib.nullcontext(file)
+    return cast("IO[bytes]", gzip.GzipFile(filename="", mode=file.mode[0] + "b", fileobj=file, mtime=0))
+
+
+def _holds(path: str, content: Iterator[bytes]) -> bool:
+    """Tell whether a file has this content; releases of zlib pack the same content differently."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as packed, _packed(path, packed) as file:
+            return all(file.read(len(chunk)) == chunk for chunk in content) and not file.read(1)
+    except (OSError, EOFError, zlib.error):
+        return False
 
 
 def _link(bin_path: str, path: str) -> bool:
@@ -146,13 +173,11 @@ def _documents(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[n
         yield begins[filled] // index.dtype.itemsize, ends[filled] // index.dtype.itemsize
 
 
-def _write_bounds(file: IO[bytes], documents: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
-    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-        for begins, ends in documents:
-            lines = map("%d,%d\n".__mod__, zip(begins.tolist(), ends.tolist(), strict=True))
-            packed.write("".join(lines).encode())
+def _bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[bytes]:
+    for begins, ends in _documents(index, bin_bytes):
+        yield "".join(map("%d,%d\n".__mod__, zip(begins.tolist(), ends.tolist(), strict=True))).encode()
 
 
-def _write_ends(file: IO[bytes], documents: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
-    for _, ends in documents:
-        file.write(ends.astype("<u8").tobytes())
+def _ends(index: SequenceIndex, bin_bytes: int) -> Iterator[bytes]:
+    for _, ends in _documents(index, bin_bytes):
+        yield ends.astype("<u8").tobytes()

@@ -523,6 +523,8 @@ def make_folder(path: str) -> None:
     require_path(path)
     try:
         os.makedirs(path, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OutputError(f"{path}: expected a folder or nothing, got a file in its place; move it away") from error
     except OSError as error:
         raise output_error(path, error) from error
 

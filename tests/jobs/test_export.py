@@ -92,6 +92,28 @@ def test_continues_after_a_kill(tmp_path):
         assert contents(tmp_path) == whole
 
 
+def test_complete_export_needs_no_writing(tmp_path, monkeypatch):
+    """So the folder may be read-only. Another zlib may pack the borders otherwise."""
+    prefix = write_dataset(tmp_path / "x", DOCUMENTS)
+    for trainer in ("olmo", "nanotron"):
+        dsindex.export(prefix, trainer=trainer)
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"0,3\n3,4\n4,6\n", 1))
+    before = contents(tmp_path)
+    monkeypatch.setattr("dsindex.jobs.trainers.NewFiles", None)
+    for trainer in ("olmo", "nanotron"):
+        dsindex.export(prefix, trainer=trainer)
+    assert contents(tmp_path) == before
+
+
+def test_borders_of_an_older_dataset_and_a_file_for_the_folder_are_refused(tmp_path, cli):
+    prefix = write_dataset(tmp_path / "x", DOCUMENTS)
+    dsindex.export(prefix, trainer="olmo")
+    write_dataset(tmp_path / "x", DOCUMENTS[1:])
+    assert "x.csv.gz: expected the borders of this dataset's" in cli(["export", prefix, "--for", "olmo"], 1).err
+    (tmp_path / "x_nanotron").touch()
+    assert "x_nanotron: expected a folder or nothing" in cli(["export", prefix, "--for", "nanotron"], 1).err
+
+
 def test_maxtext_needs_no_file(tmp_path, cli):
     prefix = write_dataset(tmp_path / "x", DOCUMENTS)
     before = contents(tmp_path)
