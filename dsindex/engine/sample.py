@@ -6,8 +6,8 @@ It shows whether the engines agree, and how large the output will be.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from dsindex.text.compressed import measure_compression
 from dsindex.text.forms import TextPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -41,9 +41,6 @@ AUDITED_TEXT_BYTES = 16 << 10
 SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 
-MORE = 1.25
-"""Text to read of a compressed piece, by its expected size: small inputs are then read to their ends."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -52,6 +49,8 @@ class Piece:
     input: int
     begin: int
     end: int
+    to_end: bool = False
+    """Whether that part is read to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ class PieceCounts:
     """Size of the range in the stored input in which they begin."""
 
 
-def extrapolate(counts: Sequence[PieceCounts], total_bytes: int, *, eod_per_document: int | None) -> Estimate:
+def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_document: int | None) -> Estimate:
     """Estimate a whole job from its sample.
 
     Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one;
@@ -91,9 +90,11 @@ def extrapolate(counts: Sequence[PieceCounts], total_bytes: int, *, eod_per_docu
         [count.texts if eod_per_document is None else count.documents * eod_per_document for count in counts]
     )
     tokens = np.array([count.tokens for count in counts]) + eods
-    sampled, num = max(sizes.sum(), 1), len(counts)
+    sampled, num = max(float(sizes.sum()), 1.0), len(counts)
     ratio = tokens.sum() / sampled
     unread = max(0.0, 1 - ranges.sum() / total_bytes)
+    if unread < 1e-9:  # what the metadata of a table says of its size is an estimate
+        unread, total_bytes = 0.0, sampled
     margin = ratio if unread else 0.0  # of a single piece, which says little
     if num > 1:
         student = 1.96 + 2.4 / (num - 1) + 8.4 / (num - 1) ** 2
@@ -101,7 +102,7 @@ def extrapolate(counts: Sequence[PieceCounts], total_bytes: int, *, eod_per_docu
         margin = min(student * deviation, ratio)
     return Estimate(
         tokens=float(ratio * total_bytes),
-        documents=float(documents.sum() / max(ranges.sum(), 1) * total_bytes),
+        documents=float(documents.sum() * (total_bytes / ranges.sum() if unread else 1)),
         token_margin=float(margin * total_bytes),
     )
 
@@ -140,7 +141,13 @@ def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) ->
 
 
 def join_pieces(pieces: Sequence[Piece], inputs: Sequence[InputFile]) -> list[Piece]:
-    """Join pieces that would all be read from the beginning of one part of a compressed input or a table."""
+    """Join pieces that would all be read from the beginning of one part of a compressed input or a table.
+
+    If the pieces are all of the inputs, such parts are read to their ends.
+    """
+    if sum(piece.end - piece.begin for piece in pieces) == sum(file.size_bytes for file in inputs):
+        groups = groupby(pieces, lambda piece: piece.input)
+        return [each for number, group in groups for each in _whole(number, inputs[number], group)]
 
     def part(piece: Piece) -> tuple[int, int]:
         file = inputs[piece.input]
@@ -150,8 +157,17 @@ def join_pieces(pieces: Sequence[Piece], inputs: Sequence[InputFile]) -> list[Pi
     for _, group in groupby(pieces, part):
         first, *others = group
         size = first.end - first.begin + sum(piece.end - piece.begin for piece in others)
-        joined.append(Piece(input=first.input, begin=first.begin, end=first.begin + size))
+        joined.append(replace(first, end=first.begin + size))
     return joined
+
+
+def _whole(number: int, file: InputFile, pieces: Iterable[Piece]) -> Iterable[Piece]:
+    """Return the pieces of an input that is read as a whole: one for each part, if it has parts."""
+    if file.form.can_seek:
+        return pieces
+    bounds, size = _bounds(file), file.size_bytes
+    begins = [-(-bound * size // max(1, bounds[-1])) for bound in bounds]
+    return [Piece(input=number, begin=begin, end=end, to_end=True) for begin, end in pairwise(begins)]
 
 
 def encode_piece(
@@ -186,7 +202,7 @@ def encode_piece(
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
     size = piece.end - piece.begin
-    most = size if stored_per_byte is None else int(size / stored_per_byte * MORE)
+    most = size if stored_per_byte is None or piece.to_end else int(size / stored_per_byte)
     blocks = read_part(
         part,
         keys=keys,
@@ -195,7 +211,7 @@ def encode_piece(
         max_record_bytes=max_record_bytes,
     )
     documents = num_texts = tokens = longest = bad = text_bytes = 0
-    for block in _first_blocks(blocks, file, max_bytes=most):
+    for block in _first_blocks(blocks, file, max_bytes=None if piece.to_end else most):
         text_bytes += _text_bytes(block)
         documents += len(block.offsets)
         bad += len(block.bad)
@@ -214,10 +230,9 @@ def encode_piece(
             longest = max(longest, int(lengths.max(initial=0)))
             tokens += int(lengths.sum(dtype=np.int64)) * column.texts.nbytes // max(1, texts.nbytes)
     range_bytes: float = size
-    if stored_per_byte is not None:
-        bounds, number = _bounds(file), _part_number(piece, file)
-        whole = file.size_bytes * (bounds[number + 1] - bounds[number]) / max(1, bounds[-1])
-        range_bytes = whole if text_bytes < most else min(text_bytes * stored_per_byte, whole)
+    if stored_per_byte is not None and not piece.to_end:
+        is_read_to_end = file.form.container != "plain" and text_bytes < most
+        range_bytes = part.end - part.begin if is_read_to_end else text_bytes * stored_per_byte
     return PieceCounts(
         documents=documents,
         texts=num_texts,
@@ -317,7 +332,7 @@ def _text_bytes(block: RecordBlock) -> int:
     return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))
 
 
-def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int) -> Iterator[RecordBlock]:
+def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int | None) -> Iterator[RecordBlock]:
     """Yield a piece's blocks; of a compressed input only the first ones, up to where it is damaged."""
     from dsindex.text.streams import count_lines
 
@@ -326,7 +341,7 @@ def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: 
         for block in blocks:
             yield block
             num_bytes += _text_bytes(block)
-            if num_bytes >= max_bytes and not file.form.can_seek:
+            if max_bytes is not None and num_bytes >= max_bytes and not file.form.can_seek:
                 return
     except RecordLimitError as error:
         if file.form.container == "plain":

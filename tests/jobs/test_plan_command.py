@@ -1,9 +1,13 @@
 """`dsindex plan`: what it says agrees with what a build then makes."""
 
+import gzip
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dsindex.cli.main import main
@@ -132,3 +136,19 @@ def test_bad_records_of_the_sample_are_said(make_config, tmp_path):
     assert plan.sample.bad_records == 10
     assert "bad records  10 in the sample: see --on-bad-record" in "\n".join(plan.lines())
     assert "bad records" not in "\n".join(replace(plan, sample=replace(plan.sample, bad_records=0)).lines())
+
+
+@pytest.mark.parametrize("form", ["gz", "zst", "parquet"])
+def test_compressed_inputs_and_tables_are_counted_as_lines_are(form, make_config, tmp_path):
+    rows = [{"text": f"number {number} " * (number // 20)} for number in range(1_000)]  # the last are the longest
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path = tmp_path / f"in.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+    else:
+        path.write_bytes(gzip.compress(text) if form == "gz" else pa.compress(text, "zstd", asbytes=True))
+    plain = tmp_path / "plain.jsonl"
+    plain.write_bytes(text)
+    of_lines, of_form = (run_plan(make_config(input=(str(each),))).estimate for each in (plain, path))
+    assert (of_form.shown_documents, of_form.shown_tokens) == (of_lines.shown_documents, of_lines.shown_tokens)
+    assert of_form.token_margin == 0
