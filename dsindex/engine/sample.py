@@ -95,11 +95,11 @@ def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_do
     unread = max(0.0, 1 - ranges.sum() / total_bytes)
     if unread < 1e-9:  # what the metadata of a table says of its size is an estimate
         unread, total_bytes = 0.0, sampled
-    margin = ratio if unread else 0.0  # of a single piece, which says little
+    margin = ratio if unread else 0.0  # a single piece says nothing about others
     if num > 1:
         student = 1.96 + 2.4 / (num - 1) + 8.4 / (num - 1) ** 2
         deviation = np.sqrt(unread * num / (num - 1) * np.square(tokens - ratio * sizes).sum()) / sampled
-        margin = min(student * deviation, ratio)
+        margin = student * deviation
     return Estimate(
         tokens=float(ratio * total_bytes),
         documents=float(documents.sum() * (total_bytes / ranges.sum() if unread else 1)),

@@ -186,6 +186,8 @@ class Estimate:
         """The tokens with their range, to two digits unless everything was read."""
         if not self.token_margin:
             return f"{self.tokens:,.0f}"
+        if self.token_margin >= self.tokens:
+            return f"{_two_digits(self.tokens, round)} (the inputs can be read in too few places for a range)"
         low = _two_digits(self.tokens - self.token_margin, math.floor)
         high = _two_digits(self.tokens + self.token_margin, math.ceil)
         return f"{_two_digits(self.tokens, round)} ({low} to {high})"
