@@ -308,7 +308,8 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
         stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
         return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
     try:
-        stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin)
+        num_bytes = piece.end - piece.begin
+        stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin, num_bytes=num_bytes)
     except InputError:  # reported by its shard
         stored_per_byte = 1 / TEXT_PER_STORED_BYTE
     return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte

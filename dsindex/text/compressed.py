@@ -244,14 +244,20 @@ class Decoder:
         )
 
 
-def measure_compression(path: str, container: Container, *, begin: int = 0) -> float:
-    """Return the compressed bytes per byte of text, measured on MEASURED_BYTES from where a member begins.
+def measure_compression(path: str, container: Container, *, begin: int = 0, num_bytes: int = 0) -> float:
+    """Return the compressed bytes per byte of text, measured from where a member begins.
+
+    Args:
+        path: The file.
+        container: How it is compressed.
+        begin: Where the member begins.
+        num_bytes: Compressed bytes to measure, if they are more than MEASURED_BYTES.
 
     Raises:
         InputError: If the file cannot be read or is damaged there.
     """
     with open_readable(path) as file:
-        end = min(begin + MEASURED_BYTES, file.size_bytes)
+        end = min(begin + max(MEASURED_BYTES, num_bytes), file.size_bytes)
         file.expect_forwards(begin, end)
         decoder = Decoder(path, file, container, begin=begin)
         text_bytes = 0
