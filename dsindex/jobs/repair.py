@@ -51,6 +51,7 @@ from dsindex.jobs.rescue_files import (
 from dsindex.json_text import encode_json
 from dsindex.store.journal import ledger_path
 from dsindex.store.reading import digest_file
+from dsindex.tools.inspect_kinds import find_work_folder
 from dsindex.tools.verify_files import verify_index
 from dsindex.tools.verify_source import lay_out_source, open_recorded_source
 
@@ -76,14 +77,6 @@ class FoundShards:
     """Intact shards, in plan order."""
     lost: tuple[str, ...]
     """Sentences about the others."""
-
-
-def find_work_folder(prefix: str) -> str | None:
-    """Return the folder `<output-prefix>.build` of a dataset `<output-prefix>_<key>_document`, or None."""
-    folder, name = os.path.split(prefix)
-    stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
-    candidates = [os.path.join(folder, f"{stem}.build") for stem in stems]
-    return next((path for path in candidates if os.path.isdir(path)), None)
 
 
 def find_shards(work_dir: str, prefix: str, *, executor: Executor, reporter: Reporter) -> FoundShards:

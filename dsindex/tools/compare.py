@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import xxhash
 
+from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens
 from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.instruction import packing_prefix
@@ -19,6 +20,7 @@ from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.local import map_ahead
+from dsindex.execution.report import Report
 from dsindex.index.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
 from dsindex.store.reading import is_stored
 from dsindex.text.tokenizer import load_tokenizer
@@ -113,8 +115,8 @@ class SplitComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheReport:
-    """What was found."""
+class CacheReport(Report):
+    """What was found of two index caches."""
 
     paths: tuple[str, str]
     splits: tuple[SplitComparison, ...]
@@ -123,6 +125,14 @@ class CacheReport:
     def is_same(self) -> bool:
         """Whether all splits have the same indices."""
         return all(split.is_same for split in self.splits)
+
+    def lines(self) -> list[str]:
+        """Return the result as text."""
+        lines = [f"{side}  {path}" for side, path in zip("AB", self.paths, strict=True)]
+        lines.append("the same" if self.is_same else "DIFFERENT")
+        for split in self.splits:
+            lines += _describe_split(split)
+        return lines
 
 
 def are_caches(first: str, second: str) -> bool:
@@ -517,6 +527,9 @@ class Comparison:
     """The first difference that the rules do not explain; None if they explain all."""
     empty_sequences: tuple[int, int] | None = None
     """Sequences without tokens, if that is all in which documents with the same tokens differ."""
+    surplus: int | None = None
+    """Documents that the first one has more than the second at the difference (of 0, one differs), if all others are
+    the same; None if not."""
 
     @property
     def is_same(self) -> bool:
@@ -552,12 +565,34 @@ def compare_datasets(
         )
     edges = propose_edges(first, second)
     counted = count_bare(first, edges[0]), count_bare(second, edges[1])
+    unexplained = find_bare_difference((first, second), edges)
+    surplus = None if unexplained is None else _find_surplus(first, second, difference)
     return Comparison(
         same_tokens=len(first.tokens) == len(second.tokens) and first_unequal(first.tokens, second.tokens) is None,
         same_boundaries=False,
-        edges=counted,
-        difference=find_bare_difference((first, second), edges),
+        edges=counted if surplus is None else plain,
+        difference=unexplained if surplus is None else difference,
+        surplus=surplus,
     )
+
+
+def _find_surplus(first: TokenStore, second: TokenStore, difference: Difference) -> int | None:
+    """Return how many documents one has more, if apart from these, or else from one that differs, all are the same."""
+    surplus = first.num_documents - second.num_documents
+    [number] = {each for each in difference.documents if each is not None}
+    rest = number + max(surplus, surplus == 0), number + max(-surplus, surplus == 0)
+    begins = first.end(rest[0] - 1), second.end(rest[1] - 1)
+    tokens = first.tokens[begins[0] :], second.tokens[begins[1] :]
+    if len(tokens[0]) != len(tokens[1]) or first_unequal(*tokens) is not None:
+        return None
+    for begin in range(0, first.num_documents - rest[0], BLOCK_ENDS):
+        one, other = (
+            store.ends(after + begin, min(after + begin + BLOCK_ENDS, store.num_documents)) - before
+            for store, after, before in zip((first, second), rest, begins, strict=True)
+        )
+        if not np.array_equal(one, other):
+            return None
+    return surplus
 
 
 def _have_same_sequences(first: TokenStore, second: TokenStore) -> bool:
@@ -666,8 +701,8 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareReport:
-    """What was found."""
+class CompareReport(Report):
+    """What was found of two datasets."""
 
     sides: tuple[Side, Side]
     comparison: Comparison
@@ -685,6 +720,22 @@ class CompareReport:
     def is_same(self) -> bool:
         """Whether the datasets are the same."""
         return self.comparison.is_same and (self.masks is None or self.masks.is_same)
+
+    def lines(self) -> list[str]:
+        """Return the result as text."""
+        lines = [
+            f"{name}  {side.path}: {count(side.num_documents, 'document')}, {count(side.num_tokens, 'token')} "
+            f"of type {side.dtype}"
+            for name, side in zip("AB", self.sides, strict=True)
+        ]
+        lines += ["the same" if self.is_same else "DIFFERENT", *_describe_rules(self)]
+        lines += _describe_difference(self)
+        lines += _describe_masks(self)
+        if self.settings:
+            width = max(len(name) for name, _, _ in self.settings)
+            lines += ["settings and counts:"]
+            lines += [f"  {name:{width}}  A {a} · B {b}" for name, a, b in self.settings]
+        return lines
 
 
 def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Reporter) -> CompareReport:
@@ -894,3 +945,135 @@ def _show(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
+
+
+# What was found, as text.
+
+
+def _describe_rules(report: CompareReport) -> list[str]:
+    comparison = report.comparison
+    if comparison.is_same:
+        return [] if report.is_same else ["  the tokens are the same"]
+    lines = []
+    if comparison.same_tokens:
+        is_of_documents = comparison.difference is not None or comparison.edges[0] != comparison.edges[1]
+        what = "documents" if is_of_documents else "sequences within documents"
+        lines.append(f"  the tokens are the same one after the other; the boundaries of {what} differ")
+    if comparison.empty_sequences is not None:
+        found = [count(number, "sequence") for number in comparison.empty_sequences]
+        lines.append(f"  rule: empty texts: A has {found[0]} without tokens, B has {found[1]}; that is all")
+    a, b = comparison.edges
+    lines += [f"  rule: {sentence}" for sentence in _describe_edges(a, b)]
+    if comparison.surplus is not None:
+        lines.append(_describe_surplus(report, comparison.surplus))
+    elif not lines and comparison.difference is not None:
+        lines.append("  no rule for the edges of documents explains it")
+    elif comparison.difference is None and not comparison.same_tokens:
+        lines.append("  that is all: apart from it every document has the same tokens")
+    return lines
+
+
+def _describe_surplus(report: CompareReport, surplus: int) -> str:
+    excerpt = next(each for each in (report.excerpts if surplus >= 0 else report.excerpts[::-1]) if each is not None)
+    number, source = excerpt.document, "" if excerpt.source is None else f", from {excerpt.source}"
+    others = "all other documents are the same"
+    if not surplus:
+        return f"  only document {number:,} differs; {others}"
+    has, lacks = "AB" if surplus > 0 else "BA"
+    if abs(surplus) == 1:
+        return f"  {lacks} lacks document {number:,} of {has}{source}; {others}"
+    return f"  {lacks} lacks documents {number:,} to {number + abs(surplus) - 1:,} of {has}{source}; {others}"
+
+
+def _describe_edges(a: Edges, b: Edges) -> list[str]:
+    sentences = []
+    for place, mine, other in (("end", a.last, b.last), ("begin", a.first, b.first)):
+        name = {"end": "EOD", "begin": "BOS"}[place]
+        if mine != other:
+            sentences += [
+                f"{side} {place}s documents with token {token} ({name}?), {elsewhere} does not"
+                for side, token, elsewhere in (("A", mine, "B"), ("B", other, "A"))
+                if token is not None
+            ]
+    if (a.num_empty, a.num_edges_only) != (b.num_empty, b.num_edges_only):
+        sentences.append(f"empty texts: A has {_describe_empty(a)}, B has {_describe_empty(b)}")
+    return sentences
+
+
+def _describe_empty(edges: Edges) -> str:
+    parts = []
+    if edges.num_empty:
+        rule = "" if edges.last is None else " (as --empty-documents keep)"
+        parts.append(f"{count(edges.num_empty, 'empty document')}{rule}")
+    if edges.num_edges_only:
+        is_eod = edges.first is None and edges.last is not None
+        rule = " (as --empty-documents eod)" if is_eod else ""
+        parts.append(f"{count(edges.num_edges_only, 'document')} of such tokens only{rule}")
+    return " and ".join(parts) or "none"
+
+
+def _describe_difference(report: CompareReport) -> list[str]:
+    if report.comparison.difference is None:
+        return []
+    surplus = report.comparison.surplus
+    lines = [] if surplus else ["  first difference:" if surplus is None else "  difference:"]
+    shown = "AB" if not surplus else "A" if surplus > 0 else "B"
+    for name, excerpt in zip("AB", report.excerpts, strict=True):
+        lines += _describe_excerpt(name, excerpt) if name in shown else []
+    if surplus:
+        return lines
+    if report.same_text:
+        lines.append("    both tokenize the same text: another tokenizer, or special tokens read in another way")
+    elif report.same_text is False:
+        lines.append("    the texts differ, too")
+    return lines
+
+
+def _describe_excerpt(name: str, excerpt: Excerpt | None) -> list[str]:
+    if excerpt is None:
+        return [f"    {name}  has no further document"]
+    place = f"document {excerpt.document:,}" + ("" if excerpt.source is None else f" ({excerpt.source})")
+    ids = f"… {' '.join(map(str, excerpt.before))} | {' '.join(map(str, excerpt.ids)) or 'end'}"
+    text = [] if excerpt.text is None else [f"       {excerpt.text!r}"]
+    return [f"    {name}  {place}: {ids}", *text]
+
+
+def _describe_masks(report: CompareReport) -> list[str]:
+    masks = report.masks
+    if masks is None:
+        return []
+    lines = ["  the loss masks are the same"]
+    if masks.difference is not None:
+        a, b = masks.trainable
+        places = [
+            f"{side} document {number:,}" + ("" if source is None else f" ({source})")
+            for side, number, source in zip("AB", masks.difference.documents, report.mask_sources, strict=True)
+            if number is not None
+        ]
+        lines = [
+            f"  the loss masks differ: A has {count(a, 'trainable token')}, B has {b:,}",
+            f"    first in {' and '.join(places)}, at token {masks.difference.token:,}",
+        ]
+    says = {True: "is the same", False: "differs", None: "is there on one side only"}
+    return lines + [f"  the block layout {name} {says[same]}" for name, same in masks.layouts.items()]
+
+
+def _describe_split(split: SplitComparison) -> list[str]:
+    if None in split.paths:
+        side = "A" if split.paths[1] is None else "B"
+        return [f"  {split.split}: only {side} has a cache of this split"]
+    lines = [f"  {split.split}: {_describe_index(each)}" for each in split.differences]
+    if not lines:
+        lines = [f"  {split.split}: all {split.num_indices} indices are the same"]
+    return lines + [f"  {split.split}: {name}  A {a} · B {b}" for name, a, b in split.settings]
+
+
+def _describe_index(each: IndexDifference) -> str:
+    name = each.index if each.dataset is None else f"{each.index} of dataset {each.dataset}"
+    a, b = each.lengths
+    if each.position is None or each.values is None:
+        begins = "" if 0 in each.lengths else ", which begin the same"
+        return f"{name}: A has {count(a, 'item')}, B has {b:,}{begins}"
+    sizes = f"{a:,} items" if a == b else f"A's {a:,} and B's {b:,} items"
+    mine, theirs = ("·".join(map(str, values)) for values in each.values)
+    return f"{name} first differs at item {each.position:,} of {sizes}: A {mine}, B {theirs}"

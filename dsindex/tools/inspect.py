@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from dsindex.amounts import count
+from dsindex.amounts import align, count, format_size
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.exports import export_folder_of, read_facts
+from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, open_dataset
@@ -25,28 +26,30 @@ from dsindex.datasets.raw import RawLines
 from dsindex.engine.export_folder import ExportedSplit, read_export_manifest
 from dsindex.engine.ledger import read_history
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.execution.local import available_cpus, map_ahead
+from dsindex.execution.local import available_cpus
+from dsindex.execution.progress.displays import describe
 from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
+from dsindex.execution.progress.reporter import Snapshot
+from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.formats.view import read_view
 from dsindex.index.cache import BLENDED_CLASS, count_tokens, read_description, source_changes
 from dsindex.index.cuts import count_cuts
 from dsindex.index.slot import read_record
 from dsindex.json_text import decode_json, show_name
+from dsindex.options.mix_amounts import show_percent
 from dsindex.store.journal import ledger_path
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.ownership import LOCK_FILE
 from dsindex.store.storage import read_own
 from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode, reference_of
-from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.inspect_origin import Origin, find_misfit, find_origin, summarize_lengths
+from dsindex.tools.inspect_kinds import BLOCK_ITEMS, IndexedStore, PackedStore, find_ids, size_of, tell_kind
+from dsindex.tools.inspect_origin import SHOWN_INPUTS, Origin, find_misfit, find_origin, summarize_lengths
 from dsindex.tools.phases import read_phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from dsindex.datasets.gpt import GPTDataset
     from dsindex.datasets.origins import PartDocument
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from dsindex.index.cuts import Cuts
     from dsindex.options.datasets import InspectConfig
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.inspect_kinds import Subject, TokenStore
+    from dsindex.tools.inspect_kinds import Match, Subject
     from dsindex.tools.inspect_origin import DocumentSource, LengthSummary
 
 
@@ -152,111 +155,6 @@ def _spelling(model: bytes) -> dict[int, bytes]:
     named = {**encoding.control_tokens, **encoding.special_tokens}
     spelt.update((number, token.encode()) for token, number in named.items())
     return spelt
-
-
-# Find runs of token ids in the tokens of a dataset, in parallel over ranges that overlap.
-
-if TYPE_CHECKING:
-    Slots = tuple[NDArray[np.int64], NDArray[np.int64]]
-    """Tokens at which a pattern begins, ascending, and the number of the pattern."""
-
-RANGE_TOKENS = 1 << 20
-"""Tokens searched by one task."""
-LOOKED_UP = 64
-"""Slots whose documents are looked up at once, at least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """An occurrence of token ids within one document."""
-
-    document: int
-    position: int
-    """Number of its first token in the document."""
-    num_tokens: int
-    """Tokens of the document."""
-    token: int
-    """Number of its first token in the file."""
-    pattern: int
-    """Which of the patterns it is."""
-
-
-def find_ids(
-    store: TokenStore,
-    patterns: Sequence[Sequence[int]],
-    *,
-    limit: int,
-    threads: int,
-    range_tokens: int = RANGE_TOKENS,
-) -> list[Match]:
-    """Return the first occurrences of any pattern within a document, in file order.
-
-    The result does not depend on the number of threads or the size of a range. Nothing is read far beyond the last
-    occurrence that is returned.
-
-    Args:
-        store: The dataset.
-        patterns: Token ids to look for, none of them empty.
-        limit: The largest number of occurrences to return.
-        threads: Ranges searched at once.
-        range_tokens: Tokens that begin occurrences of one range.
-
-    Raises:
-        ValueError: If a pattern is empty.
-    """
-    if not all(patterns):
-        raise ValueError("expected token ids to look for, got none")
-    matches: list[Match] = []
-    step = max(limit, LOOKED_UP)
-    for tokens, numbers in _search(store.tokens, patterns, threads=threads, range_tokens=range_tokens):
-        for begin in range(0, len(tokens), step):
-            some = zip(tokens[begin : begin + step].tolist(), numbers[begin : begin + step].tolist(), strict=True)
-            for token, number in some:
-                document = store.document_at(token)
-                first, end = store.document_span(document)
-                if token + len(patterns[number]) <= end:
-                    inside, size = token - first, end - first
-                    matches.append(
-                        Match(document=document, position=inside, num_tokens=size, token=token, pattern=number)
-                    )
-                if len(matches) == limit:
-                    return matches
-    return matches
-
-
-def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int) -> Iterator[Slots]:
-    """Yield the places of each range in order, while the next ranges are searched."""
-    largest = np.iinfo(tokens.dtype)
-    known = [
-        (number, np.array(ids, tokens.dtype))
-        for number, ids in enumerate(patterns)
-        if min(ids) >= largest.min and max(ids) <= largest.max
-    ]
-
-    def search(begin: int) -> Slots:
-        return _search_range(tokens, known, begin, begin + range_tokens)
-
-    begins = range(0, len(tokens), range_tokens)
-    return (slots for _, slots in map_ahead(search, begins, threads=threads, ahead=threads))
-
-
-def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Slots:
-    """Return the places at which a pattern begins in [begin, end); it may reach beyond the end."""
-    found, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for number, ids in patterns:
-        block = tokens[begin : end + len(ids) - 1]
-        if len(block) < len(ids):
-            continue
-        starts = len(block) - len(ids) + 1
-        rarest = int(np.argmax(ids))  # larger ids are rarer: merges are learnt by frequency
-        places = np.flatnonzero(block[rarest : rarest + starts] == ids[rarest])
-        for offset, token in enumerate(ids):
-            places = places[block[places + offset] == token]
-        found.append(places + begin)
-        numbers.append(np.full(len(places), number))
-    positions, owners = np.concatenate(found), np.concatenate(numbers)
-    order = np.argsort(positions, kind="stable")
-    return positions[order], owners[order]
 
 
 Found = TypeVar("Found")
@@ -416,6 +314,10 @@ def pieces_of(ids: Sequence[Any], tokenizer: Tokenizer | None, *, before: Sequen
 # Look at index caches: their settings, whether they fit their data, and the tokens of a sample.
 
 
+FIRST_OF_BLEND = 24
+"""Samples whose datasets show the order of a blend."""
+
+
 @dataclass(slots=True, kw_only=True)
 class CacheView:
     """One index cache."""
@@ -485,9 +387,10 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
     is_folder = os.path.isdir(path)
     pattern = os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")
     descriptions = {each: read_description(each) for each in (sorted(glob.glob(pattern)) if is_folder else [path])}
+    blends_first = sorted(descriptions.items(), key=lambda item: item[1]["class"] != BLENDED_CLASS)
     view = CacheView()
-    for each, description in descriptions.items():
-        view.facts.setdefault("caches", []).extend(_describe(description))
+    for each, description in blends_first:
+        view.facts.setdefault("caches", []).extend(_describe(each, description))
         view.findings += _changes(each, data_path)
     splits = {str(known.get("index_split", known.get("split"))) for known in descriptions.values()}
     chosen = split or next((name for name in ("train", "valid", "test") if name in splits), None)
@@ -526,13 +429,33 @@ def cuts_of(dataset: GPTDataset) -> Cuts:
     return count_cuts(lengths, dataset.document_index, sequence_length=dataset.sequence_length, num_samples=samples)
 
 
-def _describe(description: dict[str, Any]) -> list[str]:
+def _describe(path: str, description: dict[str, Any]) -> list[str]:
     if description["class"] == BLENDED_CLASS:
-        parts = [str(part.get("dataset_path")) for part in description["datasets"]]
-        return [f"{description['split']}: a blend of {len(parts)}", *(f"  {part}" for part in parts)]
+        return _describe_blend(path, description)
     shown = ("sequence_length", "num_samples", "random_seed", "split")
     settings = ", ".join(f"{name} = {description[name]}" for name in shown if description.get(name) is not None)
     return [f"{description['index_split']}: {description['dataset_path']}", f"  {settings}"]
+
+
+def _describe_blend(path: str, description: dict[str, Any]) -> list[str]:
+    parts = [str(part.get("dataset_path")) for part in description["datasets"]]
+    weights = [f"weight {weight}" for weight in description.get("weights") or [None] * len(parts)]
+    try:
+        numbers = open_index_array(f"{path.removesuffix(DESCRIPTION_SUFFIX)}-dataset_index.npy", what="", shape=(None,))
+    except FormatError:  # opening the cache says what is wrong with it
+        return [f"{description['split']}: a blend of {len(parts)}", *(f"  {part}" for part in parts)]
+    blocks = (numbers[begin : begin + BLOCK_ITEMS] for begin in range(0, len(numbers), BLOCK_ITEMS))
+    drawn = sum((np.bincount(block, minlength=len(parts)) for block in blocks), np.zeros(len(parts), np.int64))
+    begin = " ".join(map(str, numbers[:FIRST_OF_BLEND].tolist()))
+    rows = [
+        (str(number), weight, count(samples, "sample"), show_percent(samples / max(1, len(numbers))), part)
+        for number, (weight, samples, part) in enumerate(zip(weights, drawn.tolist(), parts, strict=False))
+    ]
+    return [
+        f"{description['split']}: a blend of {len(parts)}, {count(len(numbers), 'sample')}",
+        *(f"  {row}" for row in align(rows, texts=(0, 1, 4))),
+        f"  in this order: {begin}{' …' if len(numbers) > FIRST_OF_BLEND else ''}",
+    ]
 
 
 def _changes(path: str, data_path: Sequence[str] | None) -> list[str]:
@@ -609,7 +532,6 @@ def describe_split(split: ExportedSplit) -> str:
 # Look at what has no tokens of its own: raw indices, loss masks and work folders.
 
 BLOCK_BYTES = 1 << 22
-FIRST_LINES = 3
 LINE_CHARACTERS = 400
 
 
@@ -628,7 +550,7 @@ def look_at_lines(
         raise FormatError(f"{index_path}: expected a raw index, got another kind of dataset")
     facts["files"] = size_of([lines.path, index_path])
     facts["lines"] = len(lines)
-    for number in range(min(FIRST_LINES, len(lines))) if line is None else [line]:
+    for number in _spread(len(lines)) if line is None else [line]:
         if not 0 <= number < len(lines):
             raise IndexError(f"{index_path}: expected a line from 0 to {len(lines) - 1}, got {number}")
         text = lines[number].decode(errors="replace")
@@ -674,11 +596,18 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     history = read_history(ledger_path(path))
     progress = _read_progress(os.path.join(path, PROGRESS_FILE))
     facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
+    stage = progress.get("stage")
+    if isinstance(stage, dict):
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
+            snapshot = Snapshot(**{name: value for name, value in stage.items() if name != "series"})
+            done = f"{snapshot.tasks_done:,} of {count(snapshot.tasks_total, snapshot.tasks.removesuffix('s'))}, "
+            facts["stage"] = f"{snapshot.stage}: {done if snapshot.tasks_total else ''}{snapshot.share:.0%}"
+            if progress.get("state") == "running":
+                facts["pace"] = describe(snapshot)
     if history.plan is not None:
         inputs = [str(entry[0]) for entry in history.plan["inputs"]]
-        facts["inputs"] = inputs[:FIRST_LINES] + [f"and {len(inputs) - FIRST_LINES:,} more"] * (
-            len(inputs) > FIRST_LINES
-        )
+        more = len(inputs) - SHOWN_INPUTS
+        facts["inputs"] = inputs[:SHOWN_INPUTS] + [f"and {more:,} more"] * (more > 0)
         settings: Mapping[str, Any] = history.plan["settings"]
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     for name in ("output", "state", "started", "updated", "host", "error", "message"):
@@ -686,11 +615,6 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
             facts[name] = progress[name]
     if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
         facts["state"] = "running when it ended: its driver is gone"
-    stage = progress.get("stage")
-    if isinstance(stage, dict):
-        facts["stage"] = (
-            f"{stage.get('stage', stage.get('name', 'unknown'))}: {stage.get('done')} of {stage.get('total')}"
-        )
     return facts
 
 
@@ -702,13 +626,14 @@ def _read_progress(path: str) -> dict[str, Any]:
     return {}
 
 
-FIRST_DOCUMENTS = 3
+SHOWN_ITEMS = 3
+"""Documents or lines of an overview, spread over all of them."""
 CONTEXT_TOKENS = 8
 """Tokens shown on each side of a match."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Inspection:
+class Inspection(Report):
     """What was seen."""
 
     path: str
@@ -722,6 +647,16 @@ class Inspection:
     """Number of matches shown, if a text was looked for."""
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+
+    def lines(self, *, ids: bool = False, colored: bool = False, brief: bool = False) -> list[str]:
+        """Return what was seen as text, in which nothing from the files can control a terminal.
+
+        Args:
+            ids: Show the id before the text of each token.
+            colored: Use the colours of a terminal.
+            brief: Leave out sizes and origin.
+        """
+        return list(_Page(ids=ids, colored=colored).lines(self, brief=brief))
 
 
 def run_inspect(options: InspectConfig) -> Inspection:
@@ -850,10 +785,17 @@ def _look_at_tokens(
             seen.lengths["documents"] = summarize_lengths(store.document_lengths())
             if isinstance(store, IndexedStore) and store.num_sequences != store.num_documents:
                 seen.lengths["sequences"] = summarize_lengths(store.sequence_lengths())
-        seen.excerpts += [
-            excerpts.document(number, first_only=True) for number in range(min(FIRST_DOCUMENTS, store.num_documents))
-        ]
+        seen.excerpts += [excerpts.document(number, first_only=True) for number in _spread(store.num_documents)]
     seen.findings += excerpts.findings
+
+
+def _spread(number: int) -> list[int]:
+    """Return the numbers of a few of so many items, spread over all of them.
+
+    >>> _spread(2), _spread(6000)
+    ([0, 1], [1000, 3000, 5000])
+    """
+    return list(range(number)) if number <= SHOWN_ITEMS else [number // 6, number // 2, 5 * number // 6]
 
 
 def _tell_origin(seen: Inspection, origin: Origin) -> None:
@@ -922,3 +864,95 @@ def _look_at_cache(seen: Inspection, options: InspectConfig) -> None:
         seen.excerpts += cache.sample(number, tokenizer_model=options.tokenizer_model, max_tokens=options.tokens)
     except DsindexError as error:
         seen.findings.append(str(error))
+
+
+# Lay out what was seen as text.
+
+WIDTH = 100
+BORDER = "│"
+STYLES = {"border": "2", "name": "1", "escape": "33", "found": "7", "learnt": "32", "damage": "31"}
+
+
+class _Page:
+    """Lays out an inspection; every text goes through `_text`, which escapes it."""
+
+    def __init__(self, *, ids: bool, colored: bool) -> None:
+        self._ids = ids
+        self._colored = colored
+
+    def lines(self, seen: Inspection, *, brief: bool) -> Iterator[str]:
+        yield self._text(f"{seen.path}: {seen.kind}", "name")
+        for name, value in () if brief else seen.facts.items():
+            yield from self._fact(name, value)
+        for what, summary in seen.lengths.items():
+            yield from self._lengths(what, summary)
+        if seen.matches is not None:
+            yield f"  {count(seen.matches, 'occurrence') if seen.matches else 'no occurrence'}"
+        for excerpt in seen.excerpts:
+            yield from self._excerpt(excerpt)
+        yield from (f"  note: {self._text(note)}" for note in seen.notes)
+        yield from (f"  {self._text('FOUND:', 'damage')} {self._text(finding)}" for finding in seen.findings)
+
+    def _fact(self, name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of JSON
+        if isinstance(value, dict):
+            value = [f"{path} {format_size(size)}" for path, size in value.items()]
+        values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
+        title = f"  {self._text(name, 'name')}: "
+        for number, each in enumerate(values):
+            yield f"{title if number == 0 else ' ' * (len(name) + 4)}{self._text(str(each))}"
+
+    def _lengths(self, what: str, summary: LengthSummary) -> Iterator[str]:
+        mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
+        yield f"  {self._text('tokens of ' + what, 'name')}: {summary.total:,}{mean}, {summary.empty:,} empty"
+        if summary.quantiles:
+            yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
+
+    def _excerpt(self, excerpt: Excerpt) -> Iterator[str]:
+        head = f"  {self._text(excerpt.title, 'name')}"
+        if excerpt.text is not None:
+            yield head
+            yield f"    {self._text(excerpt.text)}"
+            return
+        head += f": {count(excerpt.num_tokens, 'token')}"
+        if excerpt.part is not None:
+            head += f", document {excerpt.part.document:,} of {self._text(excerpt.part.prefix)}"
+        if excerpt.source is not None:
+            source = excerpt.source
+            head += f", {self._text(source.input)}, line {source.line:,}"
+            head += f" ({self._text('the input is ' + source.problem, 'damage')})" if source.problem else ""
+        yield head
+        yield from (f"    {line}" for line in self._tokens(excerpt))
+
+    def _tokens(self, excerpt: Excerpt) -> Iterator[str]:
+        line, width, place = "…" if excerpt.begin else "", 0, excerpt.begin
+        for piece in excerpt.pieces:
+            marked = excerpt.marked is not None and excerpt.marked[0] <= place < excerpt.marked[1]
+            learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
+            place += len(piece.ids)
+            ids = "+".join(map(str, piece.ids))
+            text = ids if piece.text is None else f"{ids}:{piece.text}" if self._ids else piece.text
+            shown = show_text(text)
+            if (marked or learnt) and not self._colored:
+                shown = f"[{shown}]"
+            if line and width + len(shown) + 1 > WIDTH:
+                yield line
+                line, width = "", 0
+            style = "found" if marked else "learnt" if learnt else "escape" if shown != text else None
+            line += self._styled(shown, style) + self._styled(BORDER, "border")
+            width += len(shown) + 1
+            if piece.text is not None and "\n" in piece.text:
+                yield line
+                line, width = "", 0
+        rest = excerpt.num_tokens - excerpt.end
+        if rest > 0 and excerpt.marked is None:
+            line += f" … {count(rest, 'more token')}"
+        elif rest > 0:
+            line += "…"
+        if line:
+            yield line
+
+    def _text(self, text: str, style: str | None = None) -> str:
+        return self._styled(show_text(text), style)
+
+    def _styled(self, text: str, style: str | None) -> str:
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if self._colored and style is not None else text

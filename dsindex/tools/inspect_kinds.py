@@ -16,6 +16,7 @@ from dsindex.datasets.exports import export_folder_of, read_facts
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
 from dsindex.errors import FormatError, InputError
+from dsindex.execution.local import map_ahead
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import PICKLE_START, open_tokens, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
@@ -68,7 +69,8 @@ def tell_kind(path: str) -> Subject:
             return folder
     elif os.path.isfile(path):
         return _file(path)
-    subject = _prefix(path)
+    work_dir = find_work_folder(path)
+    subject = _prefix(path) or (None if work_dir is None else _folder(work_dir))
     if subject is None:
         raise InputError(_nothing(path))
     return subject
@@ -116,6 +118,14 @@ def _prefix(path: str) -> Subject | None:
     if os.path.isfile(f"{path}{PBIN_SUFFIX}"):
         return Subject(kind="pbin", path=f"{path}{PBIN_SUFFIX}")
     return None
+
+
+def find_work_folder(prefix: str) -> str | None:
+    """Return the folder `<output-prefix>.build` of a dataset `<output-prefix>_<key>_document`, or None."""
+    folder, name = os.path.split(prefix)
+    stems = [name] + [name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_"]
+    candidates = [os.path.join(folder, f"{stem}.build") for stem in stems]
+    return next((path for path in candidates if os.path.isdir(path)), None)
 
 
 def _file(path: str) -> Subject:
@@ -347,6 +357,111 @@ class PackedStore(TokenStore):
     @functools.cached_property
     def _ends(self) -> NDArray[np.int64]:
         return np.cumsum(np.concatenate([np.empty(0, np.int64), *self.document_lengths()]))
+
+
+# Find runs of token ids in the tokens of a dataset, in parallel over ranges that overlap.
+
+if TYPE_CHECKING:
+    Slots = tuple[NDArray[np.int64], NDArray[np.int64]]
+    """Tokens at which a pattern begins, ascending, and the number of the pattern."""
+
+RANGE_TOKENS = 1 << 20
+"""Tokens searched by one task."""
+LOOKED_UP = 64
+"""Slots whose documents are looked up at once, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """An occurrence of token ids within one document."""
+
+    document: int
+    position: int
+    """Number of its first token in the document."""
+    num_tokens: int
+    """Tokens of the document."""
+    token: int
+    """Number of its first token in the file."""
+    pattern: int
+    """Which of the patterns it is."""
+
+
+def find_ids(
+    store: TokenStore,
+    patterns: Sequence[Sequence[int]],
+    *,
+    limit: int,
+    threads: int,
+    range_tokens: int = RANGE_TOKENS,
+) -> list[Match]:
+    """Return the first occurrences of any pattern within a document, in file order.
+
+    The result does not depend on the number of threads or the size of a range. Nothing is read far beyond the last
+    occurrence that is returned.
+
+    Args:
+        store: The dataset.
+        patterns: Token ids to look for, none of them empty.
+        limit: The largest number of occurrences to return.
+        threads: Ranges searched at once.
+        range_tokens: Tokens that begin occurrences of one range.
+
+    Raises:
+        ValueError: If a pattern is empty.
+    """
+    if not all(patterns):
+        raise ValueError("expected token ids to look for, got none")
+    matches: list[Match] = []
+    step = max(limit, LOOKED_UP)
+    for tokens, numbers in _search(store.tokens, patterns, threads=threads, range_tokens=range_tokens):
+        for begin in range(0, len(tokens), step):
+            some = zip(tokens[begin : begin + step].tolist(), numbers[begin : begin + step].tolist(), strict=True)
+            for token, number in some:
+                document = store.document_at(token)
+                first, end = store.document_span(document)
+                if token + len(patterns[number]) <= end:
+                    inside, size = token - first, end - first
+                    matches.append(
+                        Match(document=document, position=inside, num_tokens=size, token=token, pattern=number)
+                    )
+                if len(matches) == limit:
+                    return matches
+    return matches
+
+
+def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int) -> Iterator[Slots]:
+    """Yield the places of each range in order, while the next ranges are searched."""
+    largest = np.iinfo(tokens.dtype)
+    known = [
+        (number, np.array(ids, tokens.dtype))
+        for number, ids in enumerate(patterns)
+        if min(ids) >= largest.min and max(ids) <= largest.max
+    ]
+
+    def search(begin: int) -> Slots:
+        return _search_range(tokens, known, begin, begin + range_tokens)
+
+    begins = range(0, len(tokens), range_tokens)
+    return (slots for _, slots in map_ahead(search, begins, threads=threads, ahead=threads))
+
+
+def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Slots:
+    """Return the places at which a pattern begins in [begin, end); it may reach beyond the end."""
+    found, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number, ids in patterns:
+        block = tokens[begin : end + len(ids) - 1]
+        if len(block) < len(ids):
+            continue
+        starts = len(block) - len(ids) + 1
+        rarest = int(np.argmax(ids))  # larger ids are rarer: merges are learnt by frequency
+        places = np.flatnonzero(block[rarest : rarest + starts] == ids[rarest])
+        for offset, token in enumerate(ids):
+            places = places[block[places + offset] == token]
+        found.append(places + begin)
+        numbers.append(np.full(len(places), number))
+    positions, owners = np.concatenate(found), np.concatenate(numbers)
+    order = np.argsort(positions, kind="stable")
+    return positions[order], owners[order]
 
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:

@@ -84,6 +84,22 @@ def test_first_difference_is_found_with_and_without_a_rule(number, compare):
     assert found.edges[0].last == EOD
 
 
+@pytest.mark.parametrize(("changed", "surplus", "documents"), [
+    (TEXTS[1:], 1, (0, 0)),
+    (TEXTS[:5] + TEXTS[12:], 7, (5, 5)),
+    (TEXTS[:-2], 2, (len(TEXTS) - 2, None)),
+    ([*TEXTS[:5], [1, 2, 3, 4], *TEXTS[6:]], 0, (5, 5)),
+    (TEXTS[:5] + TEXTS[6:9] + TEXTS[10:], None, (5, 5)),
+    ([*TEXTS[:5], [1], *TEXTS[7:]], None, (5, 5)),
+    ([*TEXTS[:-2], [*TEXTS[-2], *TEXTS[-1]], []], None, (len(TEXTS) - 2, len(TEXTS) - 2)),
+])  # fmt: skip
+def test_dropped_documents_are_told_if_they_are_all(changed, surplus, documents, compare):
+    found = compare(TEXTS, changed)
+    assert found.surplus == surplus
+    assert found.difference.documents == documents
+    assert compare(changed, TEXTS).surplus == (surplus if surplus is None else -surplus)
+
+
 def test_a_document_more_is_a_difference(compare):
     found = compare(TEXTS, TEXTS[:-1])
     assert found.difference == Difference(documents=(len(TEXTS) - 1, None), token=0)

@@ -49,6 +49,11 @@ def test_first_difference_is_shown_with_its_source_and_text(built, tmp_path, cap
     assert f"    A  document 7 ({OWN.docs}, line 8): …  | " in shown
     assert f"    B  document 7 ({changed}, line 8): …  | " in shown
     assert "       '§ one<|endoftext|>'\n    the texts differ, too\n" in shown
+    assert "  only document 7 differs; all other documents are the same\n" in shown
+    changed.write_bytes(b"\n".join([*lines[:7], *lines[8:]]))
+    assert main(["compare", built("c", input=(str(changed),)), str(tmp_path / "a_text_document")]) == 1
+    sentence = f"  A lacks document 7 of B, from {OWN.docs}, line 8; all other documents are the same\n"
+    assert sentence in capsys.readouterr().out
     assert main(["compare", "--json", str(tmp_path / "a_text_document"), str(tmp_path / "b_text_document")]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["is_same"] is False

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.cli.inspect import describe_inspection
 from dsindex.cli.main import main
 from dsindex.options.datasets import InspectConfig
 from dsindex.store.lock import hold_lock
@@ -51,7 +50,7 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
 
 @pytest.mark.parametrize("colored", [False, True])
 def test_a_document_cannot_send_escape_codes(built, colored):
-    page = describe_inspection(run_inspect(InspectConfig(path=built, document=1)), colored=colored)
+    page = "\n".join(run_inspect(InspectConfig(path=built, document=1)).lines(colored=colored))
     plain = page
     for style in ("0", "1", "2", "7", "31", "33"):
         plain = plain.replace(f"\x1b[{style}m", "")
@@ -146,6 +145,21 @@ def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, c
     assert any("cache was built" in finding for finding in inspect(cli, cache, code=1)["findings"])
 
 
+def test_a_blend_shows_its_weights_its_order_and_documents_of_all_of_a_dataset(tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path / "a", [[[number] * 9] for number in range(12)])
+    write_dataset(tmp_path / "b", [[[7] * 90]])
+    words = ["--seq-length", "8", "--num-samples", "16", "--split", "1,0,0", "--data-cache-path", "cache"]
+    cli(["index", "--data-path", "3", "a", "1", "b", *words])
+    assert inspect(cli, "cache")["facts"]["caches"][:4] == [
+        "train: a blend of 2, 16 samples",
+        "  0  weight 0.75  12 samples  75%  a",
+        "  1  weight 0.25   4 samples  25%  b",
+        "  in this order: 0 1 0 0 0 1 0 0 0 1 0 0 0 1 0 0",
+    ]
+    assert [excerpt["document"] for excerpt in inspect(cli, "a")["excerpts"]] == [2, 6, 10]
+
+
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["--document", "3"], 1, "from 0 to 2, got 3"),
     (["--sequence", "-1"], 1, "from 0 to 2, got -1"),
@@ -169,7 +183,7 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
     shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
     assert "\n    5│[6]│ … 1 more token\n" in shown
-    colored = describe_inspection(run_inspect(InspectConfig(path=str(tmp_path / "chat"), document=0)), colored=True)
+    colored = "\n".join(run_inspect(InspectConfig(path=str(tmp_path / "chat"), document=0)).lines(colored=True))
     assert "5\x1b[2m│\x1b[0m\x1b[32m6\x1b[0m" in colored
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
@@ -181,6 +195,9 @@ def test_a_work_folder_shows_its_job(make_config, cli):
     seen = inspect(cli, f"{config.output_prefix}.build")
     assert (seen["kind"], seen["facts"]["finished"], seen["facts"]["state"]) == ("work folder", "yes", "done")
     assert seen["facts"]["inputs"] == [str(OWN.docs)]
+    shutil.move(f"{config.output_prefix}_text_document.idx", f"{config.output_prefix}.idx.gone")
+    Path(f"{config.output_prefix}_text_document.bin").unlink()
+    assert inspect(cli, f"{config.output_prefix}_text_document") == seen  # a dataset that is not there yet
 
 
 def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):
@@ -188,7 +205,12 @@ def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):
     run_config(config)
     folder = Path(f"{config.output_prefix}.build")
     progress = json.loads((folder / "progress.json").read_bytes())
-    (folder / "progress.json").write_text(json.dumps({**progress, "state": "running"}))
+    stage = {"stage": "tokenize", "unit": "bytes", "done": 900, "total": 2000, "tasks": "shards"}
+    stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0, "series": []}
+    (folder / "progress.json").write_text(json.dumps({**progress, "state": "running", "stage": stage}))
+    facts = inspect(cli, str(folder))["facts"]
+    assert facts["stage"] == "tokenize: 11 of 20 shards, 45%"
+    assert facts["pace"] == "11/20 shards, ETA 3.0 s"
 
     def state():
         return str(inspect(cli, str(folder))["facts"]["state"])
