@@ -19,10 +19,12 @@ from dsindex.instruction.config import InstructionConfig
 from dsindex.jobs.index import OrderFunction
 from dsindex.options.instruct import ExportKind
 from dsindex.jobs.build import BuildResult as BuildResult
+from dsindex.tools.compare import CompareResult as CompareResult
 from dsindex.jobs.conversion import ConvertResult as ConvertResult
 from dsindex.tools.estimate import EstimateResult as EstimateResult
 from dsindex.jobs.trainers import ExportResult as ExportResult
 from dsindex.jobs.index import IndexResult as IndexResult
+from dsindex.tools.inspect import InspectResult as InspectResult
 from dsindex.jobs.instruct import InstructResult as InstructResult
 from dsindex.jobs.merge import MergeResult as MergeResult
 from dsindex.tools.mix import MixResult as MixResult
@@ -31,6 +33,7 @@ from dsindex.api.results import PackedRepairResult as PackedRepairResult
 from dsindex.api.results import RepairResult as RepairResult
 from dsindex.tools.report import ReportResult as ReportResult
 from dsindex.jobs.rest import RestResult as RestResult
+from dsindex.tools.trace import TraceResult as TraceResult
 from dsindex.api.results import VerifyResult as VerifyResult
 
 __version__: str
@@ -345,6 +348,26 @@ def build_index(
         DsindexError: If the job cannot be done as asked.
     """
 
+def compare(
+    first: Subject | IndexResult,
+    second: Subject | IndexResult,
+    *,
+    tokenizer: TokenizerLike | None = None,
+    progress: Progress = False,
+) -> CompareResult:
+    """Tell whether two datasets or index caches are the same, and by which rule they differ, as `dsindex compare` does.
+
+    Args:
+        first: A prefix, a `.pbin`, the folder of an index cache, or a result.
+        second: The other one, of the same kind.
+        tokenizer: Shows the text of what differs; that in each manifest if None.
+        progress: As for `build`.
+
+    Raises:
+        InputError: If one is not there, or they are of different kinds.
+        FormatError: If one cannot be read.
+    """
+
 def convert(
     source: Subject,
     destination: str | os.PathLike[str],
@@ -625,6 +648,40 @@ def export(
         DsindexError: If the trainer cannot read the dataset, or another file is in the way.
     """
 
+def inspect(
+    path: Subject | IndexResult,
+    *,
+    tokenizer: TokenizerLike | None = None,
+    data_path: Subjects | None = None,
+    document: int | None = None,
+    sequence: int | None = None,
+    sample: int | None = None,
+    find: str | None = None,
+    limit: int | None = None,
+    tokens: int | None = None,
+    split: Literal['train', 'valid', 'test'] | None = None,
+) -> InspectResult:
+    """Look into a dataset, an index cache, an export or a work folder, as `dsindex inspect` does.
+
+    Damage raises no exception: `findings` has it, in sentences, and `ok` is false.
+
+    Args:
+        path: A prefix, one of a dataset's files, a folder, or a result.
+        tokenizer: Shows the text of tokens; that in the manifest if None.
+        data_path: The datasets of an index cache, in the order of the blend, if they moved.
+        document: One document, counted from 0.
+        sequence: One sequence of .bin and .idx, counted from 0.
+        sample: One training sample of an index cache.
+        find: Where a text occurs, with and without a space before it.
+        limit: Stop after this many occurrences (default: 10).
+        tokens: Show at most this many tokens of each document.
+        split: The split of an index cache.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        InputError: If there is nothing that dsindex knows, or no such document, sequence or sample.
+    """
+
 def instruct(
     input: Paths | None = None,
     *,
@@ -793,9 +850,6 @@ def mix(
         data_path: A blend with weights, as for `build_index`, to be explained instead.
         valid_data_path: Datasets of valid in the file `per_split_data_args_path`, as `data_path`.
         test_data_path: Datasets of test in that file.
-
-    Returns:
-        The mixture; its `data_path` goes to `build_index` or Megatron as it is, `ok` tells whether the caches agree.
         train_samples: The job's training samples.
         train_iters: The job's training iterations.
         global_batch_size: Samples per iteration.
@@ -813,6 +867,9 @@ def mix(
         job_tokenizer: The flags of the job's tokenizer, by name.
         check: Compare with what the blends in the cache folder draw; exit code 1 if it differs by more than rounding.
         data_cache_path: The job's cache folder.
+
+    Returns:
+        The mixture; its `data_path` goes to `build_index` or Megatron as it is, `ok` tells whether the caches agree.
 
     Raises:
         OptionsError: If the options are invalid.
@@ -1036,6 +1093,52 @@ def rest(
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the caches are damaged, or do not fit their datasets.
+    """
+
+def trace(
+    cache: str | os.PathLike[str] | IndexResult,
+    *,
+    tokenizer: TokenizerLike | None = None,
+    prefix: Subjects | None = None,
+    split: str | None = None,
+    sample: int | Sequence[int] | None = None,
+    step: int | str | None = None,
+    document: int | str | None = None,
+    line: str | None = None,
+    consumed: int | None = None,
+    global_batch_size: int | None = None,
+    micro_batch_size: int | None = None,
+    data_parallel_size: int | None = None,
+    data_parallel_rank: int | None = None,
+    text_tokens: int = 32,
+    fields: Sequence[str] = (),
+) -> TraceResult:
+    """Trace samples and steps to documents and lines, or lines to samples and steps, as `dsindex trace` does.
+
+    Args:
+        cache: The folder of index caches, the description of one, packs, a delivery, or the result of `build_index`.
+        tokenizer: Shows the text of tokens; that in each manifest if None.
+        prefix: The datasets, in the order of the blend, if they moved.
+        split: Train, valid or test (default: train).
+        sample: Samples, by number.
+        step: All samples of a step, or of steps such as 10-19; needs global_batch_size.
+        document: A document; in a blend with its dataset's prefix.
+        line: A line of an input.
+        consumed: Tokens by how often the first N samples read them, for each dataset.
+        global_batch_size: Samples in a step.
+        micro_batch_size: Samples that a rank reads at once.
+        data_parallel_size: Number of data-parallel ranks.
+        data_parallel_rank: Only the samples of this rank.
+        text_tokens: Show the text of the first N tokens of each part (default: 32).
+        fields: Show fields of the records that documents were made from, such as .meta.path.
+
+    Returns:
+        TracedSamples for `sample` and `step`, TracedDocuments for `document` and `line`, ConsumedTokens for `consumed`.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        InputError: If there is no such sample, document or line.
+        FormatError: If the cache, a manifest or provenance is damaged.
     """
 
 def verify(

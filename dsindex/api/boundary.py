@@ -127,10 +127,10 @@ def _document(text: str, fields: Mapping[str, FieldInfo], signature: inspect.Sig
         textwrap.fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False) + "\n"
         for line in lines
     )
-    before, raises, after = text.partition("\n    Raises:\n")
-    if "    Args:\n" not in before:
-        before = f"{before}\n    Args:\n"
-    return before + shown + raises + after
+    places = [text.find(f"\n    {section}:\n") for section in ("Returns", "Raises")]
+    end = min((place for place in places if place >= 0), default=len(text))
+    before = text[:end] if "    Args:\n" in text[:end] else f"{text[:end]}\n    Args:\n"
+    return before + shown + text[end:]
 
 
 def _sentence(help: str, signature: inspect.Signature) -> str:

@@ -51,7 +51,7 @@ def verify(
         TokenizerError: If the tokenizer is not the one that the dataset was made with.
     """
     if cache is not None:
-        options["cache"] = _find_folder(cache) if isinstance(cache, IndexResult) else plain_value(cache)
+        options["cache"] = find_folder("cache", cache) if isinstance(cache, IndexResult) else plain_value(cache)
     prefixes = list_prefixes("prefix", prefix)
     with tokenizer_in_place(join_connected_cluster(options), tokenizer) as placed:
         config = validated({**placed, "prefix": prefixes}, VerifyCommand)
@@ -102,7 +102,7 @@ def repair(
     return RepairResult(**known, source=found, target=config.output)
 
 
-def _find_folder(caches: IndexResult) -> str:
+def find_folder(option: str, caches: IndexResult) -> str:
     """Return the folder of index caches.
 
     Raises:
@@ -110,5 +110,5 @@ def _find_folder(caches: IndexResult) -> str:
     """
     if len(caches.folders) != 1:
         where = ", ".join(caches.folders) or "none, since nothing was built"
-        raise OptionsError(f"cache: expected caches in one folder, got {where}; pass one folder")
+        raise OptionsError(f"{option}: expected caches in one folder, got {where}; pass one folder")
     return caches.folders[0]

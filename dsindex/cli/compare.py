@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 from dsindex.cli.options import enter_stores, read_config, requests_since
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
-from dsindex.options.config import UsageError
 from dsindex.options.datasets import CompareConfig
-from dsindex.tools.compare import are_caches, compare_caches, run_compare
+from dsindex.tools.compare import DatasetComparison, run_compare
 
 if TYPE_CHECKING:
     import argparse
-
-    from dsindex.tools.compare import CompareReport
 
 DESCRIPTION = """\
 Tell whether two datasets have the same tokens, and if not, where they first differ and by which rule:
@@ -39,25 +36,17 @@ def run(options: argparse.Namespace) -> int:
     """Compare two datasets or index caches and print what was found."""
     config = read_config(options, CompareConfig)
     before = enter_stores(config)
-    if are_caches(config.first, config.second):
-        if config.tokenizer_model is not None:
-            raise UsageError("--tokenizer-model does not apply to index caches, which have no texts")
-        caches = compare_caches(config.first, config.second)
-        if config.as_json:
-            write_json(sys.stdout, {"is_same": caches.is_same, **asdict(caches)})
-        else:
-            write_lines(caches.lines())
-        return 0 if caches.is_same else 1
     with make_reporter() as reporter:
-        report = run_compare(config.first, config.second, tokenizer=config.tokenizer_model, reporter=reporter)
+        report = run_compare(config, reporter=reporter)
     if config.as_json:
-        write_json(sys.stdout, {"is_same": report.is_same, **_plain(report)})
+        found = _plain(report) if isinstance(report, DatasetComparison) else asdict(report)
+        write_json(sys.stdout, {"is_same": report.is_same, **found})
     else:
         write_lines(report.lines() + requests_since(before))
     return 0 if report.is_same else 1
 
 
-def _plain(report: CompareReport) -> dict[str, object]:
+def _plain(report: DatasetComparison) -> dict[str, object]:
     sides = [
         {"path": side.path, "documents": side.num_documents, "tokens": side.num_tokens, "dtype": side.dtype}
         for side in report.sides

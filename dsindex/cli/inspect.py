@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     before = enter_stores(config)
     seen = run_inspect(config)
     if not config.as_json:
-        shown = seen.lines(ids=config.ids, colored=is_colored(), brief=not config.is_overview)
+        shown = seen.lines(ids=config.ids, colored=is_colored())
         sys.stdout.write("".join(f"{line}\n" for line in shown))
         write_lines(requests_since(before))
     elif sys.stdout.isatty():  # C1 control characters, which JSON allows, may control a terminal

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
 from dsindex.execution.progress.standard_streams import show_lines
+from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,13 @@ class Report:
 
     def __str__(self) -> str:
         return show_lines(self.lines()).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({show_name(self.lines()[0])})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ANN401, ARG002 - as IPython calls it
+        """Show all facts in a notebook."""
+        printer.text(str(self))
 
 
 def show_datasets(report: Report, datasets: Iterable[tuple[str, int, int]]) -> str:

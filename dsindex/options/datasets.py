@@ -207,6 +207,14 @@ class InspectConfig(StoreConfig, JsonOutput):
         return self
 
 
+def _in_a_tuple(value: object) -> object:
+    return (value,) if isinstance(value, int) else value
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) else value
+
+
 class TraceConfig(StoreConfig, JsonOutput):
     """`dsindex trace`: where samples come from, and which samples have a line."""
 
@@ -218,14 +226,17 @@ class TraceConfig(StoreConfig, JsonOutput):
     prefix: DatasetPaths | None = option(
         None, "the datasets, in the order of the blend, if they moved; here or in an object store", "P", ""
     )
-    sample: tuple[int, ...] | None = option(None, "samples, by number", "K", "what to trace, one of")
+    sample: Annotated[tuple[int, ...], BeforeValidator(_in_a_tuple)] | None = option(
+        None, "samples, by number", "K", "what to trace, one of", accepts="int | Sequence[int] | None"
+    )
     step: Annotated[tuple[int, int], BeforeValidator(parse_steps)] | None = option(
         None, "all samples of a step, or of steps such as 10-19; needs --global-batch-size", "S",
         "what to trace, one of", as_text=True, accepts="int | str | None",
     )  # fmt: skip
-    document: str | None = option(
-        None, "a document; in a blend with its dataset's prefix", "[PREFIX:]N", "what to trace, one of"
-    )
+    document: Annotated[str, BeforeValidator(_as_text)] | None = option(
+        None, "a document; in a blend with its dataset's prefix", "[PREFIX:]N", "what to trace, one of",
+        accepts="int | str | None",
+    )  # fmt: skip
     line: str | None = option(None, "a line of an input", "FILE:LINE", "what to trace, one of")
     consumed: int | None = option(
         None, "tokens by how often the first N samples read them, for each dataset", "N", "what to trace, one of", ge=0

@@ -18,7 +18,7 @@ from dsindex.datasets.instruction import packing_prefix
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, TEXT_SUFFIX, caches_by_split
 from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.manifest import read_manifest
-from dsindex.errors import DsindexError, FormatError, InputError
+from dsindex.errors import DsindexError, FormatError, InputError, UsageError
 from dsindex.execution.local import map_ahead
 from dsindex.execution.report import Report
 from dsindex.index.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.token_copy import Tokens
+    from dsindex.options.datasets import CompareConfig
     from dsindex.tools.inspect_kinds import TokenStore
 
 
@@ -114,8 +115,24 @@ class SplitComparison:
         return None not in self.paths and not self.differences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheReport(Report):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CompareResult(Report):
+    """What was found: a DatasetComparison, or a CacheComparison of two index caches; true if they are the same."""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the tokens, or all indices, are the same."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        return self.is_same
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'the same' if self.is_same else 'DIFFERENT'})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CacheComparison(CompareResult):
     """What was found of two index caches."""
 
     paths: tuple[str, str]
@@ -152,7 +169,7 @@ def are_caches(first: str, second: str) -> bool:
     return one
 
 
-def compare_caches(first: str, second: str) -> CacheReport:
+def compare_caches(first: str, second: str) -> CacheComparison:
     """Compare the index caches of two folders split by split, or those of two descriptions.
 
     Raises:
@@ -169,7 +186,7 @@ def compare_caches(first: str, second: str) -> CacheReport:
             key=lambda split: (SPLITS.index(split) if split in SPLITS else len(SPLITS), split),
         )
         compared = [_compare(split, one.get(split), other.get(split)) for split in splits]
-    return CacheReport(paths=(first, second), splits=tuple(compared))
+    return CacheComparison(paths=(first, second), splits=tuple(compared))
 
 
 def _descriptions(folder: str) -> list[str]:
@@ -700,8 +717,8 @@ class Excerpt:
     """Their text; None without a tokenizer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareReport(Report):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DatasetComparison(CompareResult):
     """What was found of two datasets."""
 
     sides: tuple[Side, Side]
@@ -738,7 +755,23 @@ class CompareReport(Report):
         return lines
 
 
-def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Reporter) -> CompareReport:
+def run_compare(config: CompareConfig, *, reporter: Reporter) -> DatasetComparison | CacheComparison:
+    """Compare two datasets or index caches.
+
+    Raises:
+        UsageError: If a tokenizer is given for index caches.
+        InputError: If one is not there, or they are of different kinds.
+        FormatError: If one cannot be read.
+        TokenizerError: If the given tokenizer cannot be read.
+    """
+    if not are_caches(config.first, config.second):
+        return compare_prefixes(config.first, config.second, tokenizer=config.tokenizer_model, reporter=reporter)
+    if config.tokenizer_model is not None:
+        raise UsageError("--tokenizer-model does not apply to index caches, which have no texts")
+    return compare_caches(config.first, config.second)
+
+
+def compare_prefixes(first: str, second: str, *, tokenizer: str | None, reporter: Reporter) -> DatasetComparison:
     """Compare two datasets.
 
     Args:
@@ -785,7 +818,7 @@ def run_compare(first: str, second: str, *, tokenizer: str | None, reporter: Rep
         same_text = _have_same_text(sides, (one, other), numbers, comparison, tokenizer)
     masks = None if prefixes is None else compare_masks(*prefixes)
     numbers = (None, None) if masks is None or masks.difference is None else masks.difference.documents
-    return CompareReport(
+    return DatasetComparison(
         masks=masks,
         mask_sources=(_find_source(sides[0], numbers[0]), _find_source(sides[1], numbers[1])),
         sides=sides,
@@ -950,7 +983,7 @@ def _show(value: object) -> str:
 # What was found, as text.
 
 
-def _describe_rules(report: CompareReport) -> list[str]:
+def _describe_rules(report: DatasetComparison) -> list[str]:
     comparison = report.comparison
     if comparison.is_same:
         return [] if report.is_same else ["  the tokens are the same"]
@@ -973,7 +1006,7 @@ def _describe_rules(report: CompareReport) -> list[str]:
     return lines
 
 
-def _describe_surplus(report: CompareReport, surplus: int) -> str:
+def _describe_surplus(report: DatasetComparison, surplus: int) -> str:
     excerpt = next(each for each in (report.excerpts if surplus >= 0 else report.excerpts[::-1]) if each is not None)
     number, source = excerpt.document, "" if excerpt.source is None else f", from {excerpt.source}"
     others = "all other documents are the same"
@@ -1012,7 +1045,7 @@ def _describe_empty(edges: Edges) -> str:
     return " and ".join(parts) or "none"
 
 
-def _describe_difference(report: CompareReport) -> list[str]:
+def _describe_difference(report: DatasetComparison) -> list[str]:
     if report.comparison.difference is None:
         return []
     surplus = report.comparison.surplus
@@ -1038,7 +1071,7 @@ def _describe_excerpt(name: str, excerpt: Excerpt | None) -> list[str]:
     return [f"    {name}  {place}: {ids}", *text]
 
 
-def _describe_masks(report: CompareReport) -> list[str]:
+def _describe_masks(report: DatasetComparison) -> list[str]:
     masks = report.masks
     if masks is None:
         return []

@@ -632,12 +632,14 @@ CONTEXT_TOKENS = 8
 """Tokens shown on each side of a match."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Inspection(Report):
+@dataclass(slots=True, kw_only=True, repr=False)
+class InspectResult(Report):
     """What was seen."""
 
     path: str
     kind: str
+    is_overview: bool
+    """Whether nothing was chosen; only then the facts are shown."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Name -> number, text, list of texts, or sizes of files by path."""
     lengths: dict[str, LengthSummary] = field(default_factory=dict)
@@ -648,18 +650,22 @@ class Inspection(Report):
     notes: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
-    def lines(self, *, ids: bool = False, colored: bool = False, brief: bool = False) -> list[str]:
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.findings
+
+    def lines(self, *, ids: bool = False, colored: bool = False) -> list[str]:
         """Return what was seen as text, in which nothing from the files can control a terminal.
 
         Args:
             ids: Show the id before the text of each token.
             colored: Use the colours of a terminal.
-            brief: Leave out sizes and origin.
         """
-        return list(_Page(ids=ids, colored=colored).lines(self, brief=brief))
+        return list(_Page(ids=ids, colored=colored).lines(self))
 
 
-def run_inspect(options: InspectConfig) -> Inspection:
+def run_inspect(options: InspectConfig) -> InspectResult:
     """Look at what the path leads to.
 
     Raises:
@@ -668,7 +674,7 @@ def run_inspect(options: InspectConfig) -> Inspection:
         TokenizerError: If the tokenizer that was given cannot be read.
     """
     subject = tell_kind(options.path)
-    seen = Inspection(path=subject.path, kind=subject.kind)
+    seen = InspectResult(path=subject.path, kind=subject.kind, is_overview=options.is_overview)
     _refuse_foreign(subject, options)
     try:
         if subject.kind == "MMIDIDX":
@@ -717,7 +723,7 @@ def _refuse_foreign(subject: Subject, options: InspectConfig) -> None:
             raise InputError(msg)
 
 
-def _look_at_indexed(seen: Inspection, prefix: str, options: InspectConfig, *, masks: Tokens | None = None) -> None:
+def _look_at_indexed(seen: InspectResult, prefix: str, options: InspectConfig, *, masks: Tokens | None = None) -> None:
     seen.facts["files"] = size_of([f"{prefix}.bin", f"{prefix}.idx"])
     origin = find_origin(prefix, options.tokenizer_model)
     is_whole = True
@@ -745,7 +751,7 @@ def _look_at_indexed(seen: Inspection, prefix: str, options: InspectConfig, *, m
     _look_at_tokens(seen, store, origin, options, is_whole=is_whole, masks=masks)
 
 
-def _look_at_packed(seen: Inspection, options: InspectConfig) -> None:
+def _look_at_packed(seen: InspectResult, options: InspectConfig) -> None:
     seen.facts["files"] = size_of([seen.path])
     origin = find_origin(seen.path.removesuffix(".pbin"), options.tokenizer_model)
     try:
@@ -760,7 +766,7 @@ def _look_at_packed(seen: Inspection, options: InspectConfig) -> None:
 
 
 def _look_at_tokens(
-    seen: Inspection,
+    seen: InspectResult,
     store: IndexedStore | PackedStore,
     origin: Origin,
     options: InspectConfig,
@@ -798,7 +804,7 @@ def _spread(number: int) -> list[int]:
     return list(range(number)) if number <= SHOWN_ITEMS else [number // 6, number // 2, 5 * number // 6]
 
 
-def _tell_origin(seen: Inspection, origin: Origin) -> None:
+def _tell_origin(seen: InspectResult, origin: Origin) -> None:
     if seen.facts.get("origin") is None:
         seen.facts |= origin.facts
         seen.notes += origin.notes
@@ -806,7 +812,7 @@ def _tell_origin(seen: Inspection, origin: Origin) -> None:
 
 
 def _find(
-    seen: Inspection,
+    seen: InspectResult,
     store: IndexedStore | PackedStore,
     origin: Origin,
     excerpts: Excerpts,
@@ -847,7 +853,7 @@ def _find(
     )
 
 
-def _look_at_cache(seen: Inspection, options: InspectConfig) -> None:
+def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
     cache = look_at_cache(seen.path, split=options.split, data_path=options.data_path)
     seen.facts |= cache.facts
     seen.findings += cache.findings
@@ -880,9 +886,9 @@ class _Page:
         self._ids = ids
         self._colored = colored
 
-    def lines(self, seen: Inspection, *, brief: bool) -> Iterator[str]:
+    def lines(self, seen: InspectResult) -> Iterator[str]:
         yield self._text(f"{seen.path}: {seen.kind}", "name")
-        for name, value in () if brief else seen.facts.items():
+        for name, value in seen.facts.items() if seen.is_overview else ():
             yield from self._fact(name, value)
         for what, summary in seen.lengths.items():
             yield from self._lengths(what, summary)

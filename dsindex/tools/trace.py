@@ -111,11 +111,18 @@ class ShownDataset:
     num_documents: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardReport(Report):
-    """Where samples come from."""
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TraceResult(Report):
+    """What was traced: TracedSamples, TracedDocuments or ConsumedTokens."""
 
     num_samples: int
+    """Samples of the cache, or packs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TracedSamples(TraceResult):
+    """Where samples come from."""
+
     samples: tuple[ShownSample, ...]
     datasets: tuple[ShownDataset, ...]
     """What the samples have of each dataset, the most tokens first."""
@@ -193,11 +200,10 @@ class TracedDocument:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedReport(Report):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ConsumedTokens(TraceResult):
     """How often the tokens of each dataset were read."""
 
-    num_samples: int
     consumed: int
     datasets: tuple[ReadTokens, ...]
     placeholders: int
@@ -219,11 +225,10 @@ class ConsumedReport(Report):
         return lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardReport(Report):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TracedDocuments(TraceResult):
     """Which samples have documents."""
 
-    num_samples: int
     documents: tuple[TracedDocument, ...]
     notes: tuple[str, ...]
 
@@ -233,7 +238,7 @@ class BackwardReport(Report):
         return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
-def run_trace(config: TraceConfig) -> ForwardReport | BackwardReport | ConsumedReport:
+def run_trace(config: TraceConfig) -> TracedSamples | TracedDocuments | ConsumedTokens:
     """Trace what the options ask for.
 
     Raises:
@@ -427,7 +432,7 @@ def trace_forward(
     batches: Batches | None = None,
     shown_tokens: int,
     fields: Sequence[str] = (),
-) -> ForwardReport:
+) -> TracedSamples:
     """Trace samples to documents, lines and text.
 
     Args:
@@ -476,7 +481,7 @@ def trace_forward(
 
 def _summarize(
     num_samples: int, shown: Sequence[ShownSample], notes: tuple[str, ...], fields: Sequence[str]
-) -> ForwardReport:
+) -> TracedSamples:
     tokens, owners, documents = Counter[str](), Counter[str](), Counter[str]()
     known = {name: Counter[str]() for name in fields}
     for sample in shown:
@@ -486,7 +491,7 @@ def _summarize(
             for name, value in (part.fields or {}).items():
                 known[name][_show_field(value)] += part.end - part.begin
     documents.update(prefix for prefix, _ in {(part.prefix, part.document) for each in shown for part in each.parts})
-    return ForwardReport(
+    return TracedSamples(
         num_samples=num_samples,
         samples=tuple(shown),
         datasets=tuple(
@@ -541,7 +546,7 @@ def _show_sample(
     return ShownSample(sample=trace.sample, **_step(trace.sample, batches), parts=tuple(parts))
 
 
-def trace_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> ConsumedReport:
+def trace_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> ConsumedTokens:
     """Count how often the tokens of each dataset were read by the first samples of a run.
 
     Raises:
@@ -550,14 +555,14 @@ def trace_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> Consu
     if not 0 <= consumed <= len(samples):
         raise InputError(f"expected a number of consumed samples from 0 to {len(samples)}, got {consumed}")
     datasets, placeholders = count_read_tokens(samples, consumed)
-    return ConsumedReport(
+    return ConsumedTokens(
         num_samples=len(samples), consumed=consumed, datasets=tuple(datasets), placeholders=placeholders
     )
 
 
 def trace_document(
     samples: Samples, document: int, *, prefix: str | None, batches: Batches | None, texts: TracedTexts
-) -> BackwardReport:
+) -> TracedDocuments:
     """Trace a document to the samples that have it.
 
     Args:
@@ -594,14 +599,14 @@ def trace_document(
     [origin], notes = find_document_origins(data.prefix, count, [document])
     _check_input(texts, data.prefix, origin)
     found = tuple(_trace_back(samples, number, document, origin, batches) for number in own)
-    return BackwardReport(
+    return TracedDocuments(
         num_samples=len(samples), documents=found, notes=(*notes, *_read_before(samples, found), *texts.notes)
     )
 
 
 def trace_line(
     samples: Samples, path: str, line: int, *, batches: Batches | None, texts: TracedTexts
-) -> BackwardReport:
+) -> TracedDocuments:
     """Trace a line of an input to the samples that have its document.
 
     Raises:
@@ -633,7 +638,7 @@ def trace_line(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
             f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
         )
-    return BackwardReport(
+    return TracedDocuments(
         num_samples=len(samples), documents=tuple(found), notes=(*notes, *_read_before(samples, found), *texts.notes)
     )
 

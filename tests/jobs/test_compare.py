@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import dsindex
 from dsindex.cli.main import main
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
@@ -54,6 +55,9 @@ def test_first_difference_is_shown_with_its_source_and_text(built, tmp_path, cap
     assert main(["compare", built("c", input=(str(changed),)), str(tmp_path / "a_text_document")]) == 1
     sentence = f"  A lacks document 7 of B, from {OWN.docs}, line 8; all other documents are the same\n"
     assert sentence in capsys.readouterr().out
+    found = dsindex.compare(str(tmp_path / "c_text_document"), str(tmp_path / "a_text_document"))
+    assert sentence in str(found)
+    assert (bool(found), repr(found)) == (False, "DatasetComparison(DIFFERENT)")
     assert main(["compare", "--json", str(tmp_path / "a_text_document"), str(tmp_path / "b_text_document")]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["is_same"] is False

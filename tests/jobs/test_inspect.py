@@ -1,13 +1,16 @@
 """`dsindex inspect` shows what there is, says what is missing, and never ends in a traceback."""
 
+import io
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import dsindex
 from dsindex.cli.main import main
 from dsindex.options.datasets import InspectConfig
 from dsindex.store.lock import hold_lock
@@ -46,6 +49,11 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert [text.removesuffix("<|endoftext|>") for text in texts_of(seen)] == TEXTS
     assert [excerpt["source"]["line"] for excerpt in seen["excerpts"]] == [1, 2, 3]
     assert seen["lengths"]["documents"]["total"] == seen["facts"]["tokens"]
+    found, notebook = dsindex.inspect(built), io.StringIO()
+    assert f"{found}\n" == cli(["inspect", built]).out
+    found._repr_pretty_(SimpleNamespace(text=notebook.write), cycle=False)
+    assert notebook.getvalue() == str(found)
+    assert (repr(found), found.ok) == (f"InspectResult({built}: MMIDIDX)", True)
 
 
 @pytest.mark.parametrize("colored", [False, True])

@@ -176,12 +176,16 @@ def test_without_a_tokenizer_documents_are_shown(copied, cli):
 
 def test_text_says_the_same(built, cli):
     shown = cli(["trace", str(built / "cache"), "--sample", "5", "--tokenizer-model", TOKENIZER]).out
+    found = dsindex.trace(built / "cache", sample=5, tokenizer=TOKENIZER)
+    assert f"{found}\n" == shown
+    assert repr(found).startswith("TracedSamples(sample 5 of ")
     [sample] = trace(cli, built / "cache", "--sample", 5, "--tokenizer-model", TOKENIZER)["samples"]
     part = sample["parts"][0]
     assert shown.startswith("sample 5 of ")
     assert f"document {part['document']}, tokens {part['begin']}:{part['end']}, from {part['source']['path']}" in shown
     assert json.dumps(part["text"], ensure_ascii=False) in shown
     shown = cli(["trace", str(built / "cache"), "--document", str(part["document"])]).out
+    assert f"{dsindex.trace(built / 'cache', document=part['document'])}\n" == shown
     assert f"sample 5, tokens {part['begin']}:{part['end']}\n" in shown
 
 

@@ -1,0 +1,115 @@
+"""`dsindex.inspect`, `dsindex.compare` and `dsindex.trace`: what datasets and index caches hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsindex.api.boundary import api_function
+from dsindex.api.progress import open_reporter
+from dsindex.api.subjects import find_prefix, list_prefixes
+from dsindex.api.tokenizers import tokenizer_in_place
+from dsindex.api.verify import find_folder
+from dsindex.jobs.index import IndexResult
+from dsindex.options.config import JsonOutput, StoreConfig, validated
+from dsindex.options.datasets import CompareConfig, InspectConfig, TraceConfig
+from dsindex.tools.compare import run_compare
+from dsindex.tools.inspect import run_inspect
+from dsindex.tools.trace import run_trace
+
+if TYPE_CHECKING:
+    import os
+
+    from dsindex.api.progress import Progress
+    from dsindex.api.subjects import Subject, Subjects
+    from dsindex.api.tokenizers import TokenizerLike
+    from dsindex.tools.compare import CompareResult
+    from dsindex.tools.inspect import InspectResult
+    from dsindex.tools.trace import TraceResult
+
+_LEFT_OUT = {*StoreConfig.model_fields, *JsonOutput.model_fields, "ids"}
+
+
+@api_function(InspectConfig, leave_out=_LEFT_OUT)
+def inspect(
+    path: Subject | IndexResult,
+    *,
+    tokenizer: TokenizerLike | None = None,
+    data_path: Subjects | None = None,
+    **options: Any,  # noqa: ANN401 - those of InspectConfig
+) -> InspectResult:
+    """Look into a dataset, an index cache, an export or a work folder, as `dsindex inspect` does.
+
+    Damage raises no exception: `findings` has it, in sentences, and `ok` is false.
+
+    Args:
+        path: A prefix, one of a dataset's files, a folder, or a result.
+        tokenizer: Shows the text of tokens; that in the manifest if None.
+        data_path: The datasets of an index cache, in the order of the blend, if they moved.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        InputError: If there is nothing that dsindex knows, or no such document, sequence or sample.
+    """
+    options["path"] = _place("path", path)
+    options |= {} if data_path is None else {"data_path": tuple(list_prefixes("data_path", data_path))}
+    with tokenizer_in_place(options, tokenizer) as placed:
+        return run_inspect(validated(placed, InspectConfig))
+
+
+@api_function(CompareConfig, leave_out=_LEFT_OUT)
+def compare(
+    first: Subject | IndexResult,
+    second: Subject | IndexResult,
+    *,
+    tokenizer: TokenizerLike | None = None,
+    progress: Progress = False,
+) -> CompareResult:
+    """Tell whether two datasets or index caches are the same, and by which rule they differ, as `dsindex compare` does.
+
+    Args:
+        first: A prefix, a `.pbin`, the folder of an index cache, or a result.
+        second: The other one, of the same kind.
+        tokenizer: Shows the text of what differs; that in each manifest if None.
+        progress: As for `build`.
+
+    Raises:
+        InputError: If one is not there, or they are of different kinds.
+        FormatError: If one cannot be read.
+    """
+    places = {"first": _place("first", first), "second": _place("second", second)}
+    with tokenizer_in_place(places, tokenizer) as placed, open_reporter(progress) as reporter:
+        return run_compare(validated(placed, CompareConfig), reporter=reporter)
+
+
+@api_function(TraceConfig, leave_out=_LEFT_OUT)
+def trace(
+    cache: str | os.PathLike[str] | IndexResult,
+    *,
+    tokenizer: TokenizerLike | None = None,
+    prefix: Subjects | None = None,
+    **options: Any,  # noqa: ANN401 - those of TraceConfig
+) -> TraceResult:
+    """Trace samples and steps to documents and lines, or lines to samples and steps, as `dsindex trace` does.
+
+    Args:
+        cache: The folder of index caches, the description of one, packs, a delivery, or the result of `build_index`.
+        tokenizer: Shows the text of tokens; that in each manifest if None.
+        prefix: The datasets, in the order of the blend, if they moved.
+
+    Returns:
+        TracedSamples for `sample` and `step`, TracedDocuments for `document` and `line`, ConsumedTokens for `consumed`.
+
+    Raises:
+        OptionsError: If the options are invalid.
+        InputError: If there is no such sample, document or line.
+        FormatError: If the cache, a manifest or provenance is damaged.
+    """
+    options["cache"] = _place("cache", cache)
+    options |= {} if prefix is None else {"prefix": tuple(list_prefixes("prefix", prefix))}
+    with tokenizer_in_place(options, tokenizer) as placed:
+        return run_trace(validated(placed, TraceConfig))
+
+
+def _place(option: str, subject: Subject | IndexResult) -> str:
+    """Return the folder of index caches, or the path of a dataset."""
+    return find_folder(option, subject) if isinstance(subject, IndexResult) else find_prefix(option, subject)
