@@ -49,7 +49,7 @@ def test_loss_masks_and_block_layouts_are_compared(tmp_path, cli):
     assert found["masks"]["layouts"] == {"packing_8": False}
     changed = write_instruction(tmp_path / "changed", texts=[[5, 6, 7], [8, 3], [4]])
     lines = shown(cli, 1, one, changed)
-    assert "  first difference:" in lines
+    assert "  only document 1 differs; all other documents are the same" in lines
     assert "  the loss masks are the same" in lines
 
 
