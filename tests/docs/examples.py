@@ -3,6 +3,7 @@
 A mark is an HTML comment on the line before a block, so that readers do not see it:
 
     <!-- not run: needs a cluster -->   the block is only looked at: its dsindex commands must parse
+    <!-- needs: grain -->               the block is run where this package is installed
     <!-- file: build.yaml -->           the block is written to this file, for the examples that follow
     <!-- fails: 1 -->                   the last command of the block ends with this exit code
     <!-- output -->                     the block is what the `python` block before it prints
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 RUN_LANGUAGES = frozenset({"sh", "console", "python", "pycon"})
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*)(?P<title>.*)$")
-_MARK = re.compile(r"^<!-- (?P<name>not run|file|fails|output)(: (?P<value>.+))? -->$")
+_MARK = re.compile(r"^<!-- (?P<name>not run|needs|file|fails|output)(: (?P<value>.+))? -->$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class Example:
     @property
     def is_run(self):
         """Whether the tests execute this block."""
-        return self.language in RUN_LANGUAGES and self.mark not in {"not run", "file"}
+        is_possible = self.mark != "needs" or find_spec(self.value) is not None
+        return is_possible and self.language in RUN_LANGUAGES and self.mark not in {"not run", "file"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import pytest
 from dsindex.datasets import IndexedDataset
 from dsindex.dtypes import TOKEN_DTYPES
 from tests.support.datasets import write_dataset
-from tests.support.golden import DATASETS, dataset_name
 
 DOCUMENTS = [[[1, 2, 3]], [], [[4, 5, 6, 7], [8, 9], []], [[10]]]
 MODES = [0, 1, 0, 2, 1]
@@ -61,8 +60,3 @@ def test_megatron_writes_the_same_bytes(tmp_path, dtype, modes):
     write_dataset(tmp_path / "d", DOCUMENTS, dtype=dtype, modes=modes)
     for suffix in ("bin", "idx"):
         assert (tmp_path / f"d.{suffix}").read_bytes() == (tmp_path / f"m.{suffix}").read_bytes()
-
-
-@pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
-def test_golden_datasets_read_equal(prefix):
-    assert_same(str(prefix))

@@ -1,18 +1,27 @@
-"""Readers of other trainers open our datasets and exports with their own code and return our tokens.
+"""Readers of other trainers open the same data with their own code and return our tokens.
 
-Grain, datatrove (which nanotron reads with) and OLMo-core are packages; MAXTEXT and TORCHTITAN name checkouts.
+The golden data are all golden datasets, and one of them with tokens of 1, 4 and 8 bytes. The blend has weights 0.7 and
+0.3 and takes two epochs of its second dataset. A reader without blends gets its two datasets by its own mixing, or one
+after the other. `--junitxml` has how many documents and samples were compared.
+
+Packages that are not installed are found in PYTHONPATH: checkouts or unpacked wheels.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.machinery
+import itertools
+import json
 import os
-import pickle
 import random
+import shutil
 import sys
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from collections import Counter
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -20,264 +29,502 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
-from tests.peers.three_datasets import NAMES, write_three_datasets
+from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
+from tests.peers.test_gpt_samples import Tokenizer, megatron_config
+from tests.peers.three_datasets import NAMES
 from tests.support.datasets import write_dataset
-from tests.support.golden import DATASETS
+from tests.support.golden import DATASETS, GOLDEN, dataset_name
 
-MAXTEXT = Path(os.environ.get("MAXTEXT", "/none")) / "src" / "maxtext"
+LENGTH = 32
+NUM_SAMPLES = 400
 JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "60"))
+EOD = 0
+
+
+@dataclass(frozen=True)
+class Data:
+    """One dataset, or a blend."""
+
+    prefixes: tuple[str, ...]
+    weights: tuple[float, ...] = (1.0,)
+
+    def words(self):
+        """Return the words of `--data-path`."""
+        pairs = zip(map(str, self.weights), self.prefixes, strict=True)
+        return list(flat(pairs) if len(self.prefixes) > 1 else self.prefixes)
+
+    def mixture(self, before=""):
+        """Return what MaxText is given."""
+        pairs = zip(self.prefixes, self.weights, strict=True)
+        weighted = ";".join(f"{before}{prefix},{weight}" for prefix, weight in pairs)
+        return weighted if len(self.prefixes) > 1 else before + self.prefixes[0]
+
+    def index(self, cache, *flags, sizes, length, seed):
+        words = ["--data-path", *self.words(), "--seq-length", str(length), "--seed", str(seed), *flags]
+        words += ["--num-samples", ",".join(map(str, sizes)), "--data-cache-path", str(cache), "--executor", "local"]
+        assert main(["index", *words]) == 0
+
+    def samples(self, cache, *flags, split="1", part=0, sizes=(NUM_SAMPLES, 0, 0), length=LENGTH, seed=1234):
+        """Index the samples and open one split of them with our classes."""
+        named = cache.parent / "identifiers.json"
+        named.write_text('{"class": "none"}')
+        flags = ["--split", split, *(flags or ("--tokenizer-identifiers", str(named)))]
+        self.index(cache, *flags, sizes=sizes, length=length, seed=seed)
+        kind = BlendedDataset if len(self.prefixes) > 1 else GPTDataset
+        [description] = cache.glob(f"*-{kind.__name__}-{('train', 'valid')[part]}-description.txt")
+        return kind.open_cache(description), json.loads(description.read_bytes())
+
+    def windows(self, length=LENGTH):
+        """Return the tokens of each dataset in file order, cut into pieces of one length."""
+        return [cut(flat(sequences(prefix)), length) for prefix in self.prefixes]
+
+
+def sequences(prefix):
+    return [tokens.tolist() for tokens in IndexedDataset(prefix)]
+
+
+def documents(prefix, *, empty=False):
+    """Return the documents, those without tokens among them or not."""
+    dataset = IndexedDataset(prefix)
+    sequences_of = map(dataset.document_sequences, range(dataset.num_documents))
+    joined = [flat(dataset[at].tolist() for at in own) for own in sequences_of]
+    return [tokens for tokens in joined if tokens or empty]
+
+
+def cut(tokens, length):
+    return [tokens[begin : begin + length] for begin in range(0, len(tokens) - length + 1, length)]
+
+
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
+def whole(samples, first="tokens"):
+    """Return all tokens of samples; the last one of each is only in its labels."""
+    found = (samples[number] for number in range(len(samples)))
+    return [[*sample[first].tolist(), int(sample["labels"][-1])] for sample in found]
 
 
 @pytest.fixture(scope="module")
-def maxtext():
-    """MaxText's reader, without the rest of the package, which needs JAX."""
-    pytest.importorskip("grain")
-    if not (MAXTEXT / "input_pipeline" / "_mmap_datasource.py").is_file():
-        pytest.skip("MAXTEXT names no checkout of MaxText with Megatron's datasets")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, folder in (("maxtext", MAXTEXT), ("maxtext.input_pipeline", MAXTEXT / "input_pipeline")):
-            package = ModuleType(name)
-            package.__path__ = [str(folder)]
-            patch.setitem(sys.modules, name, package)
-        yield importlib.import_module("maxtext.input_pipeline._mmap_datasource")
+def data_sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data_sets")
+    for prefix in DATASETS:
+        for suffix in ("bin", "idx"):
+            shutil.copyfile(f"{prefix}.{suffix}", folder / f"{dataset_name(prefix)}.{suffix}")
+    one = GOLDEN / "eod_text_document"
+    for dtype in (np.uint8, np.int32, np.int64):
+        lists = [[[token % (256 if dtype is np.uint8 else 1 << 16) for token in own]] for own in documents(one)]
+        write_dataset(folder / np.dtype(dtype).name, lists, dtype=dtype)
+    prefixes = [str(path.with_suffix("")) for path in sorted(folder.glob("*.idx"))]
+    blend = [str(folder / f"own-{name}_text_document") for name in ("bos", "fast")]
+    return {"golden": [Data((prefix,)) for prefix in prefixes], "blend": [Data(tuple(blend), (0.7, 0.3))]}
 
 
-def keep_all(dataset, *_):
-    """MaxText's transformations for one host."""
-    return dataset
+@contextlib.contextmanager
+def unchanged(folder):
+    """Check that a reader leaves a cache alone."""
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    yield
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-def draw_job(rng):
-    names = rng.sample(NAMES, rng.randrange(1, 4))
+class Empty(ModuleType):
+    """A package of which only the names of classes are asked."""
+
+    __path__ = ()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class EmptyPackages:
+    """Finds packages that need a GPU, empty."""
+
+    names = ("megatron.bridge.models", "megatron.bridge.peft", "megatron.energon")
+
+    def find_spec(self, name, _path=None, _target=None):
+        is_empty = any(f"{name}.".startswith(f"{own}.") for own in self.names)
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_empty else None
+
+    def create_module(self, spec):
+        return Empty(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def peer(name, *, without=()):
+    """Import a module of a trainer, but not what the packages `without` import when they run; outer ones come first."""
+    for package in without:
+        if package not in sys.modules:
+            outer = package.rpartition(".")[0]
+            path = importlib.import_module(outer).__path__ if outer else None
+            found = importlib.machinery.PathFinder.find_spec(package, path)
+            if found is None:
+                pytest.skip(f"{package} is neither installed nor in PYTHONPATH")
+            sys.modules[package] = ModuleType(package)
+            sys.modules[package].__path__ = list(found.submodule_search_locations or ())
+    return pytest.importorskip(name, exc_type=ModuleNotFoundError)
+
+
+def read_megatron(data, folder):
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset as MegatronDataset
+    from megatron.core.datasets.indexed_dataset import IndexedDataset as MegatronIndexed
+
+    for prefix in data.prefixes:
+        yield "sequences", [tokens.tolist() for tokens in MegatronIndexed(prefix)], sequences(prefix)
+    ours, description = data.samples(folder)
+    config = megatron_config(case_of(data), tokenizer_of(description), folder, {})
+    with unchanged(folder):
+        theirs = BlendedMegatronDatasetBuilder(MegatronDataset, [NUM_SAMPLES, 0, 0], lambda: True, config).build()[0]
+    yield "samples", whole(theirs), whole(ours)
+
+
+def case_of(data):
     return {
-        "names": names,
-        "weights": [rng.choice([3.0, 0.5, 7.0]) for _ in names],
-        "split": rng.choice([None, "90, 10", "0.8,0.2", "9,1", "7"]),
-        "sizes": (rng.randrange(5, 400), rng.randrange(1, 9)),
-        "length": rng.choice([16, 30]),
-        "seed": rng.randrange(99),
+        "seed": 1234,
+        "sequence_length": LENGTH,
+        "split": "1",
+        "prefixes": list(data.prefixes),
+        "weights": list(data.weights) if len(data.prefixes) > 1 else None,
     }
 
 
-def test_maxtext_finds_caches_made_ahead(maxtext, data, tmp_path, capsys):
+def tokenizer_of(description):
+    return Tokenizer((description["datasets"][0] if "datasets" in description else description)["tokenizer"])
+
+
+def read_bridge(data, folder):
+    bridge = "megatron.bridge"
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(sys, "meta_path", [EmptyPackages(), *sys.meta_path])
+        module = peer(f"{bridge}.training.config", without=(bridge, f"{bridge}.data", f"{bridge}.training"))
+        provider = peer(f"{bridge}.data.utils").get_dataset_provider
+    ours, description = data.samples(folder)
+    config = module.GPTDatasetConfig(
+        seq_length=LENGTH,
+        data_path=data.words(),
+        split="1",
+        random_seed=1234,
+        path_to_cache=str(folder),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+    )
+    config.tokenizer = tokenizer_of(description)
+    config.finalize()
+    with unchanged(folder):
+        theirs = provider(config)([NUM_SAMPLES, 0, 0], config)[0]
+    yield "samples", whole(theirs), whole(ours)
+
+
+def read_automodel(data, folder):
+    module = peer("nemo_automodel.components.datasets.llm.megatron_dataset")
+    model = "openai-community/gpt2"
+    flags = ["--megatron-release", "nemo-automodel", "--tokenizer-model", model]
+    ours, _ = data.samples(folder, *flags, split="100,0,0")
+    job = module.MegatronPretraining(
+        paths=data.words(),
+        seq_length=LENGTH,
+        seed=1234,
+        split="100,0,0",
+        num_train_samples=NUM_SAMPLES,
+        splits_to_build="train",
+        index_mapping_dir=str(folder),
+        tokenizer=SimpleNamespace(name_or_path=model, pad_token_id=0, eos_token_id=0),
+    )
+    with unchanged(folder):
+        job.build()
+    yield "samples", whole(job.get_dataset("train"), "input_ids"), whole(ours)[:NUM_SAMPLES]
+
+
+def maxtext():
+    pytest.importorskip("grain")
+    return peer("maxtext.input_pipeline._mmap_datasource", without=("maxtext", "maxtext.input_pipeline"))
+
+
+def as_iterable(dataset, *_):
+    """MaxText's transformations for one host."""
+    return dataset.to_iter_dataset()
+
+
+def read_maxtext_mmap(data, _folder):
+    import grain
+
+    is_filled = all(np.diff(IndexedDataset(prefix).document_indices).all() for prefix in data.prefixes)
+    for has_sentences in (False, True)[: 1 + is_filled]:  # it counts an empty document as the sentence after it
+        read = maxtext().get_mmap_dataset(
+            data.mixture(), has_sentences, LENGTH, EOD, False, 0, 1, 0, 1, 1, 1, as_iterable
+        )
+        ours = [grain.MapDataset.source(each).to_iter_dataset() for each in data.windows()]
+        theirs = [each["text"].tolist() for each in read]
+        yield "windows", theirs, list(grain.IterDataset.mix(ours, data.weights))
+
+
+def read_maxtext_npy(data, folder):
+    if all(np.array_equal(each.document_indices, range(len(each) + 1)) for each in map(IndexedDataset, data.prefixes)):
+        yield from maxtext_samples(data, folder, split="1", sizes=(NUM_SAMPLES,), part=0, length=LENGTH, seed=1234)
+
+
+def maxtext_samples(data, folder, *, split, sizes, part, length, seed):
+    cache = folder / "maxtext"
+    if not cache.exists():
+        flags = ["--layout", "maxtext", *(["--split", split] if split else [])]
+        data.index(cache, *flags, sizes=sizes, length=length, seed=seed)
+    with unchanged(cache):
+        read = maxtext().get_mmap_npy_dataset(
+            data.mixture(f"{cache}|"),
+            split_sentences=False, seq_length=length, eod_id=EOD, num_epoch=1, host_index=0, host_count=1,
+            num_threads=1, prefetch_buffer_size=1, blend_cache_dir=str(cache), blend_index_dir=None,
+            blend_split=("train", "eval")[part], apply_transforms=as_iterable, num_samples=sizes[part],
+            seed=seed, split=split, split_index=part,
+        )  # fmt: skip
+        theirs = [each["text"].tolist() for each in read]
+    job = {"split": split or "1", "part": part, "length": length, "seed": seed}
+    ours, _ = data.samples(folder / str(part), sizes=[sizes[part] if at == part else 0 for at in range(3)], **job)
+    yield "samples", theirs, whole(ours)[: sizes[part] if len(data.prefixes) > 1 else None]
+
+
+def read_grain(data, folder):
+    grain = pytest.importorskip("grain")
+    datasets = [IndexedDataset(prefix) for prefix in data.prefixes]
+    read = grain.MapDataset.concatenate([grain.MapDataset.source(each) for each in datasets])
+    yield "sequences", [tokens.tolist() for tokens in read], flat(map(sequences, data.prefixes))
+    samples, _ = data.samples(folder)
+    sampler = grain.samplers.IndexSampler(len(samples), num_epochs=1, shuffle=False)
+    workers = 2 if len(data.prefixes) > 1 else 0  # which take seconds to start
+    loader = grain.DataLoader(data_source=samples, sampler=sampler, worker_count=workers)
+    yield "samples", [[*each["tokens"].tolist(), int(each["labels"][-1])] for each in loader], whole(samples)
+
+
+def read_torchtitan(data, folder):
+    """The ranks share the samples; its own mix takes Grain's."""
+    grain = pytest.importorskip("grain")
+    module = peer("torchtitan.components.data.dataset", without=("torchtitan.components.data",))
+    types = peer("torchtitan.components.data.types")
+    context = types.DatasetBuildContext(
+        tokenizer=None, max_context_length=LENGTH, num_tokens_per_batch=LENGTH, read_options=grain.ReadOptions()
+    )
+
+    def read(config, ranks):
+        for rank in range(ranks):
+            policy = types.DatasetIterationPolicy(
+                seed=1, shuffle=False, repeat=False, dp_rank=rank, dp_world_size=ranks, streaming_shuffle_buffer_size=1
+            )
+            yield from config.build(context=context, dataset_iteration_policy=policy)
+
+    def config_of(source):
+        return module.SingleDatasetConfig(source=SimpleNamespace(build=lambda **_: source))
+
+    samples, _ = data.samples(folder)
+    theirs = [[*each["tokens"].tolist(), int(each["labels"][-1])] for each in read(config_of(samples), 2)]
+    yield "samples", theirs, whole(samples)
+    datasets = [IndexedDataset(prefix) for prefix in data.prefixes]
+    children = zip(map(config_of, datasets), data.weights, strict=True)
+    mix = module.DatasetMixConfig(
+        datasets=tuple(module.WeightedDataset(dataset=own, weight=weight) for own, weight in children)
+    )
+    ours = [grain.MapDataset.source(sequences(prefix)) for prefix in data.prefixes]
+    wanted = grain.MapDataset.mix(ours, weights=data.weights)
+    yield "sequences", [tokens.tolist() for tokens in read(mix, 1)], list(wanted)
+
+
+def read_olmo(data, folder):
+    """Paths are read one after the other; borders of documents come from the sidecar."""
+    olmo = pytest.importorskip("olmo_core.data")
+    exports = [dsindex.export(prefix, trainer="olmo") for prefix in data.prefixes]
+    kind = getattr(np, olmo.NumpyDatasetDType(exports[0].settings[0].rpartition(".")[2]))
+    paths = [export.outputs[-1] for export in exports]
+    for path, prefix in zip(paths, data.prefixes, strict=True):
+        borders = list(olmo.utils.iter_document_indices(path, use_array_if_local=False, dtype=kind))
+        found = [olmo.utils.load_array_slice(path, *border, kind).tolist() for border in borders]
+        yield "documents", found, documents(prefix)
+    read = olmo.NumpyFSLDataset(
+        *paths, sequence_length=LENGTH, pad_token_id=0, eos_token_id=0, vocab_size=1 << 17, dtype=kind
+    )
+    read.work_dir = folder
+    read.prepare()
+    yield "windows", [read[each]["input_ids"].tolist() for each in range(len(read))], flat(data.windows())
+
+
+def read_olmo_composable(data, folder):
+    """Its mix draws each window at most once. A source takes every end-of-document token for an end."""
+    olmo = pytest.importorskip("olmo_core.data")
+    composable = pytest.importorskip("olmo_core.data.composable")
+    exports = [dsindex.export(prefix, trainer="olmo") for prefix in data.prefixes]
+    kind = getattr(np, olmo.NumpyDatasetDType(exports[0].settings[0].rpartition(".")[2]))
+    sources = []
+    for export, prefix in zip(exports, data.prefixes, strict=True):
+        tokens = flat(sequences(prefix))
+        config = olmo.TokenizerConfig(vocab_size=1 << 17, eos_token_id=tokens[-1], pad_token_id=tokens[-1])
+        source = composable.NumpyDocumentSource(
+            source_paths=[export.outputs[-1]], dtype=kind, work_dir=folder, tokenizer=config
+        )
+        offsets = list(source.get_document_offsets())
+        assert [end - 1 for _, end in offsets] == [place for place, token in enumerate(tokens) if token == tokens[-1]]
+        yield "tokens", flat(source.get_token_range(*each)["input_ids"].tolist() for each in offsets), tokens
+        sources.append(composable.ConcatAndChunkInstanceSource(source, sequence_length=LENGTH, work_dir=folder))
+    read = composable.ConcatenatedInstanceSource(*sources, work_dir=folder)
+    yield "windows", [read[each]["input_ids"].tolist() for each in range(len(read))], flat(data.windows())
+    specs = [
+        composable.MixingInstanceSource.Spec(source=own, ratio=weight)
+        for own, weight in zip(sources, data.weights, strict=True)
+    ]
+    if len(specs) > 1:
+        mix = composable.MixingInstanceSource(*specs, work_dir=folder, seed=3)
+        drawn = Counter(tuple(mix[each]["input_ids"].tolist()) for each in range(len(mix)))
+        assert len(mix) > len(flat(data.windows())) // 4
+        yield "drawn windows", drawn, drawn & Counter(map(tuple, flat(data.windows())))
+
+
+def read_nanotron(data, _folder):
+    """Its own blend, whose order its index has. Positions begin anew with a document, and with a window.
+
+    Three arguments that it gives datatrove are those of no release.
+    """
+    reading = pytest.importorskip("datatrove.utils.dataset").DatatroveFolderDataset
+    exports = [dsindex.export(prefix, trainer="nanotron") for prefix in data.prefixes]
+    nanoset = peer("nanotron.data.nanoset", without=("nanotron", "nanotron.data"))
+
+    def open_folder(folder_path, *, eos_token_id, **options):
+        options |= {"positions_from_eos_token_id": eos_token_id, "filename_pattern": "*.ds"}
+        return reading(folder_path, **options)
+
+    nanoset.DatatroveFolderDataset = open_folder
+    nanoset.log_rank = lambda *_words, **_options: None  # which asks torch for a rank
+    windows = data.windows(LENGTH + 1)
+    read = nanoset.Nanoset(
+        dataset_folders=[f"{prefix}_nanotron" for prefix in data.prefixes],
+        sequence_length=LENGTH,
+        token_size=int(exports[0].settings[1].split()[1]),
+        train_split_num_samples=len(flat(windows)),
+        dataset_weights=data.weights,
+    )
+    order = zip(read.dataset_index.tolist(), read.dataset_sample_index.tolist(), strict=True)
+    ours = [windows[number][own % len(windows[number])] for number, own in order]
+    yield "windows", [read[each]["input_ids"].tolist() for each in range(len(read))], ours
+    [places, *_] = [cut(flat(map(range, map(len, documents(prefix)))), LENGTH + 1) for prefix in data.prefixes]
+    begins = [own.index(0) if 0 in own else len(own) for own in places]
+    theirs = [read.datatrove_datasets[0][own]["positions"].tolist() for own in range(len(places))]
+    yield "positions", theirs, [[*range(begin), *own[begin:]] for begin, own in zip(begins, places, strict=True)]
+
+
+def read_modalities(data, folder):
+    """Datasets one after the other."""
+    module = peer("modalities.dataloader.dataset")
+    if IndexedDataset(data.prefixes[0]).dtype == np.int64:  # which a .pbin does not tell from uint64
+        return
+    read, ours = [], []
+    for number, prefix in enumerate(data.prefixes):
+        path = folder / f"{number}.pbin"
+        dsindex.convert(prefix, path, flatten=True)
+        theirs = module.PackedMemMapDatasetBase(path, "tokens")
+        found = [theirs[own]["tokens"].tolist() for own in range(len(theirs))]
+        yield "documents", found, documents(prefix, empty=True)
+        read.append(module.PackedMemMapDatasetContinuous(path, "tokens", LENGTH, True))
+        ours += [tokens.tolist() for tokens in PackedMemMapDatasetContinuous(path, LENGTH, True)]
+    combined = module.CombinedDataset(read)
+    yield "windows", [combined[own]["tokens"].tolist() for own in range(len(combined))], ours
+
+
+def read_torch(data, folder):
+    """Pickled to spawned workers, which take seconds to start; the golden data are read by forked ones."""
+    torch = pytest.importorskip("torch")
+    samples, _ = data.samples(folder)
+    start = "spawn" if len(data.prefixes) > 1 else "fork"
+    loader = torch.utils.data.DataLoader(samples, batch_size=7, num_workers=2, multiprocessing_context=start)
+    yield "samples", flat(map(batch_tokens, loader)), whole(samples)
+
+
+def batch_tokens(batch):
+    return [
+        [*tokens, labels[-1]] for tokens, labels in zip(batch["tokens"].tolist(), batch["labels"].tolist(), strict=True)
+    ]
+
+
+def read_lightning(data, folder):
+    torch = pytest.importorskip("torch")
+    lightning = pytest.importorskip("pytorch_lightning")
+    samples, _ = data.samples(folder)
+    seen = []
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch, _):
+            seen.extend(batch_tokens(batch))
+            return self.weight.sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, default_root_dir=folder, **quiet)
+    trainer.fit(Model(), torch.utils.data.DataLoader(samples, batch_size=7, num_workers=1))
+    yield "samples", seen, whole(samples)
+
+
+READERS = {
+    "Megatron-core": read_megatron,
+    "Megatron-Bridge": read_bridge,
+    "NeMo Automodel": read_automodel,
+    "MaxText mmap": read_maxtext_mmap,
+    "MaxText mmap_npy": read_maxtext_npy,
+    "Grain": read_grain,
+    "torchtitan": read_torchtitan,
+    "OLMo-core": read_olmo,
+    "OLMo-core composable": read_olmo_composable,
+    "nanotron": read_nanotron,
+    "Modalities": read_modalities,
+    "PyTorch": read_torch,
+    "Lightning": read_lightning,
+}
+
+
+@pytest.mark.parametrize("name", ["golden", "blend"])
+@pytest.mark.parametrize("reader", READERS)
+def test_reader_returns_our_tokens(reader, name, data_sets, tmp_path, record_property):
+    compared = Counter()
+    for number, data in enumerate(data_sets[name]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with patch.dict(os.environ):  # some set variables when they are imported
+            read = list(READERS[reader](data, folder))
+        for unit, theirs, ours in read:
+            assert theirs == ours, data
+            compared[unit] += len(ours)
+        compared["datasets"] += bool(read)
+    assert compared
+    record_property("compared", dict(compared))
+
+
+def test_maxtext_finds_caches_made_ahead(data, tmp_path):
     rng = random.Random(os.environ.get("DSINDEX_PEER_SEED", "7"))
     for number in range(JOBS):
-        job, cache = draw_job(rng), tmp_path / str(number)
-        prefixes = [str(data / name) for name in job["names"]]
-        words = [word for pair in zip(map(str, job["weights"]), prefixes, strict=True) for word in pair]
-        flags = ["--data-path", *(words if len(prefixes) > 1 else prefixes), "--data-cache-path", str(cache)]
-        flags += ["--seed", str(job["seed"]), "--seq-length", str(job["length"]), "--executor", "local"]
-        flags += [] if job["split"] is None else ["--split", job["split"]]
-        assert main(["index", "--layout", "maxtext", *flags, "--num-samples", ",".join(map(str, job["sizes"]))]) == 0
-        assert "grain_file_type=mmap_npy" in capsys.readouterr().out
-        spec = ";".join(f"{cache}|{p},{w}" for p, w in zip(prefixes, job["weights"], strict=True))
-        before = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
-        for split in range(2 if job["split"] and "," in job["split"] else 1):
-            read = maxtext.get_mmap_npy_dataset(
-                spec if len(prefixes) > 1 else f"{cache}|{prefixes[0]}",
-                split_sentences=False, seq_length=job["length"], eod_id=0, num_epoch=1, host_index=0, host_count=1,
-                num_threads=1, prefetch_buffer_size=1, blend_cache_dir=str(cache), blend_index_dir=None,
-                blend_split=("train", "eval")[split], apply_transforms=keep_all, num_samples=job["sizes"][split],
-                seed=job["seed"], split=job["split"], split_index=split,
-            )  # fmt: skip
-            assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == before, job
-            ours = megatron_samples(
-                words if len(prefixes) > 1 else prefixes, job, split, tmp_path / f"{number}-{split}"
-            )
-            theirs = [each["text"].tolist() for each in read] if len(prefixes) > 1 else [
-                read[at]["text"].tolist() for at in range(len(read))
-            ]  # fmt: skip
-            assert len(theirs) == (job["sizes"][split] if len(prefixes) > 1 else len(ours))
-            assert theirs == ours[: len(theirs)]
+        names = rng.sample(NAMES, rng.randrange(1, 4))
+        weights = tuple(rng.choice([3.0, 0.5, 7.0]) for _ in names) if len(names) > 1 else (1.0,)
+        split = rng.choice([None, "90, 10", "0.8,0.2", "9,1", "7"])
+        job = {
+            "sizes": (rng.randrange(5, 400), rng.randrange(1, 9)),
+            "length": rng.choice([16, 30]),
+            "seed": rng.randrange(99),
+        }
+        for part in range(2 if split and "," in split else 1):
+            own = Data(tuple(str(data / name) for name in names), weights)
+            for _, theirs, ours in maxtext_samples(own, tmp_path / str(number), split=split, part=part, **job):
+                assert theirs == ours, (own, split, job)
 
 
-def megatron_samples(paths, job, split, cache):
-    """What dsindex reads from Megatron's caches for the same job."""
-    sizes = ["0", "0", "0"]
-    sizes[split] = str(job["sizes"][split])
-    flags = ["--data-path", *paths, "--seq-length", str(job["length"]), "--seed", str(job["seed"])]
-    flags += ["--split", job["split"] or "1", "--num-samples", ",".join(sizes), "--data-cache-path", str(cache)]
-    assert main(["index", *flags, "--executor", "local"]) == 0
-    name = ("train", "valid")[split]
-    samples: Any
-    if len(paths) > 1:
-        [description] = cache.glob(f"*-BlendedDataset-{name}-description.txt")
-        samples = BlendedDataset.open_cache(description)
-    else:
-        [description] = cache.glob(f"*-{name}-description.txt")
-        samples = GPTDataset.open_cache(description)
-    return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in samples]
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_maxtext_maps_the_files_as_they_are(maxtext, tmp_path, several):
-    documents = [[[1, 2], [3]] if several else [[1, 2, 3]], [[4, 5]], [[6, 7, 8, 9]]]
-    prefix = write_dataset(tmp_path / "x", documents)
-    source = maxtext.create_mmap_source(prefix, several, 3, 0)
-    assert [each["text"].tolist() for each in source] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-
-
-def test_maxtext_refuses_what_index_refuses(maxtext, tmp_path, capsys):
+def test_maxtext_refuses_what_index_refuses(tmp_path, capsys):
+    module = maxtext()
     prefix = write_dataset(tmp_path / "x", [[[1, 2, 3]], [], [[4, 5]]])
     flags = ["--data-path", prefix, "--seq-length", "2", "--num-samples", "2", "--data-cache-path", str(tmp_path / "c")]
     assert main(["index", "--layout", "maxtext", *flags, "--executor", "local"]) == 1
     assert "expected documents of one sequence each, got 3 documents of 2 sequences" in capsys.readouterr().err
     with pytest.raises((ValueError, IndexError)):
-        maxtext.create_mmap_npy_source(f"{tmp_path}|{prefix}", 0, 2, False, num_samples=2)
-
-
-def test_grain_reads_our_classes_in_workers(tmp_path):
-    grain = pytest.importorskip("grain")
-    write_three_datasets(tmp_path)
-    documents = IndexedDataset(tmp_path / "web")
-    read = grain.MapDataset.source(documents).map(np.ndarray.tolist)
-    assert list(read) == [tokens.tolist() for tokens in documents]
-    main(["index", "--data-path", str(tmp_path / "web"), "--seq-length", "16", "--num-samples", "50", "--split", "1",
-          "--data-cache-path", str(tmp_path / "c"), "--executor", "local"])  # fmt: skip
-    [description] = (tmp_path / "c").glob("*-train-description.txt")
-    samples = GPTDataset.open_cache(description)
-    wanted = sorted(sample["tokens"].tolist() for sample in samples)
-    sampler = grain.samplers.IndexSampler(len(samples), num_epochs=1, shuffle=True, seed=3)
-    loader = grain.DataLoader(data_source=samples, sampler=sampler, worker_count=2)
-    assert sorted(sample["tokens"].tolist() for sample in loader) == wanted
-    assert pickle.loads(pickle.dumps(samples))[3]["tokens"].tolist() == samples[3]["tokens"].tolist()  # noqa: S301
-    shuffled = (
-        grain.MapDataset.source(samples)
-        .shuffle(seed=1)
-        .to_iter_dataset()
-        .mp_prefetch(grain.MultiprocessingOptions(num_workers=1))
-    )
-    assert sorted(sample["tokens"].tolist() for sample in shuffled) == wanted
-
-
-@pytest.mark.parametrize("kind", ["documents", "samples", "blend"])
-def test_torchtitan_reads_our_classes_as_a_source(tmp_path, kind):
-    """Its ranks share the samples, each in its own order, which is Grain's."""
-    grain = pytest.importorskip("grain")
-    folder = Path(os.environ.get("TORCHTITAN", "/none")) / "torchtitan"
-    if not (folder / "components" / "data" / "dataset.py").is_file():
-        pytest.skip("TORCHTITAN names no checkout of torchtitan with Grain's datasets")
-    write_three_datasets(tmp_path)
-    paths = ["3", str(tmp_path / "web"), "1", str(tmp_path / "books")] if kind == "blend" else [str(tmp_path / "web")]
-    source: Any = IndexedDataset(tmp_path / "web")
-    if kind != "documents":
-        assert main(["index", "--data-path", *paths, "--seq-length", "16", "--num-samples", "50", "--split", "1",
-                     "--data-cache-path", str(tmp_path / "c"), "--executor", "local"]) == 0  # fmt: skip
-        pattern = "*-BlendedDataset-train-description.txt" if kind == "blend" else "*-train-description.txt"
-        [description] = (tmp_path / "c").glob(pattern)
-        source = (BlendedDataset if kind == "blend" else GPTDataset).open_cache(description)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder.parent))
-        name = "torchtitan.components.data"  # without the rest of the package, which needs its trainer
-        package = ModuleType(name)
-        package.__path__ = [str(folder / "components" / "data")]
-        patch.setitem(sys.modules, name, package)
-        module = importlib.import_module(f"{name}.dataset")
-        types = importlib.import_module(f"{name}.types")
-
-    class Source:
-        def build(self, **_):
-            return source
-
-    context = types.DatasetBuildContext(
-        tokenizer=None, max_context_length=16, num_tokens_per_batch=16, read_options=grain.ReadOptions()
-    )
-    read = []
-    for rank in range(2):
-        policy = types.DatasetIterationPolicy(
-            seed=1, shuffle=False, repeat=False, dp_rank=rank, dp_world_size=2, streaming_shuffle_buffer_size=1
-        )
-        read += list(
-            module.SingleDatasetConfig(source=Source()).build(context=context, dataset_iteration_policy=policy)
-        )
-    assert list(map(tokens_of, read)) == [tokens_of(source[number]) for number in range(len(source))]
-
-
-def tokens_of(sample):
-    return (sample["tokens"] if isinstance(sample, dict) else sample).tolist()
-
-
-@pytest.fixture(scope="module")
-def olmo():
-    """Modules of OLMo-core, which sets variables of this process."""
-    pytest.importorskip("torch")
-    data = pytest.importorskip("olmo_core.data")
-    importlib.import_module("olmo_core.data.composable.numpy_document_source")
-    return data
-
-
-EOD_SETS = [prefix for prefix in DATASETS if prefix.name in {"eod_text_document", "sentences_text_document", "merged"}]
-TYPES = [np.uint8, np.uint16, np.int32, np.int64]
-
-
-def exported(folder, prefix, trainer, dtype=None):
-    """Export a copy of a dataset that Megatron-LM wrote; give its prefix, documents with tokens, and settings."""
-    source = IndexedDataset(prefix)
-    limit = 256 if dtype is np.uint8 else 1 << 31
-    documents = [
-        [[token % limit for token in source[at].tolist()] for at in source.document_sequences(number)]
-        for number in range(source.num_documents)
-    ]
-    there = Path(write_dataset(folder / "copy", documents, dtype=dtype or source.dtype))
-    result = dsindex.export(there, trainer=trainer)
-    flat = [[token for sequence in document for token in sequence] for document in documents]
-    return there, [document for document in flat if document], result
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("prefix", DATASETS, ids=str)
-def test_olmo_core_reads_tokens_and_borders(olmo, tmp_path, prefix, dtype):
-    utils = olmo.utils
-    there, documents, result = exported(tmp_path, prefix, "olmo", dtype)
-    kind = getattr(np, olmo.NumpyDatasetDType(result.settings[0].rpartition(".")[2]))
-    path = f"{there}.npy"
-    borders = list(utils.iter_document_indices(path, use_array_if_local=False, dtype=kind))
-    assert [utils.load_array_slice(path, *border, kind).tolist() for border in borders] == documents
-    flat = [token for document in documents for token in document]
-    read = olmo.NumpyFSLDataset(path, sequence_length=8, pad_token_id=0, eos_token_id=0, vocab_size=1 << 17, dtype=kind)
-    read.work_dir = tmp_path / "work"
-    assert [token for each in range(len(read)) for token in read[each]["input_ids"].tolist()] == flat[: len(read) * 8]
-    assert len(read) == len(flat) // 8
-
-
-@pytest.mark.parametrize("prefix", EOD_SETS, ids=str)
-def test_composable_sources_of_olmo_core_read_the_documents(olmo, tmp_path, prefix):
-    """They take every end-of-document token for an end, also one within a text."""
-    there, documents, _ = exported(tmp_path, prefix, "olmo")
-    flat = [token for document in documents for token in document]
-    eod = flat[-1]
-    assert {document[-1] for document in documents} == {eod}
-    config = olmo.TokenizerConfig(vocab_size=1 << 16, eos_token_id=eod, pad_token_id=eod)
-    kind = np.uint16 if IndexedDataset(there).dtype == np.uint16 else np.uint32
-    source = olmo.composable.numpy_document_source.NumpyDocumentSource(
-        source_paths=[f"{there}.npy"], dtype=kind, work_dir=tmp_path, tokenizer=config
-    )
-    offsets = list(source.get_document_offsets())
-    assert [token for each in offsets for token in source.get_token_range(*each)["input_ids"].tolist()] == flat
-    assert [end - 1 for _, end in offsets] == [place for place, token in enumerate(flat) if token == eod]
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("prefix", DATASETS, ids=str)
-def test_datatrove_reads_tokens_and_positions_for_nanotron(tmp_path, prefix, dtype):
-    pytest.importorskip("torch")
-    reading = pytest.importorskip("datatrove.utils.dataset")
-    there, documents, result = exported(tmp_path, prefix, "nanotron", dtype)
-    read = reading.DatatroveFolderDataset(
-        f"{there}_nanotron",
-        seq_len=8,
-        filename_pattern="*.ds",
-        recursive=False,
-        token_size=int(result.settings[1].split()[1]),
-        shuffle=True,
-        return_positions=True,
-    )
-    flat = [token for document in documents for token in document]
-    positions = [place for document in documents for place in range(len(document))]
-    assert len(read) == len(flat) // 9
-    for number in range(len(read)):
-        window = slice(number * 9, number * 9 + 9)
-        assert read[number]["input_ids"].tolist() == flat[window]
-        begin = positions[window].index(0) if 0 in positions[window] else 9
-        wanted = [*range(begin), *positions[window][begin:]]  # datatrove counts from the window's begin
-        assert read[number]["positions"].tolist() == wanted
+        module.create_mmap_npy_source(f"{tmp_path}|{prefix}", 0, 2, False, num_samples=2)
