@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pytest
 
@@ -16,10 +16,6 @@ from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 class Shown(NamedTuple):
     out: str
     err: str
-
-
-class Cli(Protocol):
-    def __call__(self, words, code=0): ...
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Clusters that have no nodes until they are asked for some, and nodes that join or leave while a job runs."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,16 +9,14 @@ from functools import partial
 import pytest
 from ray.autoscaler.v2.schema import ClusterStatus, LaunchRequest, NodeInfo, Stats
 
-from dsindex.engine import start
 from dsindex.engine.nodes import require_sound_here, versions
 from dsindex.engine.start import wait_for_nodes
 from dsindex.errors import InputError, TaskError
-from dsindex.execution.calls import Call, Shortage
+from dsindex.execution.calls import Shortage
 from dsindex.execution.local import ThreadExecutor
 from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
 from tests.support.autoscaling_cluster import autoscaling_cluster, read_shape
-from tests.support.datasets import write_dataset
 from tests.support.golden import OWN, ROOT
 from tests.support.jobs import run_config
 from tests.support.processes import PATIENCE_SECONDS
@@ -105,21 +102,6 @@ def test_waiting_is_shown_without_a_percentage(capsys):
     assert executor.requested == 7
 
 
-@pytest.mark.parametrize("command", ["verify", "repair", "index", "raw-index", "convert"])
-def test_jobs_without_a_work_folder_say_what_they_wait_for(command, tmp_path, monkeypatch, cli):
-    monkeypatch.setattr(start, "make_executor", lambda *_, **__: Starved(2))
-    prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]], [[4, 5]]])
-    (tmp_path / "x.jsonl").write_text("{}\n")
-    words = {
-        "verify": [prefix],
-        "repair": [prefix, "--output", f"{prefix}2"],
-        "index": ["--data-path", prefix, "--seq-length", "2", "--epochs", "1", "--split", "1"],
-        "raw-index": [str(tmp_path / "x.jsonl")],
-        "convert": [prefix, str(tmp_path / "x.pbin")],
-    }[command]
-    assert "nodes: done in" in cli([command, *words]).err
-
-
 @pytest.fixture
 def cluster(monkeypatch):
     """The module that looks at clusters, without one: no nodes, a clock of its own, and no autoscaler."""
@@ -181,11 +163,10 @@ def status_of(version: str) -> ClusterStatus:
     ({"node_type_mapping": {"ab": "node_ab"}}, None, False, "no autoscaler"),
     ({"node_type_mapping": {"ab": "head"}}, None, True, "starts no node yet; `ray status`"),
     ({"pending_launches": {"worker": 2}, "pending_nodes": [["1.2.3.4", "worker", "up"]]}, None, True, "3 × worker"),
-    ({"failed_nodes": [["1.2.3.4", "worker"]]}, None, True, r"worker not available \(1 failed to start\)"),
     ({}, b"Traceback\n KeyError", True, "the autoscaler failed: Traceback KeyError"),
     ({}, None, None, "no autoscaler has reported yet"),
     ({"node_availability_summary": NO_SPOT}, None, True, r"^worker not available \(NoSpot: none left\)$"),
-], ids=["none", "idle", "starting", "failed", "crashed", "silent", "no capacity"])  # fmt: skip
+], ids=["none", "idle", "starting", "crashed", "silent", "no capacity"])  # fmt: skip
 def test_status_of_the_first_version(report, error, adds_nodes, reason, monkeypatch):
     from dsindex.execution import ray_cluster
 
@@ -227,55 +208,3 @@ def test_node_that_joins_later_is_checked_for_folders_and_versions(tmp_path):
     check(versions())
     with pytest.raises(InputError, match=r"^expected python 2\.7 as on the driver's node, got 3"):
         check({"python": "2.7"})
-
-
-def _refuse():
-    raise InputError("/mnt/x: no folder")
-
-
-@pytest.fixture
-def ray_executor(ray_instance):  # noqa: ARG001
-    from dsindex.execution.ray_executor import RayExecutor
-
-    return RayExecutor(address=None, workers=2)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.ray
-def test_first_call_on_an_unchecked_node_names_it(ray_executor):
-    call = Call(name="pid", place="", function=os.getpid, arguments=())
-    ray_executor.check_new_nodes(_refuse)
-    attempt = ray_executor.start(call)
-    outcomes = []
-    while not outcomes:
-        outcomes = ray_executor.wait(1.0)
-    assert outcomes[0].attempt_id == attempt
-    assert not outcomes[0].worker_lost
-    with pytest.raises(InputError, match=r"^\S+ \(\d+\.\d+\.\d+\.\d+, \w{6}\): /mnt/x: no folder"):
-        raise outcomes[0].error or AssertionError
-
-    ray_executor.on_every_node(call, timeout=PATIENCE_SECONDS)
-    ray_executor.check_new_nodes(_refuse)  # not run there: the node was asked
-    ray_executor.start(call)
-    outcomes = []
-    while not outcomes:
-        outcomes = ray_executor.wait(1.0)
-    assert outcomes[0].error is None
-
-
-def test_progress_file_says_what_is_waited_for(tmp_path):
-    from dsindex.execution.progress.progress_file import ProgressFile, open_progress_file
-
-    executor = Starved(3)
-    display = ProgressFile(open_progress_file(str(tmp_path / "progress.json"), temporary=f"{tmp_path}/t"), output="/x")
-    display.seconds = 0.0
-    with Reporter(display) as reporter:
-        reporter.follow(executor)
-        reporter.stage("tokenize", total=10, unit="bytes")
-        reporter.tick()
-        stage = json.loads((tmp_path / "progress.json").read_bytes())["stage"]
-        assert stage["waiting"].startswith("waiting for nodes: 0 of 2 CPUs")
-        assert stage["eta_seconds"] is None
-        executor.missing = None
-        reporter.tick()
-        assert json.loads((tmp_path / "progress.json").read_bytes())["stage"]["waiting"] is None

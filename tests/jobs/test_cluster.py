@@ -190,15 +190,3 @@ def test_build_survives_being_stopped_and_losing_a_node(cluster, commands, tmp_p
     for suffix in ("bin", "idx", "provenance.parquet"):
         name = f"x_text_document.{suffix}"
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
-
-
-@pytest.mark.exhaustive  # submitted workflows look at every node, too
-@pytest.mark.ray
-def test_check_asks_every_node(commands, tmp_path):
-    words = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-    code, shown = commands.run("build", "--check", *words, "--output-prefix", str(tmp_path / "out" / "x"))
-    assert code == 0, shown
-    rows = [line for line in shown.splitlines() if "1 of 1" in line]
-    assert len(rows) == 2  # the head has no CPUs and runs no tasks; the removed worker's place was taken
-    assert all(row.endswith("audited") for row in rows)
-    assert os.listdir(tmp_path) == []

@@ -5,7 +5,6 @@ import gzip
 import json
 import random
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
-from tests.support.golden import OWN, golden_runs
+from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
 from tests.support.killed import run_until_killed
 from tests.support.published import published
@@ -122,22 +121,6 @@ def test_a_killed_build_of_a_compressed_input_goes_on(text, expected, tmp_path, 
     assert not (tmp_path / "out" / "x.build").exists()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.fault
-def test_parts_that_another_decompressor_unpacked_are_made_again(text, expected, tmp_path, monkeypatch):
-    source = compressed(text, "one.gz", tmp_path)
-    build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
-    for path in (tmp_path / "out").iterdir():
-        if path.is_file():
-            path.unlink()
-    monkeypatch.setattr("dsindex.engine.tokenize.decoder_version", lambda _: "another 1.0")
-    ledger = tmp_path / "out/x.build/ledger.jsonl"
-    before = ledger.read_bytes().count(b'"kind":"shard"')
-    report = build(source, tmp_path / "out", shard_size="2KiB", keep_shards=True)
-    assert ledger.read_bytes().count(b'"kind":"shard"') == before + report.run.shards
-    assert outputs(tmp_path / "out") == expected
-
-
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("shard_size", ["1KiB", "64MiB"])
 @pytest.mark.parametrize("name", ["one.gz", "members.gz", "blocks.gz", "frames.zst", "one.xz"])
@@ -174,18 +157,6 @@ def test_a_damaged_input_is_named_and_nothing_published(text, tmp_path, name, sh
     build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
 
 
-@pytest.mark.exhaustive
-def test_the_first_error_of_several_streams_is_told(text, tmp_path, monkeypatch):
-    """Streams are unpacked side by side, and parts of later ones make room for those before an error."""
-    monkeypatch.setattr("dsindex.engine.tokenize.CPUS_PER_STREAM", 0.5)
-    lines = [line for number, line in enumerate(text.splitlines(keepends=True)) if number not in BROKEN_LINES]
-    for name, content in (("a", [*lines, b"late\n"]), ("b", [b"early\n", *lines * 5]), ("c", [b"earlier\n", *lines])):
-        (tmp_path / name).write_bytes(gzip.compress(b"".join(content)))
-    with pytest.raises(BadRecordError, match=rf"a, line {len(lines) + 1}: "):
-        build(tmp_path / "a", tmp_path / "out", input=("a", "b", "c"), shard_size="400B", on_bad_record="fail")
-    assert not list((tmp_path / "out/x.build/shards").rglob("*.text"))
-
-
 def test_error_before_a_long_line_ends_the_build(tmp_path):
     """The parts inside the line are empty; a build that fails must not wait for room for each of them."""
     source = tmp_path / "a"
@@ -216,32 +187,6 @@ def test_verify_tokenizes_a_compressed_source_again(text, tmp_path):
         report = verify(folder / "out/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
         assert report, report.findings
         assert "against the source" in str(report)
-
-
-def test_all_kinds_build_side_by_side(tmp_path):
-    run = next(iter(golden_runs().values()))
-    lines = run.input.read_bytes().splitlines(keepends=True)
-    sources = []
-    step = -(-len(lines) // (len(COMPRESSORS) + 1))
-    for number, name in enumerate([*COMPRESSORS, "plain"]):
-        piece = b"".join(lines[number * step : (number + 1) * step])
-        source = tmp_path / f"{number:02d}"
-        source.write_bytes(COMPRESSORS[name](piece) if name in COMPRESSORS else piece)
-        sources.append(str(source))
-    (tmp_path / "out").mkdir()
-    build_golden(run, sources, tmp_path / "out")
-
-
-def build_golden(run, sources, out):
-    build(
-        Path(sources[0]), out, input=tuple(sources), json_keys=run.json_keys, tokenizer_model=str(run.tokenizer),
-        append_eod=run.append_eod, tokenizer_hf_no_include_special_tokens=not run.add_special_tokens,
-        output_prefix=str(out / run.name), shard_size="2KiB", on_bad_record="fail",
-    )  # fmt: skip
-    for key, prefix in run.prefixes.items():
-        for suffix in ("bin", "idx"):
-            got = (out / f"{run.name}_{key}_document.{suffix}").read_bytes()
-            assert got == Path(f"{prefix}.{suffix}").read_bytes()
 
 
 @pytest.mark.exhaustive

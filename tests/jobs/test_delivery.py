@@ -9,7 +9,6 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
-from dsindex.tools.delivery import read_delivery
 from tests.support.datasets import write_dataset
 
 
@@ -94,17 +93,6 @@ def test_what_did_not_arrive_is_found(harm, message, capsys):
     assert "--data-path" not in shown
     reports = [json.loads(line) for line in run("verify delivery.yaml --json", capsys, 1).splitlines() if "{" in line]
     assert sum(not report["is_whole"] for report in reports) == 1
-
-
-@pytest.mark.usefixtures("sent")
-def test_datasets_of_valid_are_delivered_too(capsys):
-    words = f"mix {DATASETS} --tokens 1k --seq-length 10 --valid-data-path data/held_text_document --write d.yaml"
-    shown = run(words, capsys)
-    assert "\n--train-data-path 0.6 data/web_text_document 0.4 data/books_text_document\n--valid-data-path " in shown
-    delivery, is_own = read_delivery("d.yaml")
-    assert is_own
-    assert ([each.path for each in delivery.valid], delivery.split) == (["data/held_text_document"], None)
-    assert "intact   data/held_text_document" in run("verify d.yaml", capsys)
 
 
 @pytest.mark.parametrize(("words", "message"), [

@@ -1,13 +1,27 @@
+"""Calls on any executor: order, retries, second attempts, bounded memory, failing storage, and many shards."""
+
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 
 import pytest
 
-from dsindex.errors import BadRecordError, InputError, OutputError, TaskError
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TaskError
 from dsindex.execution.calls import Call, Outcome, Shortage
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, is_machine_fault, run_calls
+from dsindex.execution.dispatch import (
+    WINDOW,
+    DispatchStatistics,
+    RetryPolicy,
+    is_machine_fault,
+    run_calls,
+    run_in_order,
+)
+from tests.support.golden import OWN, ROOT
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
 
@@ -112,27 +126,6 @@ def test_every_call_gives_one_result_with_few_in_flight(last_first):
     assert executor.most_in_flight == 5
 
 
-def test_calls_are_taken_only_when_slots_are_free():
-    executor = FakeExecutor()
-    taken = []
-
-    def numbered():
-        for number in range(50):
-            taken.append(number)
-            yield number, Call(name=str(number), place="", function=lambda: None, arguments=())
-
-    most_ahead = 0
-    done = 0
-
-    def on_result(_number, _value):
-        nonlocal most_ahead, done
-        done += 1
-        most_ahead = max(most_ahead, len(taken) - done)
-
-    run_calls(executor, numbered(), on_result=on_result)
-    assert most_ahead <= executor.slots + executor.backlog
-
-
 def test_calls_that_follow_a_result_are_begun_before_the_rest():
     """The sum is made of the results of 0 and 1; it is begun as soon as both are there."""
     executor = FakeExecutor(slots=1, backlog=0)
@@ -145,19 +138,6 @@ def test_calls_that_follow_a_result_are_begun_before_the_rest():
     run_calls(executor, calls_of(*[lambda n: n] * 4), on_result=on_result)
     assert results == {0: 0, 1: 1, "sum": 1, 2: 2, 3: 3}
     assert executor.started == ["call[0]", "call[1]", "sum", "call[2]", "call[3]"]
-
-
-def test_calls_that_follow_the_last_result_are_run():
-    results = {}
-
-    def on_result(number, value):
-        results[number] = value
-        return (
-            [(number + 1, Call(name="next", place="", function=lambda: number, arguments=()))] if number < 3 else None
-        )
-
-    run_calls(FakeExecutor(), calls_of(lambda n: n), on_result=on_result)
-    assert results == {0: 0, 1: 0, 2: 1, 3: 2}
 
 
 def test_fault_of_a_call_that_follows_comes_after_all_others():
@@ -226,17 +206,6 @@ def test_overdue_call_is_dispatched_again_and_counted_once():
     assert len(executor.abandoned) == 1
 
 
-def test_interrupt_abandons_what_runs():
-    executor = FakeExecutor()
-
-    def on_result(_number, _value):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_calls(executor, iter(calls_of(*[lambda n: n] * 9)), on_result=on_result)
-    assert not executor.running
-
-
 def test_transient_errors_of_our_own_are_machine_faults():
     refused = OutputError("full")
     assert not is_machine_fault(refused)
@@ -261,3 +230,192 @@ def test_no_second_attempt_while_a_cluster_has_no_nodes(monkeypatch):
     run_calls(executor, [(0, call)], on_result=lambda *_: None, policy=policy, on_idle=on_idle)
     assert executor.started == ["call[0]", "call[0]"]
     assert rounds >= 5  # the second attempt, which ended the call, came after that
+
+
+def call(number, function=lambda number: number):
+    return Call(name=f"call[{number}]", place="test", function=function, arguments=(number,))
+
+
+@pytest.mark.parametrize("num_calls", [0, 1, 100])
+@pytest.mark.parametrize("last_first", [False, True])
+def test_results_come_in_the_order_of_the_calls(num_calls, last_first):
+    executor = FakeExecutor(slots=2, backlog=40, last_first=last_first)
+    assert list(run_in_order(executor, map(call, range(num_calls)))) == list(range(num_calls))
+
+
+def test_a_slow_first_call_holds_up_a_bounded_number_of_others():
+    executor = FakeExecutor(slots=2, backlog=1, last_first=True, hang={"call[0]"})
+    begun = []
+
+    def calls():
+        for number in range(10**6):
+            begun.append(number)
+            yield call(number)
+
+    idle = []
+
+    def give_up():
+        idle.append(len(begun))
+        if len(idle) > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_in_order(executor, calls(), on_idle=give_up))
+    assert len(begun) == WINDOW * executor.slots
+    assert executor.running == {}
+
+
+def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():
+    def fail_from_five(number):
+        if number >= 5:
+            raise FormatError(f"record {number}")
+        return number
+
+    taken = []
+    results = run_in_order(FakeExecutor(last_first=True), (call(number, fail_from_five) for number in range(20)))
+    with pytest.raises(FormatError, match="record 5"):
+        taken.extend(results)
+    assert taken == [0, 1, 2, 3, 4]
+
+
+NUM_SHARDS = int(os.environ.get("DSINDEX_SCALE_SHARDS", "20000"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("num_inputs", [100, NUM_SHARDS], ids=["few inputs", "one shard each"])
+def test_driver_takes_a_few_kilobytes_per_shard(num_inputs, tmp_path):
+    """A whole build whose tasks are played, each time in a process of its own."""
+    peaks = []
+    for count, shards in ((1, 1), (num_inputs, NUM_SHARDS)):
+        folder = tmp_path / str(shards)
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"{number:07}.jsonl").write_bytes(b'{"text": "one of many"}\n' * (shards // count))
+        command = [sys.executable, "-m", "tests.benchmarks.driver", "build", f"{folder}/*.jsonl", "--slots", "256"]
+        command += ["--shards", str(shards), "--tokenizer", str(OWN.plain_tokenizer)]
+        ended = subprocess.check_output([*command, "--output-prefix", f"{folder}-out/x"], cwd=ROOT)
+        measured = json.loads(ended.splitlines()[-1])
+        print(measured)  # noqa: T201 - shown with -s
+        peaks.append(measured["peak_bytes"])
+    assert measured["shards"] == NUM_SHARDS
+    assert (peaks[1] - peaks[0]) / NUM_SHARDS < 6144
+
+
+# Fewer calls at once where storage fails; second attempts where it is the one call that is slow.
+
+
+class Scripted:
+    """Calls end when the clock of the test says so; a call that raises OSError failed on its storage."""
+
+    kind = "processes"
+    is_cluster = False
+    shortage = None
+    waiting = None
+
+    def __init__(self, slots, clock):
+        self.slots = slots
+        self.backlog = 0
+        self.clock = clock
+        self.running = {}
+        self.since = {}
+        self.num_attempts = 0
+        self.in_flight = []
+
+    def share(self, value):
+        return value
+
+    def start(self, call, *, beyond_slots=False):  # noqa: ARG002
+        self.num_attempts += 1
+        seconds = call.arguments[0].pop(0)
+        self.running[self.num_attempts] = (self.clock[0] + seconds, call)
+        self.since[self.num_attempts] = self.clock[0]
+        return self.num_attempts
+
+    def running_since(self, attempt_id):
+        return self.since[attempt_id]
+
+    def wait(self, timeout):
+        self.in_flight.append(len(self.running))
+        now = self.clock[0] = max(
+            self.clock[0], min([self.clock[0] + max(timeout, 0.01), *(end for end, _ in self.running.values())])
+        )
+        outcomes = []
+        for attempt_id, (end, call) in list(self.running.items()):
+            if end <= now:
+                self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
+                try:
+                    outcomes.append(Outcome(attempt_id=attempt_id, value=call.function()))
+                except OSError as error:
+                    outcomes.append(Outcome(attempt_id=attempt_id, error=error))
+        return outcomes
+
+    def abandon(self, attempt_id):
+        self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("dsindex.execution.dispatch.time.monotonic", lambda: clock[0])
+    return clock
+
+
+def scripted(durations, function=lambda: None):
+    for number, seconds in enumerate(durations):
+        yield number, Call(name=str(number), place="", function=function, arguments=(list(seconds),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "stragglers"),
+    [("processes", 100.0, 1), ("ray", 100.0, 1), ("local", 100.0, 0), ("processes", 50.0, 0)],
+    ids=["processes", "Ray", "a second thread would be of no use", "short of a minute"],
+)
+def test_call_of_many_medians_is_dispatched_again(kind, seconds, stragglers, clock):
+    """Medians of 1 s, so the least deadline of 60 s counts; the second attempt takes 1 s."""
+    executor = Scripted(4, clock)
+    executor.kind = kind
+    statistics = DispatchStatistics()
+    durations = [[1.0, 1.0] for _ in range(40)]
+    durations[30] = [seconds, 1.0]
+    run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
+    assert statistics.stragglers == stragglers
+    assert clock[0] == pytest.approx(71 - 2 if stragglers else seconds + 7, abs=5)
+
+
+def test_short_calls_say_nothing_of_how_long_others_take(clock):
+    """Merging a range takes a second, tokenizing a large shard 100."""
+
+    def merge():
+        pass
+
+    def tokenize():
+        pass
+
+    statistics = DispatchStatistics()
+    calls = [*scripted([[1.0]] * 30, merge), *scripted([[100.0, 100.0]] * 30, tokenize)]
+    numbered = enumerate(call for _, call in calls)
+    run_calls(Scripted(4, clock), numbered, on_result=lambda _n, _v: None, statistics=statistics)
+    assert statistics.stragglers == 0
+
+
+def test_failing_storage_gets_fewer_calls_at_once_until_it_is_well(clock):
+    executor, statistics = Scripted(16, clock), DispatchStatistics()
+    failures = [OSError(5, "Input/output error") for _ in range(4)]
+
+    def function():
+        if clock[0] >= 3 and failures:
+            raise failures.pop()
+
+    run_calls(
+        executor,
+        scripted([[1.0] * 5 for _ in range(400)], function),
+        on_result=lambda _n, _v: None,
+        policy=RetryPolicy(first_pause_seconds=0.5),
+        statistics=statistics,
+    )
+    assert statistics.retries == 4
+    first = executor.in_flight.index(16)
+    lowest = min(executor.in_flight[first : len(executor.in_flight) // 2])
+    assert lowest <= 2
+    assert max(executor.in_flight[len(executor.in_flight) // 2 :]) == 16

@@ -3,18 +3,14 @@
 import importlib.metadata
 import json
 import os
-import re
-import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from dsindex.cli import doctor
-from dsindex.cli.doctor import Group, examine_package, hide_all_secrets, mount_of
+from dsindex.cli.doctor import Group, examine_package, hide_all_secrets
 from tests.jobs.test_ray_address import GIVEN, WRONG, head
 from tests.support.golden import TOKENIZERS
 
@@ -67,7 +63,6 @@ def test_planted_secrets_are_not_shown(tmp_path):
 @pytest.mark.parametrize(("text", "shown"), [
     ("ray://u:p@h:1", "ray://h:1"), ("u:p@h:1", "<hidden>@h:1"), ("https://planted@h/x", "https://h/x"),
     ("https://h/x?token=abc", "https://h/x"),
-    ("gpt2@main and 10:30 and /a/b@c", "gpt2@main and 10:30 and /a/b@c"),
     ("key-of-the-test", "<SOME_API_KEY>"), ("false", "false"),
 ])  # fmt: skip
 def test_secrets_are_told_from_other_texts(text, shown, monkeypatch):
@@ -86,7 +81,6 @@ def test_works_without_home_and_where_nothing_can_be_written(tmp_path):
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--path", "{}/missing"], "{}/missing: expected a folder, got none; make it: mkdir -p {}/missing"),
-    (["--path", "{}/file"], "{}/file: expected a folder, got a file; name another"),
     (["--tokenizer-model", "{}/missing"], "tokenizer: {}/missing: expected"),
     (["--address", "127.0.0.1:1"], "127.0.0.1:1: expected the head of a Ray cluster, but nothing answers there"),
     (["--address", "http://head:8265"], "expected a cluster's own address"),
@@ -97,19 +91,6 @@ def test_what_makes_builds_fail_is_a_finding(flags, message, tmp_path, cli):
     breaking = [finding["message"] for finding in found["findings"] if finding["breaks_builds"]]
     assert len(breaking) == 1
     assert message.replace("{}", str(tmp_path)) in breaking[0]
-
-
-def test_ray_newer_than_all_that_were_tried_is_a_finding(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr("dsindex.execution.ray_address.NEWEST_RAY", "2.9.1")
-    (message,) = (each["message"] for each in examine(cli, 0, "--path", str(tmp_path))["findings"])
-    assert re.match(r"Ray \S+ is newer than the newest that was tried, 2\.9\.1; if builds on Ray fail", message)
-
-
-def test_slow_engine_is_told_with_its_reason(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr("dsindex.text.engines.was_compared", lambda *_: False)
-    found = examine(cli, 0, "--path", str(tmp_path), "--tokenizer-model", str(TOKENIZERS["gpt2"]))
-    assert found["groups"]["tokenizer"]["engine"].endswith("the reference")
-    assert any("was not compared with" in finding["message"] for finding in found["findings"])
 
 
 def test_token_that_cannot_be_read_breaks_only_jobs_on_a_cluster(tmp_path, cli, monkeypatch):
@@ -146,41 +127,3 @@ def test_package_outside_its_range_is_told(requirement, fact, breaks):
     examine_package(group, Requirement(requirement))
     assert list(group.facts.values()) == [fact]
     assert [finding.breaks_builds for finding in group.findings] == ([] if breaks is None else [breaks])
-
-
-MOUNTS = """\
-22 1 0:21 / / rw - overlay overlay rw
-23 22 8:1 / /data rw shared:1 - ext4 /dev/sda1 rw
-24 23 0:50 / /data/shared\\040folder rw - nfs4 server:/export rw
-25 22 0:51 / /dev/shm rw - tmpfs tmpfs rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [("/data/x", "ext4"), ("/data/shared folder/x", "nfs4"), ("/database", "overlay"), ("/dev/shm", "tmpfs")],
-)
-def test_mount_is_the_longest_place_above_a_path(path, kind):
-    mount = mount_of(path, MOUNTS)
-    assert mount is not None
-    assert mount[1] == kind
-
-
-def test_folder_that_does_not_answer_is_a_finding(tmp_path, cli, monkeypatch):
-    released = threading.Event()
-    statvfs = os.statvfs
-    monkeypatch.setattr(doctor, "ANSWER_SECONDS", 0.01)
-    monkeypatch.setattr(os, "statvfs", lambda path: (released.wait(), statvfs(path))[1])
-    found = examine(cli, 1, "--path", str(tmp_path))
-    released.set()
-    assert found["groups"]["storage"] == {str(tmp_path): "no answer"}
-
-
-def test_low_limits_are_told(cli, monkeypatch):
-    limits = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_FSIZE: 1 << 20, resource.RLIMIT_AS: -1}
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], -1))
-    found = examine(cli, 1)
-    assert [("ulimit -n" in each["message"], each["breaks_builds"]) for each in found["findings"][-2:]] == [
-        (True, False),
-        (False, True),
-    ]

@@ -63,12 +63,6 @@ def die_once(number, folder):
     return number
 
 
-def hang_once(number, folder):
-    if first_time(number, folder):
-        time.sleep(3600)
-    return number
-
-
 def hang(_number):
     time.sleep(3600)
 
@@ -120,12 +114,6 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
         run(executor, call(square, 1), call(function, 2))
 
 
-def test_processes_are_as_many_as_slots_and_used_again(processes):
-    results, _ = run(processes, *[call(process_id, number) for number in range(20)])
-    assert 1 <= len(set(results.values())) <= 2
-    assert os.getpid() not in results.values()
-
-
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
     results, statistics = run(processes, *[call(die_once, number, str(tmp_path)) for number in range(3)])
     assert results == {0: 0, 1: 1, 2: 2}
@@ -149,15 +137,6 @@ def test_worker_that_died_idle_is_nobodys_fault(processes):
     assert statistics.lost_workers == 0
 
 
-@pytest.mark.exhaustive
-def test_hanging_call_is_dispatched_again_though_it_holds_the_only_slot(tmp_path):
-    with contextlib.closing(ProcessExecutor(1)) as executor:
-        policy = RetryPolicy(deadline_seconds=8.0)  # enough for a process to start, and to square a number
-        results, statistics = run(executor, call(hang_once, 7, str(tmp_path)), call(square, 3), policy=policy)
-    assert results == {0: 7, 1: 9}
-    assert statistics.stragglers >= 1
-
-
 def test_call_that_always_hangs_is_named():
     named = r"hang\[0\] \(f\.jsonl\): did not end in 3 attempts of at least 0\.2 s"
     with contextlib.closing(ProcessExecutor(1)) as executor, pytest.raises(TaskError, match=named):
@@ -173,10 +152,6 @@ def test_closing_kills_what_runs():
     executor.close()
     wait_until(lambda: not any(map(is_running, children)))
     assert executor.wait(0.01) == []
-
-
-def test_cpus_are_counted_by_affinity():
-    assert 1 <= available_cpus() <= len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(("options", "kind", "slots"), [

@@ -187,20 +187,6 @@ def test_damaged_plan_is_restored_from_the_ledger(capsys):
     assert datasets("out/x") == datasets("other/x")
 
 
-def test_shards_without_a_plan_are_refused(capsys):
-    unfinished("a b")
-    ledger = Path("out/x.build/ledger.jsonl")
-    ledger.write_bytes(b"".join(line for line in ledger.read_bytes().splitlines(True) if b'"kind":"run"' not in line))
-    Path("out/x.build/plan.json").write_bytes(b"{}")
-    before = {path.name for path in Path("out/x.build/shards").rglob("*")}
-    capsys.readouterr()
-    assert build("a b") == 1
-    assert "neither plan.json nor the ledger has one that can be read" in capsys.readouterr().err
-    assert {path.name for path in Path("out/x.build/shards").rglob("*")} == before
-    assert build("a b", options=["--fresh"]) == 0
-    assert not Path("out/x.build").exists()
-
-
 def test_interrupted_fresh_build_goes_on_under_fresh(monkeypatch, capsys):
     assert build("a") == 0
     with monkeypatch.context() as patch:

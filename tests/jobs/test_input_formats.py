@@ -1,4 +1,4 @@
-"""The same records in every format give the same data: JSON lines, tables, CSV, plain text."""
+"""The same records in every format give the same data, in every job: JSON lines, tables, CSV, plain text."""
 
 import csv
 import gzip
@@ -11,11 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.api.verify import verify
+from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
 from dsindex.options.build import BuildConfig
-from tests.support.golden import OWN, golden_runs
+from dsindex.options.pack import PackConfig
+from dsindex.tools.estimate import run_plan
+from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
+from tests.support.compressed import zstd_frames
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
+from tests.support.published import published
 
 RECORDS = [
     {
@@ -141,15 +148,6 @@ def test_paths_and_patterns_read_tables_like_lines(tmp_path):
     assert data(tmp_path / "joined-x.jsonl") == data(tmp_path / "joined-x.parquet")
 
 
-def test_token_ids_of_a_table(tmp_path):
-    rows = [{"ids": list(range(number % 9))} for number in range(100)]
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=7)
-    for name in ("x.jsonl", "x.parquet"):
-        build(tmp_path / name, tmp_path / f"out-{name}", token_ids="ids", shard_size="1KiB")
-    assert data(tmp_path / "out-x.jsonl") == data(tmp_path / "out-x.parquet") != {}
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_plain_text_has_a_document_per_line_or_per_file(tmp_path, way):
@@ -175,26 +173,6 @@ def test_plain_text_has_a_document_per_line_or_per_file(tmp_path, way):
     assert data(tmp_path / "files") == data(tmp_path / "expected files")
     report = verify(tmp_path / "lines/x_text_document", against_source=True, tokenizer=OWN.plain_tokenizer)
     assert report, report.findings
-
-
-def test_all_formats_build_side_by_side(tmp_path):
-    run = next(run for run in golden_runs().values() if run.json_keys == ("text",))
-    records = [json.loads(line) for line in run.input.read_bytes().splitlines() if line.strip()]
-    cut = [records[number * len(records) // 4 : (number + 1) * len(records) // 4] for number in range(4)]
-    rows = [[{"text": record["text"]} for record in part] for part in cut]
-    (tmp_path / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[0]))
-    pq.write_table(pa.Table.from_pylist(rows[1]), tmp_path / "1.parquet", row_group_size=3)
-    with pa.ipc.new_stream(tmp_path / "2.arrow", pa.Table.from_pylist(rows[2]).schema) as writer:
-        writer.write_table(pa.Table.from_pylist(rows[2]))
-    (tmp_path / "3.json.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows[3]).encode()))
-    build(
-        [str(tmp_path / name) for name in ("0.jsonl", "1.parquet", "2.arrow", "3.json.gz")], tmp_path / "out",
-        json_keys=("text",), tokenizer_model=str(run.tokenizer), append_eod=run.append_eod,
-        tokenizer_hf_no_include_special_tokens=not run.add_special_tokens, shard_size="1KiB",
-    )  # fmt: skip
-    golden = run.prefixes["text"]
-    assert (tmp_path / "out/x_text_document.bin").read_bytes() == golden.with_name(f"{golden.name}.bin").read_bytes()
-    assert (tmp_path / "out/x_text_document.idx").read_bytes() == golden.with_name(f"{golden.name}.idx").read_bytes()
 
 
 def test_bad_rows_are_set_aside_with_their_place(tmp_path):
@@ -233,3 +211,67 @@ def test_a_name_that_promises_a_table_is_held_to_it(tmp_path):
     (tmp_path / "x.parquet").write_text('{"text": "a"}\n')
     with pytest.raises(InputError, match=r"x\.parquet: expected a Parquet or Arrow file as its name says"):
         build(tmp_path / "x.parquet", tmp_path / "out")
+
+
+RECORDS_JOBS = [{"text": f"Record {number} " + "of many words " * (number % 9), "n": number} for number in range(300)]
+LINES = "".join(json.dumps(record) + "\n" for record in RECORDS_JOBS).encode()
+
+
+def write(folder, name):
+    path = folder / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(RECORDS_JOBS), path, row_group_size=40)
+    else:
+        path.write_bytes(
+            {".gz": gzip.compress, ".zst": lambda text: zstd_frames(text, 999)}.get(path.suffix, bytes)(LINES)
+        )
+    return path
+
+
+def pack(source, out, **options):
+    out.mkdir()
+    run_config(config_of(PackConfig, source, output=str(out / "x.pbin"), **options))
+    return (out / "x.pbin").read_bytes()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("pattern", [".text", '.text + "!"'])
+def test_pack_gives_the_same_file_of_every_container(tmp_path, pattern):
+    expected = pack(write(tmp_path, "x.jsonl"), tmp_path / "expected", jq_pattern=pattern)
+    for name in ("x.jsonl.gz", "x.jsonl.zst", "x.parquet"):
+        source = write(tmp_path, name)
+        assert pack(source, tmp_path / f"out-{name}", jq_pattern=pattern, shard_size="1KiB") == expected
+        report = verify(tmp_path / f"out-{name}/x.pbin", against_source=True, tokenizer=OWN.plain_tokenizer)
+        assert report, report.findings
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("shard_size", ["2KiB", "64MiB"])
+def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
+    lines = CONVERSATIONS.read_bytes().splitlines()[:80]
+    records = [json.loads(line) for line in lines]
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
+    (tmp_path / "x.zst").write_bytes(zstd_frames(b"\n".join(lines) + b"\n", 3000))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=9)
+    found = {}
+    for name in ("x.jsonl", "x.gz", "x.zst", "x.parquet"):
+        options = {"input": (str(tmp_path / name),), "shard_size": shard_size, "export": ("sft",)}
+        run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
+        files = published(tmp_path / f"out-{name}")
+        found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
+        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_sft/*.jsonl")}
+    assert {"train.jsonl", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
+    for name, files in found.items():
+        assert files == found["x.jsonl"], name
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.parquet"])
+def test_plan_and_check_read_every_container(tmp_path, name, cli):
+    source = write(tmp_path, name)
+    options = ["--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    options += ["--output-prefix", str(tmp_path / "x"), "--executor", "local"]
+    assert main(["plan", *options]) == 0
+    assert "all is well" in cli(["build", "--check", *options]).out
+    estimate = run_plan(config_of(BuildConfig, source, output_prefix=str(tmp_path / "x"), workers=1))
+    assert estimate.documents == pytest.approx(len(RECORDS_JOBS), rel=0.3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.cli.main import main
-from dsindex.engine.input_paths import FolderFile, data_stem, find_paths, find_split, require_all_parts
+from dsindex.engine.input_paths import FolderFile, find_paths, find_split, require_all_parts
 from dsindex.engine.inputs import find_inputs
 from dsindex.engine.source import describe_repeated, find_repeated
 from dsindex.errors import InputError
@@ -88,32 +88,6 @@ def test_folder_leaves_out_what_is_no_data():
     assert found("in") == ["in/near.jsonl"]
 
 
-def test_folders_stand_where_they_are_named():
-    write("b/1.jsonl", "a/1.jsonl", "a/2.jsonl", "c.jsonl", "d/in/x.jsonl", "d/y.jsonl")
-    assert found("c.jsonl", "b/", "a", "d/*") == [
-        "c.jsonl",
-        "b/1.jsonl",
-        "a/1.jsonl",
-        "a/2.jsonl",
-        "d/in/x.jsonl",
-        "d/y.jsonl",
-    ]
-    assert found("d/**") == ["d/in/x.jsonl", "d/y.jsonl"]
-    assert [path.absolute_path for path in find_paths(["a"])] == [
-        os.path.abspath("a/1.jsonl"),
-        os.path.abspath("a/2.jsonl"),
-    ]
-
-
-def test_broken_link_in_a_folder_is_named():
-    write("in/a.jsonl")
-    Path("in/gone.jsonl").symlink_to("nowhere")
-    assert refusal("in") == "in/gone.jsonl: cannot be read (No such file or directory); check --input"
-    Path("in/gone.jsonl").unlink()
-    Path("in/b.jsonl").symlink_to("b.jsonl")
-    assert refusal("in") == "in/b.jsonl: cannot be read (Too many levels of symbolic links); check --input"
-
-
 def test_patterns_follow_links_but_not_in_circles():
     write("in/a.jsonl", "in/sub/b.jsonl", "elsewhere/c.jsonl")
     Path("in/far").symlink_to("../elsewhere")
@@ -162,13 +136,6 @@ def test_several_splits_need_a_choice():
     assert refusal("in", split="val").startswith("in: expected files of the split 'val', found test (1 file), train (3")
 
 
-def test_folder_without_splits_is_for_training():
-    write("in/a.jsonl", "in/b.jsonl")
-    assert found("in", split="train") == ["in/a.jsonl", "in/b.jsonl"]
-    assert "found 2 files whose names tell no split" in refusal("in", split="test")
-    assert "expected a folder to take the split from" in refusal("in/a.jsonl", split="train")
-
-
 @pytest.mark.parametrize(("numbers", "missing"), [
     ([0, 1, 2, 3], None), ([1, 2, 3, 4], None), ([0, 1, 3], "x-00002-of-00004.jsonl"),
     ([0, 1, 2], "x-00003-of-00004.jsonl"), ([1, 2, 3], "x-00000-of-00004.jsonl"), ([2, 3, 4], "x-00001-of-00004.jsonl"),
@@ -181,15 +148,6 @@ def test_missing_part_is_named(numbers, missing):
     else:
         assert refusal("in").startswith(f"in/{missing}: this part is missing, 3 of 4 are there; get it, or name")
     assert len(found("in/x-*.jsonl")) == len(numbers)
-
-
-def test_parts_of_other_splits_and_folders_count_for_themselves():
-    write("in/en/train-00000-of-00002.jsonl", "in/en/train-00001-of-00002.jsonl", "in/en/test-00000-of-00002.jsonl")
-    write("in/de/train-00000-of-00001.jsonl")
-    assert len(found("in", split="train")) == 3
-    assert "in/en/test-00001-of-00002.jsonl: this part is missing" in refusal("in", split="test")
-    write("in/de/train-00000-of-00001-0123456789abcdef.jsonl")
-    assert "expected one file for each part" in refusal("in", split="train")
 
 
 def test_claimed_number_of_parts_takes_no_time_or_memory():
@@ -211,15 +169,6 @@ def test_saved_dataset_is_taken_as_its_state_says():
     assert found("in") == ["in/a.jsonl", *found("in/one"), "in/two.jsonl"]
 
 
-def test_saved_dict_has_splits():
-    for split in ("test", "train"):
-        save_dataset(f"in/{split}", ["data-00000-of-00001.arrow"], _split=split)
-    Path("in/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert "found train (1 file) and test (1 file)" in refusal("in")
-    assert found("in", split="test") == ["in/test/data-00000-of-00001.arrow"]
-    assert found("in", split="all") == ["in/train/data-00000-of-00001.arrow", "in/test/data-00000-of-00001.arrow"]
-
-
 @pytest.mark.parametrize(("state", "message"), [
     ({"_data_files": [{"filename": "../../secret.arrow"}]}, "expected a name inside the folder, got '../../secret"),
     ({"_data_files": [{"filename": "gone.arrow"}]}, "expected the file 'gone.arrow' beside it, found none"),
@@ -232,11 +181,6 @@ def test_state_is_not_trusted(state, message):
     Path("in/state.json").write_text(state if isinstance(state, str) else json.dumps(state))
     assert message in refusal("in")
     assert refusal("in").startswith("in/state.json: ")
-
-
-def test_state_of_something_else_is_data():
-    write("in/state.json", "in/zip.json", content=b'{"text": "Ohio"}\n')
-    assert found("in") == ["in/state.json", "in/zip.json"]
 
 
 def test_cache_of_the_hub_is_taken_by_its_snapshot():
@@ -259,33 +203,19 @@ def test_list_names_files_literally(content):
     assert found("first.jsonl", lists=["list"]) == ["first.jsonl", "b.jsonl", "a [1].jsonl", "b.jsonl"]
 
 
-def test_names_in_lists_are_bytes_and_may_be_folders():
-    write("caf\udce9.jsonl", "in/x.jsonl")
-    write("list", content=b"in\ncaf\xe9.jsonl\n")
-    assert found(lists=["list", "list"]) == ["in/x.jsonl", "caf\udce9.jsonl"] * 2
-
-
 @pytest.mark.parametrize(("content", "message"), [
     (b"good.jsonl\n\ngone.jsonl\n", "list, line 3: gone.jsonl: cannot be read (No such file or directory)"),
-    (b"good.jsonl\0gone.jsonl\0", "list, entry 2: gone.jsonl: cannot be read (No such file"),
     (b"*.jsonl\n", "list, line 1: *.jsonl: cannot be read (No such file"),
     (b"# nothing\n\n", "list: expected a list with at least one path, got none"),
     (b"x" * 5000, "list, line 1: expected a path, got 5000 bytes; give a file with records to --input"),
     ("good.jsonl\n".encode("utf-16"), "list: expected a list in UTF-8 or the bytes of file names, got UTF-16"),
-    (b"empty\n", "list, line 1: empty: expected files with records"),
     (b"-\n", "list, line 1: -: expected a file, got standard input"),
-], ids=["line", "entry", "pattern", "empty", "data", "utf-16", "folder", "dash"])  # fmt: skip
+], ids=["line", "pattern", "empty", "data", "utf-16", "dash"])  # fmt: skip
 def test_wrong_list_is_named_with_its_line(content, message):
     write("good.jsonl")
     Path("empty").mkdir()
     write("list", content=content)
     assert refusal(lists=["list"]).startswith(message)
-
-
-def test_list_that_cannot_be_read_is_named():
-    os.mkfifo("pipe")
-    assert refusal(lists=["none"]).startswith("none: the list cannot be read (No such file")
-    assert refusal(lists=["pipe"]).startswith("pipe: the list cannot be read (a pipe")
 
 
 def test_repeated_inputs_are_told_by_what_they_are():
@@ -323,22 +253,9 @@ def test_folder_list_pattern_and_files_make_the_same_bytes_and_plan(capsys):
         assert capsys.readouterr().out.startswith("already complete")
 
 
-def test_summary_and_plan_tell_repeated_inputs(capsys):
-    write("in/a.jsonl", content=b"".join(LINES[:3]))
-    assert build("x", "--input", "in", "in/a.jsonl") == 0
-    assert capsys.readouterr().out.count("1 input is given more than once: in/a.jsonl (2 times)\n") == 1
-    assert main(["plan", "--input", "in", "in", *TOKENIZER, "--output-prefix", "p"]) == 0
-    assert "note         1 input is given more than once: in/a.jsonl (2 times)" in capsys.readouterr().out
-
-
 def test_output_inside_the_folder_is_no_input_of_the_next_run(cli):
     write("in/a.jsonl", content=b"".join(LINES[:30]) + b"broken\n")
     words = ["build", "--input", "in", *TOKENIZER, "--output-prefix", "in/x", "--on-bad-record", "quarantine"]
     assert main([*words, "--keep-shards"]) == 0
     assert {path.name for path in Path("in").glob("x*")} >= {"x.build", "x_text_document.quarantine.jsonl.zst"}
     assert cli(words).out.startswith("already complete")
-
-
-@pytest.mark.parametrize("name", ["a.JSONL.GZ", "b.c.bgz", "x.gz", ".jsonl", "y.arrow"])
-def test_data_stem_knows_suffixes(name):
-    assert (data_stem(name) is not None) == (name in {"a.JSONL.GZ", "y.arrow"})

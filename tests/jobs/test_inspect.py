@@ -18,7 +18,6 @@ from dsindex.tools.inspect import run_inspect
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
-from tests.support.pbin_files import write_pbin
 
 TOKENIZER = str(OWN.plain_tokenizer)
 TEXTS = ["The river is old. The river is slow.", "\x1b[2Jevil\x9b31m \u202etext", "No such thing."]
@@ -75,16 +74,6 @@ def test_a_text_is_found_with_and_without_a_space(built, cli):
     assert inspect(cli, built, "--find", "elephant")["matches"] == 0
 
 
-def test_without_a_manifest_ids_are_shown(tmp_path, cli):
-    prefix = write_dataset(tmp_path / "data", [[[5, 6], [7]], []])
-    seen = inspect(cli, prefix)
-    assert [piece["ids"] for piece in seen["excerpts"][0]["pieces"]] == [[5], [6], [7]]
-    assert any("--tokenizer-model" in note for note in seen["notes"])
-    assert inspect(cli, prefix, "--sequence", "1")["excerpts"][0]["num_tokens"] == 1
-    assert "--tokenizer-model" in cli(["inspect", prefix, "--find", "x"], 1).err
-    assert "?" not in texts_of(inspect(cli, prefix, "--tokenizer-model", TOKENIZER))[0]
-
-
 @pytest.mark.parametrize("change", ["gone", "shorter", "other"])
 def test_a_source_that_changed_is_told(built, change, tmp_path):
     source = tmp_path / "source.jsonl"
@@ -110,13 +99,6 @@ def test_another_tokenizer_is_told_and_never_taken_in_silence(built, tmp_path):
     assert any("is not the tokenizer" in note for note in seen.notes)
 
 
-def test_without_provenance_tokens_are_shown_alone(built):
-    Path(f"{built}.provenance.parquet").unlink()
-    seen = run_inspect(InspectConfig(path=built, document=0))
-    assert seen.excerpts[0].source is None
-    assert any("no provenance" in note for note in seen.notes)
-
-
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("suffix", ["idx", "bin", "manifest.json", "provenance.parquet"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros"])
@@ -131,14 +113,6 @@ def test_damage_is_a_finding_and_no_traceback(built, suffix, damage, cli):
     shown = cli(["inspect", built], int(is_seen))
     assert "internal error" not in shown.err
     assert ("FOUND: " in shown.out) is is_seen
-
-
-@pytest.mark.parametrize("version", ["spec", "current"])
-def test_a_pbin_shows_its_version(version, tmp_path, cli):
-    path = write_pbin(tmp_path / "data.pbin", [[1, 2], [], [3]], version=version)
-    seen = inspect(cli, path)
-    assert (seen["facts"]["version"], seen["facts"]["documents"]) == (version, 3)
-    assert [excerpt["num_tokens"] for excerpt in seen["excerpts"]] == [2, 0, 1]
 
 
 def test_a_sample_of_a_cache_shows_where_its_tokens_come_from(built, tmp_path, cli):
@@ -170,11 +144,9 @@ def test_a_blend_shows_its_weights_its_order_and_documents_of_all_of_a_dataset(t
 
 @pytest.mark.parametrize(("arguments", "code", "message"), [
     (["--document", "3"], 1, "from 0 to 2, got 3"),
-    (["--sequence", "-1"], 1, "from 0 to 2, got -1"),
     (["--sample", "0"], 1, "--sample, which does not apply"),
     (["--find", ""], 1, "a text that has tokens"),
     (["--limit", "3"], 2, "--limit needs --find"),
-    (["--find", "a", "--limit", "0"], 2, "at least 1"),
     (["--document", "0", "--find", "a"], 2, "give one of --document, --sequence"),
 ])  # fmt: skip
 def test_a_wrong_choice_is_one_sentence(arguments, code, message, built, cli):

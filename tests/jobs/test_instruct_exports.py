@@ -15,7 +15,7 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
+from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
@@ -368,17 +368,6 @@ def test_the_command_says_what_it_exported(tmp_path, chats, cli):
     assert "--export bridge needs --seq-length" in cli([*command, "--export", "bridge"], 2).err
 
 
-def test_manifest_counts_what_is_learnt(made):
-    for folder in FOLDERS[:3]:
-        content = json.loads((made / folder / EXPORT_MANIFEST).read_bytes())["content"]
-        for split, name in SPLITS.items():
-            mask = IndexedDataset(made / f"chat_{split}_loss_mask")
-            counts = content["splits"][name]
-            assert counts["trainable"] == sum(int(own.sum()) for own in mask)
-            assert counts["targets"] == sum(int(own[1:].sum()) for own in mask)
-            assert counts["sequences"] == len(mask)
-
-
 def test_inspect_and_verify_know_exports(tmp_path, made, cli):
     folder = shutil.copytree(made / "chat_bridge_768", tmp_path / "chat_bridge_768")
     targets = sum(int(mask[1:].sum()) for mask in IndexedDataset(made / "chat_train_loss_mask"))
@@ -398,12 +387,3 @@ def test_inspect_and_verify_know_exports(tmp_path, made, cli):
     assert "as in the manifest, got 100 bytes" in cli(["inspect", str(folder)], 1).out
     assert main(["verify", str(folder), "--against-source"]) == 2
     assert main(["inspect", str(files[0])]) == 1
-
-
-def test_a_damaged_manifest_is_named(tmp_path, chats):
-    config = job(tmp_path, chats, export=("sft",))
-    run_config(config, CONFIG)
-    (tmp_path / "chat_sft" / EXPORT_MANIFEST).write_text('{"format": "dsindex export 1", "content": {"digests": 3}}')
-    with pytest.raises(FormatError, match=r"export\.manifest\.json: cannot be read as the manifest of an export"):
-        run_config(config, CONFIG)
-    assert main(["verify", str(tmp_path / "chat_sft")]) == 1

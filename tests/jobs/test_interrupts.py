@@ -36,14 +36,6 @@ def test_first_signal_is_raised(number, expected, code):
     assert not is_process_ending()
 
 
-def test_ignored_hangup_stays_ignored():
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with stop_on_signals("x"):
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    assert not is_process_ending()
-
-
 def wait_in_compiled_code():
     """End as Ray's compiled code does when a signal arrives in it."""
     try:
@@ -66,21 +58,6 @@ def test_stop_that_was_swallowed_is_raised_later():
         assert is_process_ending()
         with pytest.raises(TerminatedError):
             raise_missed_stop()
-
-
-class Struck:
-    """Gets a signal where Python can only report an exception, and go on."""
-
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_stop_that_nobody_could_raise_is_not_reported_twice(capfd):
-    with stop_on_signals("x"):
-        Struck()
-        with pytest.raises(TerminatedError):
-            raise_missed_stop()
-    assert capfd.readouterr().err == "\nx: stopping; a second signal stops it at once, which is safe too\n"
 
 
 SECOND = """

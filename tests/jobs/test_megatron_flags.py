@@ -140,12 +140,6 @@ def test_refused_flags_say_what_to_do(name):
         take_megatron_flags({name: 1})
 
 
-def test_refused_flag_is_a_usage_error(run):
-    words = ["--input", "data.jsonl", "--output-prefix", "o", "--tokenizer-model", "x", "--split-sent"]
-    said = f"dsindex plan: --split-sentences: {REFUSED['split_sentences'][1]}"
-    assert run("plan", *words, code=2).err.strip() == said
-
-
 def test_flags_without_effect_are_named_once():
     merged = {name: 1 for name in WITHOUT_EFFECT if name != "dataset_impl"}
     merged |= {"input": ["a"], "dataset_impl": "mmap", "tokenizer_type": "Llama2Tokenizer", "vocab_size": 32000}
@@ -154,14 +148,6 @@ def test_flags_without_effect_are_named_once():
     for name in [*WITHOUT_EFFECT, "vocab_size"]:
         assert note.replace(",", "").count(f"--{name.replace('_', '-')} ") == 1, name
     assert take_megatron_flags(merged) is None
-
-
-def test_size_of_the_vocabulary_counts_for_ranks_only():
-    merged = {"tokenizer_type": "TikTokenizer", "vocab_size": 560}
-    assert take_megatron_flags(merged) is None
-    assert merged["vocab_size"] == 560
-    with pytest.raises(ValueError, match="--dataset-impl: expected mmap, the only format, got 'lazy'"):
-        take_megatron_flags({"dataset_impl": "lazy"})
 
 
 @pytest.mark.parametrize(("kind", "message"), [
@@ -173,23 +159,3 @@ def test_size_of_the_vocabulary_counts_for_ranks_only():
 def test_other_types_are_refused_with_a_reason(kind, message):
     with pytest.raises(UsageError, match=f"^--tokenizer-type: expected one of HuggingFaceTokenizer, .*{message}"):
         validated({"input": ["a"], "output_prefix": "o", "tokenizer_model": "t", "tokenizer_type": kind}, BuildConfig)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.model", "cl100k_base.tiktoken"])
-@pytest.mark.parametrize("kind", ["instruct", "pack"])
-def test_jobs_for_other_formats_say_so(folder, run, kind, name):
-    (folder / name).write_bytes(sentencepiece_model("llama2") if name == "tokenizer.model" else tiktoken_file())
-    (folder / "chat.yaml").write_text("chat_template: chatml\n")
-    own = ["--output", "o.pbin"] if kind == "pack" else ["chat.yaml", "--output-prefix", "o"]
-    said = run(kind, *own, "--input", "data.jsonl", "--tokenizer-model", name, code=1).err
-    assert f"{name}: expected a tokenizer.json, got a tokenizer of" in said
-
-
-def test_engine_can_be_the_reference(folder, run):
-    (folder / "tokenizer.model").write_bytes(sentencepiece_model("gemma"))
-    base = ["build", "--input", "data.jsonl", "--tokenizer-model", "tokenizer.model", "--output-prefix"]
-    run(*base, "processed_data")
-    run(*base, "own", "--engine", "reference")
-    assert tokens_of() == tokens_of("own") != []
-    wrong = run(*base, "o", "--engine", "tokenizers", code=1).err
-    assert "expected a tokenizer.json for --engine tokenizers; use --engine reference: sentencepiece" in wrong

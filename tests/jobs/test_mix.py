@@ -61,12 +61,6 @@ def test_shares_are_of_the_train_split(capsys):
     assert [source["tokens"] for source in shown["datasets"]] == [800, 400]
 
 
-def test_length_of_the_run_is_given_as_megatron_has_it(capsys):
-    by_iterations = plan(f"web books --train-iters 5 --global-batch-size 8 {JOB}", capsys)
-    assert by_iterations["num_samples"] == plan(f"web books --train-samples 40 {JOB}", capsys)["num_samples"] == 40
-    assert by_iterations["num_iterations"] == 5
-
-
 def test_weights_of_a_job_are_explained(capsys):
     shown = plan(f"--data-path 2 web 1 code --tokens 900 {JOB}", capsys)
     assert [source["tokens_drawn"] for source in shown["datasets"]] == [600, 300]
@@ -125,14 +119,6 @@ def test_check_of_one_dataset(blend, capsys):
 
 
 @pytest.mark.usefixtures("cache")
-def test_check_counts_cut_documents(capsys):
-    _, out = check(f"web=60% books=40% {JOB}", capsys)
-    said = "documents cut: 0 of 0 documents of at most 10 tokens (0.00%); 0 more cuts than needed of 10 longer ones; "
-    assert out.count(said) == 2
-    assert "79.6% of the tokens" in out
-
-
-@pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(("words", "message"), [
     (f"web=60% books=40% --tokens 1k {JOB}", "draws what is intended\n  web: 60 of 100 samples, 60%"),
     (f"books=40% web=60% {JOB}", "draws what is intended\n  books: 40 of 100 samples, 40%"),
@@ -160,16 +146,6 @@ def test_check_finds_a_cache_of_other_data(cache, tmp_path, capsys):
         record.unlink()
     code, shown = check(f"web=60% books=40% {JOB}", capsys)
     assert (code, "FOUND: books: its cache was built from other data" in shown) == (1, True)
-
-
-def test_check_knows_caches_of_a_path_for_each_split(capsys):
-    words = "--train-data-path 3 web 1 books --seq-length 10 --num-samples 40,0,0 --executor local --data-cache-path"
-    Path("identifiers.json").write_text('{"class": "T"}')
-    assert main(["index", *words.split(), "cache", "--tokenizer-identifiers", "identifiers.json"]) == 0
-    code, shown = check(f"web=75% books=25% {JOB}", capsys)
-    assert (code, "draws what is intended" in shown) == (0, True)
-    code, shown = check("web=75% books=25% --seq-length 10 --split 9,1", capsys)
-    assert (code, "built with datasets for each split, and so from another part" in shown) == (1, True)
 
 
 def test_check_compares_valid_and_test_too(tmp_path, capsys):
@@ -228,28 +204,19 @@ def test_check_names_a_damaged_index(cache, capsys):
 @pytest.mark.parametrize(("words", "code", "message"), [
     ("", 2, "give at least one dataset"),
     ("web=3", 2, "web: expected 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, got '3': write 3%, "),
-    ("web --data-path web", 2, "not both"),
     ("web --tokens 1B --train-samples 3", 2, "give one of --tokens, --train-samples and --train-iters"),
-    ("web --check", 2, "--check needs --data-cache-path"),
     ("web --valid-data-path code --split 9,1", 2, "--split does not go with --per-split-data-args-path, --valid-data-"),
     ("web 0.5 books", 2, "expected datasets as PREFIX=AMOUNT, got the number 0.5; write the words of a "),
-    ("web --seed 3", 2, "need --write, the file that they go to"),
-    ("=40%", 2, "expected a dataset as PREFIX or PREFIX=AMOUNT, got '=40%'"),
     ("--data-path 1e308 web 1e308 books", 1, "expected weights with a finite sum"),
     ("web linked", 1, "expected every dataset once"),
-    ("nope=3epochs", 1, "nope.idx: no such file; check the path"),
     ("chat", 1, "chat.idx: no such file; did you mean chat_loss_mask, chat_text_document?"),
     ("chat_loss_mask", 1, "got the loss mask of instruction data; use chat_text_document"),
     ("floats", 1, "expected a dataset of tokens, which are integers, got float32"),
     ("empty", 1, "expected tokens to draw, got a dataset without any"),
-    ("web web.idx", 1, "expected every dataset once"),
     ("--data-path 0.5 web books", 1, "expected a weight before each dataset or before none, got 0.5"),
     ("--data-path 0 web 1 books", 1, "expected a positive weight for web"),
-    ("web --tokens 79 --global-batch-size 8", 1, "a run of at least one iteration, 80 tokens, got 79"),
     ("web --tokens 999999T", 1, "more than the 2147483647 that Megatron can count"),
-    ("web --split 0,1", 1, "expected a share for train"),
     ("web books --check --data-cache-path nowhere", 1, "nowhere: expected a folder with index caches"),
-    ("web --per-split-data-args-path m.json --valid-data-path nope", 1, "nope.idx: no such file"),
 ])  # fmt: skip
 def test_wrong_use_is_one_sentence(words, code, message, tmp_path, capsys):
     write_dataset(tmp_path / "chat_text_document", [[[1, 2]]])
@@ -281,9 +248,3 @@ def test_mixture_in_python_and_from_a_file(tmp_path, capsys):
     assert plan(f"--config {file} web=10% books", capsys)["datasets"][0]["share"] == 0.1
     file.write_text("sources: [web]\n")
     assert "sources" in run(f"--config {file}", capsys)[2]
-
-
-def test_path_may_have_an_equals_sign(tmp_path, capsys):
-    write_dataset(tmp_path / "lang=de", [[[1] * 100]])
-    assert plan("lang=de=50% web=50% --seq-length 10 --split 1", capsys)["datasets"][0]["prefix"] == "lang=de"
-    assert plan("lang=de web --seq-length 10 --split 1", capsys)["datasets"][0]["prefix"] == "lang=de"

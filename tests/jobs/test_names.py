@@ -7,10 +7,7 @@ import shutil
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.engine.shards.tokenize import ShardQuarantine, quarantine_line, write_quarantine
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.storage import atomic_writer
-from dsindex.text.record_blocks import BadRecord
 from tests.support.golden import OWN
 
 INPUT = os.fsdecode(b"caf\xe9.jsonl")
@@ -77,20 +74,6 @@ def test_bad_records_are_named_and_set_aside(folder, capsys):
     assert main(["verify", DATASET]) == 0
 
 
-def test_quarantine_holds_whatever_a_reason_says(tmp_path):
-    record = BadRecord(offset=7, line=0, line_bytes=b"x", reason="got '\ud800'")
-    (tmp_path / "0.quarantine").write_bytes(quarantine_line("ignored", record))
-    shard = ShardQuarantine(path=str(tmp_path / "0.quarantine"), files=[INPUT], first_line=3)
-    with atomic_writer(str(tmp_path / "all.zst")) as file:
-        write_quarantine(file, [shard])
-    import pyarrow as pa
-
-    with pa.input_stream(str(tmp_path / "all.zst"), compression="zstd") as stream:
-        assert json.loads(stream.read()) == {
-            "file": INPUT, "offset": 7, "line": 3, "reason": "got '\ud800'", "raw": "x",
-        }  # fmt: skip
-
-
 @pytest.mark.usefixtures("folder")
 def test_every_other_command_takes_such_names(capsys):
     assert build() == 0
@@ -126,24 +109,6 @@ def test_every_other_command_takes_such_names(capsys):
         assert main(command) == 0, (command, capsys.readouterr())
     with open(f"{damaged}new.repair.json", "rb") as file:
         assert decode_json(file.read())["of"] == damaged
-
-
-def test_conversations_are_read_and_written(folder, capsys):
-    conversations = os.fsdecode(b"conv\xe9.jsonl")
-    lines = (OWN.docs.parent / "conversations.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / conversations).write_bytes(b"".join(lines[:3]))
-    config = os.fsdecode(b"chat\xe8.yaml")
-    (folder / config).write_text(
-        'special_tokens: {eos_token: "<|endoftext|>"}\nmessage_construction: [conversations]\n'
-        "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")']\n"
-    )
-    words = [
-        "--input", conversations, "--tokenizer-model", TOKENIZER, "--output-prefix", PREFIX, "--seq-length", "2048",
-    ]  # fmt: skip
-    assert main(["instruct", config, *words, "--executor", "local"]) == 0, capsys.readouterr()
-    assert main(["instruct", config, *words, "--executor", "local"]) == 0
-    assert "already complete" in capsys.readouterr().out
-    assert main(["verify", DATASET]) == 0
 
 
 def test_configuration_spells_such_names_as_escapes(folder, cli):

@@ -67,16 +67,6 @@ def test_users_files_of_our_names_are_no_work_folder(name, fresh):
     assert not Path("out/x_text_document.idx").exists()
 
 
-def test_finished_build_leaves_a_foreign_folder_alone():
-    assert build("a.jsonl") == 0
-    Path("proj/shards").mkdir(parents=True)
-    Path("proj/plan.json").write_text("mine")
-    Path("proj/shards/00000000.0.bin").write_text("mine too")
-    before = contents("proj")
-    assert build("a.jsonl", options=["--work-dir", "proj"]) == 0  # already complete
-    assert contents("proj") == before
-
-
 def test_files_put_into_our_work_folder_stay(capsys):
     assert build("a.jsonl", options=["--keep-shards"]) == 0
     mine = [Path("out/x.build/notes.txt"), Path("out/x.build/shards/0000/00000000.0.bin"), Path("out/x.build/shards/x")]
@@ -115,17 +105,6 @@ def test_link_among_shards_is_not_followed():
     Path("out/x.build/shards/0001").symlink_to(Path("precious").absolute())
     assert build("a.jsonl", options=["--fresh"]) == 0
     assert Path("precious", name).read_text() == "mine"
-
-
-def test_kept_shards_stay_where_nothing_is_done():
-    assert build("a.jsonl", options=["--keep-shards"]) == 0
-    before = contents("out/x.build")
-    assert build("a.jsonl") == 0  # already complete
-    assert contents("out/x.build") == before
-    assert build("a.jsonl", "b.jsonl", options=["--keep-shards", "--replace"]) == 0
-    assert {name for name in before if "/shards/" in name} <= set(contents("out/x.build"))
-    assert build("a.jsonl", options=["--fresh"]) == 0
-    assert not Path("out/x.build").exists()
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -1,10 +1,28 @@
+"""Plans: shards, sizes, identity, the sample before a build, and what `dsindex plan` says."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsindex.cli.main import main
 from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from dsindex.engine.inputs import MAX_SHARDS, InputFile, choose_shard_size, choose_shard_sizes, find_inputs, plan_shards
-from dsindex.options.numbers import parse_size
+from dsindex.engine.sample import Piece, audited_pieces, encode_piece
+from dsindex.text.encoders import make_encoder
+from dsindex.text.engines import choose_engine
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools import estimate
+from dsindex.tools.estimate import file_system, find_limits, find_place_limits, run_plan
+from tests.support.golden import OWN
+from tests.support.jobs import run_config
 
 
 def file_of(name, size=10, version="1"):
@@ -46,30 +64,11 @@ def test_inputs_added_at_the_end_change_no_shard(sizes, split):
     assert choose_shard_sizes(files)[:split] == choose_shard_sizes(files[:split])
 
 
-def test_input_that_occurs_again_is_cut_as_before():
-    """Its shards are known by path and range, and its parts by path."""
-    files = [file_of("a", MIB), file_of("b", 4096 * MIB), file_of("a", MIB)]
-    assert choose_shard_sizes(files) == [2 * MIB, 64 * MIB, 2 * MIB]
-
-
 def test_find_inputs_keeps_the_order_given_and_sorts_patterns(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c[1].jsonl", "z.jsonl"):
         (tmp_path / name).write_text("{}\n")
     found = find_inputs([str(tmp_path / "z.jsonl"), str(tmp_path / "[ab].jsonl"), str(tmp_path / "c[1].jsonl")])
     assert [file.path.rpartition("/")[2] for file in found] == ["z.jsonl", "a.jsonl", "b.jsonl", "c[1].jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("4096", 4096), ("64MiB", 64 << 20), ("1.5 GB", 1_500_000_000), ("2kib", 2048), (7, 7)]
-)
-def test_parse_size_reads_units(text, size):
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 TB2", "1e3"])
-def test_parse_size_refuses_anything_else(text):
-    with pytest.raises(ValueError, match="expected a size such as"):
-        parse_size(text)
 
 
 SETTINGS = {"tokenizer": "aa", "append-eod": 0}
@@ -79,7 +78,6 @@ OLD = Plan(settings=SETTINGS, inputs=(file_of("a"), file_of("b"))).to_json()
 @pytest.mark.parametrize(("settings", "inputs", "message"), [
     ({}, [file_of("a"), file_of("b")], None),
     ({}, [file_of("a"), file_of("new"), file_of("b")], "1 input was added"),
-    ({"append-eod": None}, [file_of("a"), file_of("b")], "append-eod was on (token 0) and is off"),
     ({"engine": "x"}, [file_of("a"), file_of("b")], 'engine was not set and is "x"'),
     ({}, [file_of("a")], "the input /b is missing from --input"),
     ({}, [file_of("a"), file_of("b", 11)], "the input /b was written again (10 bytes then, 11 now)"),
@@ -100,3 +98,157 @@ def test_plan_id_depends_on_every_setting_and_input():
         Plan(settings=SETTINGS, inputs=(file_of("a", version="2"),)),
     ]
     assert len({plan.plan_id for plan in plans}) == len(plans)
+
+
+def test_plan_agrees_with_the_build_that_follows(make_config, tmp_path):
+    """The sample of a small input is all of it, so the figures are exact."""
+    config = make_config(json_keys=("text",), keep_shards=True)
+    plan = run_plan(config)
+    assert os.listdir(tmp_path) == []
+    report = run_config(config)
+    built = report.datasets[0]
+    assert plan.num_shards == report.run.shards
+    assert plan.documents == built.num_documents
+    # EOD is counted for documents without tokens too, which get none.
+    assert built.num_tokens <= plan.tokens <= built.num_tokens + built.num_documents
+    assert plan.bin_bytes == pytest.approx(built.files["bin"].size_bytes, rel=0.01)
+    assert plan.idx_bytes == pytest.approx(built.files["idx"].size_bytes, rel=0.05)
+    shards = Path(f"{config.output_prefix}.build") / "shards"
+    work = sum(path.stat().st_size for path in shards.rglob("*") if path.is_file())
+    assert plan.work_bytes == pytest.approx(work, rel=0.1)
+    assert plan.token_dtype == "uint16"
+    assert plan.limits == ()
+
+
+def test_sample_of_a_large_input_stands_for_the_whole(make_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(estimate, "NUM_PIECES", 16)
+    path = tmp_path / "large.jsonl"
+    path.write_text("".join(f'{{"text": "word number {number} of many"}}\n' for number in range(30_000)))
+    plan = run_plan(make_config(input=(str(path), str(OWN.docs)), shard_size="64KiB"))
+    assert plan.sample.sampled_bytes <= 17 * 4096
+    small = OWN.docs.read_bytes().count(b"\n")
+    assert plan.documents == pytest.approx(30_000 + small, rel=0.15)
+    assert plan.num_shards == -(-path.stat().st_size // 65536) + -(-OWN.docs.stat().st_size // 65536)
+
+
+SMALL = {
+    "documents": 1e6, "bin_bytes": 1e9, "longest_document": 10**6, "vocabulary_size": 50257, "num_shards": 1000,
+    "wanted_shard_size": 64 << 20, "shard_size": 64 << 20,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({}, []),
+    ({"documents": 2.0**31 - 1}, []),
+    ({"documents": 2.0**31}, ["document index is int32 and ends at 2,147,483,647"]),
+    ({"longest_document": 2**31}, ["a document of 2,147,483,648 tokens: an .idx holds lengths as int32"]),
+    ({"vocabulary_size": 65_499}, []),
+    ({"vocabulary_size": 65_500}, ["tokens take 4 bytes"]),
+    ({"bin_bytes": 20e12}, ["a .bin of 20.0 TB: a file on ext4 has at most 16 TiB"]),
+    ({"bin_bytes": 60e12}, ["an S3 upload has at most 10,000 parts", "ext4"]),
+    ({"shard_size": 128 << 20}, ["shards of 128 MiB instead of 64 MiB"]),
+    ({"num_shards": 1_000_000}, ["1,000,000 shards, since no shard spans two inputs"]),
+])  # fmt: skip
+def test_limits_are_said_where_they_begin(changes, expected):
+    limits = find_limits(**{**SMALL, **changes})
+    assert len(limits) == len(expected)
+    assert all(part in limit for part, limit in zip(expected, limits, strict=True))
+
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+server:/x /mnt nfs4 rw,vers=4.2 0 0
+/dev/vdb /mnt/fast\\040disk xfs rw 0 0
+broken
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [("/home/x", "ext4"), ("/mnt", "nfs4"), ("/mnt/a/b", "nfs4"), ("/mnt/fast disk/b", "xfs"), ("/mntx", "ext4")],
+)
+def test_file_system_is_that_of_the_longest_mount(folder, kind, tmp_path):
+    table = tmp_path / "mounts"
+    table.write_text(MOUNTS.replace("broken\n", ""))
+    assert file_system(folder, mounts=str(table)) == kind
+    assert file_system(folder, mounts=str(tmp_path / "none")) == ""
+
+
+def test_network_storage_and_full_disks_are_limits(tmp_path, monkeypatch):
+    table = tmp_path / "mounts"
+    table.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(estimate, "free_bytes", lambda _folder: 15e9)
+    needs = {str(tmp_path / "out"): 10e9, str(tmp_path / "work"): 6e9}
+    first, second, third = find_place_limits(needs, mounts=str(table))
+    assert first.startswith(f"{tmp_path}/out is on nfs4: ")
+    assert second.startswith(f"{tmp_path}/work is on nfs4: ")
+    assert third == f"{tmp_path}/out and {tmp_path}/work: about 16.00 GB are needed, 15.00 GB are free"
+
+
+def test_command_takes_the_options_of_build_and_prints(make_config, tmp_path, cli):
+    config = make_config()
+    words = ["--input", *config.input, "--tokenizer-model", config.tokenizer_model, "--append-eod"]
+    more = ["--epochs", "2", "--seq-length", "128", "--shard-size", "8KiB", "--workers", "3"]
+    shown = cli(["plan", *words, *more, "--output-prefix", config.output_prefix]).out
+    names = [line.split("  ")[0] for line in shown.splitlines()]
+    assert names == [
+        *["inputs", "sample", "shards", "documents", "tokens", "output", "work folder", "time", "memory", "limit"]
+    ]
+    assert "with 3 workers" in shown
+    assert "none is near" in shown
+    assert os.listdir(tmp_path) == []
+    assert main(["plan", *words, "--output-prefix", "x", "--input", str(tmp_path / "none")]) == 1
+
+
+@pytest.mark.parametrize(("sizes", "num_pieces"), [
+    ([], 0), ([0, 0], 0), ([5], 1), ([70 * MIB], 2), ([10**9, 0, 10**9], 31), ([10**13], 256), ([10**8] * 10_000, 256),
+], ids=["none", "empty", "tiny", "small", "two", "huge", "many"])  # fmt: skip
+def test_sample_spreads_over_all_inputs(sizes, num_pieces):
+    pieces = audited_pieces(sizes)
+    assert len(pieces) == num_pieces
+    assert all(0 <= piece.begin < piece.end <= sizes[piece.input] for piece in pieces)
+    total = sum(piece.end - piece.begin for piece in pieces)
+    assert total <= min(4 * MIB, sum(sizes) // 4000 + 16 * 1024)
+    bases = np.concatenate([[0], np.cumsum(sizes)])
+    positions = [bases[piece.input] + piece.begin for piece in pieces]
+    assert positions == sorted(positions)
+    if num_pieces > 2:
+        assert max(np.diff(positions)) <= sum(sizes) / num_pieces + 1
+
+
+def test_encoding_a_piece_counts_what_begins_in_it(tmp_path):
+    texts = ["one", "two words", "", "a longer text of several words"]
+    lines = [json.dumps({"text": text, "title": "x"}) for text in texts]
+    lines[2:2] = ["not a record", ""]
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
+    encoder = make_encoder(tokenizer, choose_engine(tokenizer, "tokenizers", add_special_tokens=True))
+    inputs = find_inputs([str(path)])
+    size = path.stat().st_size
+    # The first line belongs to whoever holds its first byte.
+    first, rest, whole = (
+        encode_piece(Piece(input=0, begin=begin, end=end), inputs, ["text", "title"], encoder)
+        for begin, end in ((0, 1), (1, size), (0, size))
+    )
+    assert (first.documents, rest.documents, whole.documents) == (1, 3, 4)
+    assert (first.texts, whole.texts, first.bad_records, whole.bad_records) == (2, 8, 0, 1)
+    assert first.tokens + rest.tokens == whole.tokens > 0
+    assert whole.longest_text == rest.longest_text > first.longest_text > 0
+
+
+@pytest.mark.parametrize("form", ["gz", "zst", "parquet"])
+def test_compressed_inputs_and_tables_are_counted_as_lines_are(form, make_config, tmp_path):
+    rows = [{"text": f"number {number} " * (number // 20)} for number in range(1_000)]  # the last are the longest
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path = tmp_path / f"in.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50)
+    else:
+        path.write_bytes(gzip.compress(text) if form == "gz" else pa.compress(text, "zstd", asbytes=True))
+    plain = tmp_path / "plain.jsonl"
+    plain.write_bytes(text)
+    of_lines, of_form = (run_plan(make_config(input=(str(each),))).estimate for each in (plain, path))
+    assert (of_form.shown_documents, of_form.shown_tokens) == (of_lines.shown_documents, of_lines.shown_tokens)
+    assert of_form.token_margin == 0

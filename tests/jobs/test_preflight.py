@@ -15,7 +15,7 @@ import pytest
 from dsindex.engine import nodes
 from dsindex.engine.nodes import check_nodes, require_sound
 from dsindex.engine.source import open_source
-from dsindex.errors import InputError, TokenizerError
+from dsindex.errors import InputError
 from dsindex.execution.calls import THIS_MACHINE, NodeAnswer
 from dsindex.execution.local import ThreadExecutor
 from dsindex.tools import check
@@ -99,22 +99,6 @@ def test_input_that_one_node_does_not_see_is_named_with_it(make_config, own_inpu
         require_sound(reports)
 
 
-def test_input_of_another_size_is_named(make_config, own_input):
-    size = own_input.stat().st_size
-
-    @contextlib.contextmanager
-    def shorter():
-        content = own_input.read_bytes()
-        own_input.write_bytes(content[:-7])
-        yield
-        own_input.write_bytes(content)
-
-    [_, report] = reports_of(Cluster({"b": shorter}), make_config(input=(str(own_input),)), thorough=False)
-    assert report.faults[0].startswith(
-        f"b: {own_input}: expected {size:,} bytes as on the driver's node, got {size - 7:,}"
-    )
-
-
 def test_folder_that_is_another_one_on_a_node_is_named(make_config, tmp_path):
     config = make_config()
     folder = tmp_path / "out"
@@ -148,45 +132,6 @@ def test_other_versions_and_silent_nodes_are_named(make_config, monkeypatch):
     assert first.faults == (f"a: expected ray {version('ray')} as on the driver's node, got 2.9.0; install the same",)
     assert second.faults == ("b: it did not answer within 120 s; look at that node, or take it out of the cluster",)
     assert second.facts is None
-
-
-def test_tokenizer_that_differs_on_a_node_is_named(make_config, monkeypatch):
-    def differ(*_):
-        raise TokenizerError("they differ on 'x'")
-
-    monkeypatch.setattr("dsindex.text.audit.audit", differ)
-    [report] = reports_of(Cluster(names=("a",)), make_config())
-    assert report.faults == ("a: they differ on 'x'",)
-    assert report.facts is not None
-    assert report.facts.tokenizer == "fails"
-
-
-def test_long_lists_of_inputs_are_sampled_and_many_faults_cut_short(make_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(nodes, "QUICK_INPUTS", 10)
-    paths = [tmp_path / f"{number:02}.jsonl" for number in range(25)]
-    for path in paths:
-        path.write_text('{"text": "x"}\n')
-    config = make_config(input=tuple(map(str, paths)))
-    source = open_source(config, append_eod=True)
-
-    @contextlib.contextmanager
-    def unmounted():
-        with contextlib.ExitStack() as stack:
-            for path in paths:
-                stack.enter_context(moved_away(path))
-            yield
-
-    [report] = reports_of(Cluster({"a": unmounted}, ("a",)), config, thorough=False)
-    assert len(report.faults) == len(source.inputs[::3])
-    with pytest.raises(InputError, match=r"(?s)00\.jsonl.*12\.jsonl.*and 4 more; --check shows all$"):
-        require_sound([report])
-    [report] = reports_of(Cluster({"a": unmounted}, ("a",)), config)
-    assert len(report.faults) == 25
-
-
-def test_cluster_without_nodes_is_refused():
-    with pytest.raises(InputError, match="lost its last node with CPUs"):
-        require_sound([])
 
 
 def test_build_on_a_cluster_looks_at_its_nodes_first(make_config, own_input, monkeypatch):
@@ -230,8 +175,3 @@ def test_check_with_faults_ends_with_1(make_config, own_input, cli, monkeypatch)
     assert "nothing was built" in shown.out
     assert "all is well" not in shown.out
     assert shown.err.startswith(f"b: {own_input}: cannot be read (No such file or directory); mount")
-
-
-def test_check_refuses_what_does_not_fit(make_config, cli, monkeypatch):
-    monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
-    assert "kB are needed for shards and output, 1.00 kB are free" in cli(words_of(make_config()), 1).err

@@ -10,13 +10,10 @@ from dsindex.cli.main import main
 from dsindex.options.megatron_flags import (
     PRETRAIN_FLAGS,
     REFUSED_OF_JOBS,
-    WITH_VALUE,
-    WITH_VALUES,
-    WITHOUT_VALUE,
     describe_pretrain_flags,
     split_pretrain_flags,
 )
-from tests.support.golden import GOLDEN, OWN
+from tests.support.golden import GOLDEN
 
 JOB = """
     --tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --sequence-parallel --num-layers 32
@@ -76,35 +73,6 @@ def test_flags_are_separated_with_their_values(words, remaining, found):
 ])  # fmt: skip
 def test_no_word_is_lost(words, message, cli):
     assert message in cli(["index", *words.split()], 2).err
-
-
-def test_every_name_has_one_number_of_values():
-    assert len(PRETRAIN_FLAGS) == len(WITHOUT_VALUE) + len(WITH_VALUE) + len(WITH_VALUES)
-    assert {"bf16", "micro-batch-size", "lr"} <= PRETRAIN_FLAGS
-
-
-def test_build_names_flags_of_both_programs_in_one_note(tmp_path, capsys):
-    given = ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "x")]
-    assert main(["build", "--input", str(OWN.docs), *given, "--bf16", "--partitions", "2", "--micro-batch-size=4"]) == 0
-    [note] = [line for line in capsys.readouterr().err.splitlines() if "without effect" in line]
-    for flag in ("--bf16", "--partitions", "--micro-batch-size"):
-        assert note.count(f"{flag} ") == 1
-
-
-def test_key_of_a_file_is_not_taken_for_flags(tmp_path, cli):
-    (tmp_path / "c.yaml").write_text("pretrain_flags: [bf16]\n")
-    assert "there is no option 'pretrain_flags'" in cli(["index", "--config", str(tmp_path / "c.yaml")], 2).err
-
-
-def test_submitted_command_may_have_them_as_well(tmp_path, capsys):
-    job = [
-        "index", "--data-path", "/data/x", "--seq-length", "32", "--epochs", "1", "--micro-batch-size", "4", "--bf16",
-    ]  # fmt: skip
-    cache = ["--data-cache-path", str(tmp_path)]
-    assert main(["submit", "--dry-run", "--address", "http://127.0.0.1:1", "--", *job, *cache]) == 0
-    assert "--micro-batch-size 4 --bf16" in capsys.readouterr().out
-    assert main(["submit", "--dry-run", "--", *job, *cache, "--sft"]) == 2
-    assert "--sft: such a job has an SFTDataset" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("installed", [None, "0.19.1", "0.12.0"])

@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from dsindex.cli.submit import ClusterError, JobServer
 from dsindex.errors import TaskError
 from dsindex.execution import ray_cluster
 from dsindex.execution.choice import cluster_address, wants_ray
 from dsindex.execution.ray_address import JOB_VARIABLE, Address, parse_address, try_port
-from dsindex.execution.ray_cluster import check_head, connect, restore_variables, wants_token
+from dsindex.execution.ray_cluster import check_head, connect, restore_variables
 from dsindex.execution.ray_token import VARIABLES, Token, TokenError
 from dsindex.options.config import ExecutorConfig
 from dsindex.options.merge import MergeConfig
@@ -206,25 +205,6 @@ def test_head_accepts_its_own_token_only(monkeypatch):
             check_head(address, None)
 
 
-def test_token_is_left_out_where_the_head_wants_none():
-    with head() as address:
-        assert wants_token(address)
-    with head(wants_token=False) as address:
-        check_head(address, WRONG)
-        assert not wants_token(address)
-
-
-def test_job_server_is_named_where_a_head_was_given():
-    for opened in (head(), listener(b"SSH-2.0-x\r\n")):
-        with (
-            opened as address,
-            pytest.raises(
-                ClusterError, match=r"got a program that .* dashboard's port, usually http://127.0.0.1:8265$"
-            ),
-        ):
-            JobServer(str(address))
-
-
 def test_machine_that_is_no_node_of_the_cluster_is_told(monkeypatch):
     """Ray looks for a node of this machine for a minute."""
     monkeypatch.setattr(ray_cluster, "_set_authentication", lambda _: None)  # of this process
@@ -237,15 +217,6 @@ def test_machine_that_is_no_node_of_the_cluster_is_told(monkeypatch):
         with pytest.raises(TaskError, match=says):
             ray_cluster.connect(str(address), None, ship_code=False)
     given_up.set()
-
-
-def test_forwarded_port_is_told(monkeypatch):
-    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.2")
-    with (
-        head(wants_token=False) as address,
-        pytest.raises(TaskError, match="a forwarded port does not make this machine"),
-    ):
-        ray_cluster.connect(str(address), None, ship_code=False)
 
 
 # Starting a private cluster.
@@ -265,17 +236,6 @@ def start_with(monkeypatch, *failures):
     monkeypatch.setattr(ray_cluster.ray, "init", init)
     restore_variables(connect(None, 1, ship_code=False))
     return given
-
-
-@pytest.mark.parametrize(
-    ("tmpdir", "expected"), [("/tmp", None), ("/scratch/" + 80 * "x", "/tmp/ray"), ("/" + 29 * "x", None)]
-)
-def test_sockets_go_to_a_short_folder(tmpdir, expected, monkeypatch):
-    monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setenv("TMPDIR", tmpdir)
-    [options] = start_with(monkeypatch)
-    assert options.get("_temp_dir") == expected
-    assert (options["address"], options["num_cpus"]) == ("local", 1)
 
 
 def test_start_is_tried_again_once_where_ray_gives_up(monkeypatch):

@@ -129,16 +129,6 @@ def test_rows_are_refused_in_a_sentence_and_leave_nothing(name, tmp_path, rows):
     assert [path.name for path in tmp_path.iterdir() if path.name != "out.build"] == []
 
 
-def test_bad_rows_are_set_aside_with_their_numbers(tmp_path, rows):
-    table = pa.table({"text": ["a", "b", None, "c", "d", None]})
-    options = {"tokenizer": TOKENIZER, "on_bad_record": "quarantine"}
-    built = [dsindex.build(rows(table, n), output_prefix=tmp_path / str(n), **options) for n in (1, 3)]
-    stored = [pa.input_stream(f"{result.prefixes[0]}.quarantine.jsonl.zst", compression="zstd") for result in built]
-    first, second = ([json.loads(line) for line in stream.read().splitlines()] for stream in stored)
-    assert [(entry["file"], entry["line"]) for entry in first] == [("<ray.data>", 3), ("<ray.data>", 6)]
-    assert first == second
-
-
 SETTINGS = {
     "any-order": (lambda _: None, "expected preserve_order"),
     "errors-skipped": (lambda context: setattr(context, "max_errored_blocks", 5), "expected max_errored_blocks 0"),

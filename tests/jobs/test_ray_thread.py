@@ -87,21 +87,6 @@ def test_every_call_is_made_in_one_other_thread(cluster):
     assert threading.main_thread() not in cluster.threads.values()
 
 
-def test_errors_of_the_thread_are_raised():
-    def connect():
-        raise ConnectionError("nobody there")
-
-    with pytest.raises(ConnectionError, match="nobody there"):
-        RayInThread(connect)
-
-
-def test_cluster_that_does_not_answer_does_not_hold_the_driver(cluster):
-    executor = RayInThread(lambda: cluster)
-    assert executor.wait(0) == []
-    cluster.go.set()
-    assert executor.wait(60) == [Outcome(attempt_id=1, value=0)]
-
-
 def test_signal_stops_a_driver_that_waits_for_a_hanging_cluster(cluster):
     """And nothing more is asked of the cluster: the process ends, which ends its work."""
     cluster.during_wait = lambda: os.kill(os.getpid(), signal.SIGTERM)

@@ -138,16 +138,6 @@ def test_worker_gives_up_its_cpu_if_another_job_waits(executor, monkeypatch, is_
     assert not own & set(ray.get(others))
 
 
-def test_worker_keeps_its_cpu_if_nobody_waits(executor, monkeypatch):
-    monkeypatch.setattr("dsindex.execution.ray_executor.LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("dsindex.execution.ray_executor.HOLD_SECONDS", 0.0)
-    processes = set()
-    for _ in range(3):
-        processes |= set(run(executor, *[call(process_id, number) for number in range(8)]).values())
-        executor.wait(0.05)
-    assert len(processes) <= 2
-
-
 def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, tmp_path):
     import ray
 

@@ -67,13 +67,6 @@ def test_shards_restore_everything(lost, built):
     assert json.loads(Path(f"{built}_new.repair.json").read_bytes())["num_documents"] == 102
 
 
-def test_lost_index_is_put_back_beside_its_tokens(built):
-    whole = files_of(built)
-    Path(f"{built}.idx").unlink()
-    repair(built, output=built, index_only=True)
-    assert_same(built, whole)
-
-
 def test_missing_shards_are_accounted_for(built):
     folder = Path(built).parent / "docs.build"
     [path] = folder.glob("shards/*/00000002.*.0.bin")
@@ -91,26 +84,12 @@ def test_missing_shards_are_accounted_for(built):
     assert "bytes 32768 to 40960: its shard was never finished" in report.lost[1]
 
 
-def test_work_folder_of_another_dataset_is_refused(built, tmp_path):
-    other = str(tmp_path / "other_document")
-    with pytest.raises(FormatError, match="expected a build of other_document, got one of docs_text_document"):
-        repair(other, way="shards", work_dir=str(Path(built).parent / "docs.build"))
-
-
 def test_tokens_alone_are_enough_where_the_manifest_says_so(plain):
     whole = files_of(plain)
     Path(f"{plain}.idx").unlink()
     report = repair(plain)
     assert report.way == "EOD in the .bin"
     assert_same(f"{plain}_new", whole)
-
-
-def test_damaged_tokens_are_not_enough(plain):
-    Path(f"{plain}.idx").unlink()
-    path = Path(f"{plain}.bin")
-    path.write_bytes(b"\1" + path.read_bytes()[1:])
-    with pytest.raises(FormatError, match="the tokens themselves are damaged"):
-        repair(plain)
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])

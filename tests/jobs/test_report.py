@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,8 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.options.build import BuildConfig
 from dsindex.tools import report as report_dataset
+from dsindex.tools.inspect_origin import LengthBin
+from dsindex.tools.page.page import Block, Example, Page, Section, Table, is_page, write_page
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, MODALITIES, OWN
@@ -21,6 +22,58 @@ from tests.support.jobs import config_of, run_config
 from tests.support.pages import ReadPage
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+
+
+HOSTILE = "</script></title><b onclick=x>&amp;]]>\u2028\u202e\x00\x1b"
+SHOWN = r"</script></title><b onclick=x>&amp;]]>\u2028\u202e\x00\x1b"
+PLAIN = "a text that is as long as the other"
+
+
+def page_of(text):
+    table = Table(caption=text, head=(text, text), rows=((text, text),), code=frozenset({1}))
+    example = Example(document=1, num_tokens=2, kinds=("drawn",), facts=(text,), text=text, is_cut=True)
+    section = Section(
+        name=text, kind=text, tiles=((text, text),), facts=((text, (text,)),), notes=(text,), findings=(text,),
+        blocks=(Block(title=text, sentences=(text,), tables=(table,)),), examples=(example,),
+    )  # fmt: skip
+    block = Block(title=text, sentences=(text,), tables=(table,))
+    return write_page(Page(title=text, version="1", overview=(block,), sections=(section,), mixture=(block,)))
+
+
+def test_every_text_of_a_page_is_escaped():
+    plain, hostile = ReadPage(page_of(PLAIN)), ReadPage(page_of(HOSTILE))
+    assert plain.unbalanced == hostile.unbalanced == []
+    assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
+    for tag, texts in plain.texts.items():
+        assert hostile.texts[tag] == [text.replace(PLAIN, SHOWN) for text in texts], tag
+    for (_, before), (_, after) in zip(plain.elements, hostile.elements, strict=True):
+        assert after == {name: value and value.replace(PLAIN, SHOWN) for name, value in before.items()}
+
+
+def test_page_is_recognised_unless_it_was_changed():
+    page = page_of("text")
+    assert is_page(page)
+    for changed in (page[:-1], page + b" ", page.replace(b"text", b"test"), b"", b"<!DOCTYPE html>\n", page[3:]):
+        assert not is_page(changed)
+
+
+def test_pictures_have_nothing_that_acts():
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
+    from dsindex.tools.page.pictures import draw_lengths_of_many, draw_shares
+
+    bins = (LengthBin(begin=1, end=2, documents=3, tokens=3), LengthBin(begin=2, end=3, documents=1, tokens=2))
+    pictures = [
+        draw_shares("shares", "name", {HOSTILE: 3, "b\ud800\uffff": 0}, unit="tokens", rest=("others", 1)),
+        draw_lengths_of_many({HOSTILE: bins, 'x" onload="y': bins}),
+    ]
+    for picture in pictures:
+        for figure in picture.drawing:
+            read = ReadPage(f"<svg>{figure.content}</svg>".encode())
+            assert read.unbalanced == []
+            assert {tag for tag, _ in read.elements} <= {"svg", "g", "path", "line", "rect", "text"}
+            names = {name for _, attributes in read.elements for name in attributes}
+            assert not names & {"id", "class", "style", "href", "onload", "onclick", "role", "aria-label"}
+            assert figure.width < 900
 
 
 GOLDEN_EOD = str(GOLDEN / "eod_text_document")
@@ -184,18 +237,6 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     assert page.row("0")[1] == "<|endoftext|>"
 
 
-def test_merged_dataset_has_its_parts_as_sources(built, tmp_path):
-    merged = str(tmp_path / "merged")
-    assert main(["merge", "--input", GOLDEN_EOD, built, "--output-prefix", merged]) == 0
-    page = report(tmp_path, merged)
-    assert [row[1:4] for row in page.rows if row[0] in {GOLDEN_EOD, built} and len(row) == 5] == [
-        ["204", "40,764", "66.7%"],
-        ["102", "20,382", "33.3%"],
-    ]
-    assert any(f" of {built} · {OWN.docs}, line " in text for text in page.texts["article"])
-    assert any(f"{GOLDEN_EOD}.manifest.json: expected the manifest" in text for text in page.texts["li"])
-
-
 def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
     lines = CONVERSATIONS.read_bytes().splitlines(keepends=True)
     inputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
@@ -230,11 +271,6 @@ def test_bad_arguments_are_told_before_the_work(arguments, sentence, tmp_path, c
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_package_is_named(tmp_path, monkeypatch, cli):
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert "pip install 'dsindex[report]'" in cli(["report", GOLDEN_EOD, "-o", str(tmp_path / "report.html")], 1).err
-
-
 @pytest.fixture
 def copied(built, tmp_path):
     """A copy of the dataset that may be damaged."""
@@ -254,53 +290,12 @@ def test_damage_is_a_finding(copied, tmp_path, capsys):
     assert len(page.texts["pre"]) > 20  # of the other one
 
 
-@pytest.mark.parametrize(
-    ("suffix", "sentence"),
-    [("provenance.parquet", "cannot be read as a provenance file"), ("manifest.json", "cannot be read as a manifest")],
-)
-def test_damage_beside_the_tokens_is_a_finding(suffix, sentence, copied, tmp_path, capsys):
-    Path(f"{copied}.{suffix}").write_bytes(b"PAR1 {")
-    page = report(tmp_path, copied, code=1)
-    assert sentence in capsys.readouterr().out
-    assert "Document lengths" in page.texts["h3"]
-
-
-def test_manifest_of_another_dataset_is_not_believed(copied, tmp_path, capsys):
-    for suffix in ("bin", "idx"):
-        shutil.copy(f"{GOLDEN_EOD}.{suffix}", f"{copied}.{suffix}")
-    page = report(tmp_path, copied, code=1)
-    assert "one of them belongs to another dataset" in capsys.readouterr().out
-    assert not {"Records", "Run", "Digests"} & set(page.texts["h3"])
-
-
 def test_ids_that_no_tokenizer_has_are_a_finding(tmp_path, capsys):
     prefix = write_dataset(tmp_path / "d", [[[5, -7, 60000]], [[]], [[1 << 24] * 3]], dtype=np.int32)
     report(tmp_path, prefix, "--tokenizer-model", str(OWN.plain_tokenizer), code=1)
     shown = capsys.readouterr().out
     assert "expected ids of a vocabulary, got 4 tokens with ids from -7 to 16,777,216" in shown
     assert "got 1 token with larger ids, up to 60,000" in shown
-
-
-def test_empty_dataset_has_a_page(tmp_path):
-    prefix = write_dataset(tmp_path / "d", [])
-    page = report(tmp_path, prefix)
-    assert "pre" not in page.texts
-
-
-def test_throughput_is_that_of_the_run(copied, tmp_path):
-    path = Path(f"{copied.removesuffix('_text_document')}.progress.json")
-    entry = json.loads(path.read_bytes())
-    [stage] = [each for each in entry["finished_stages"] if each["stage"] == "tokenize"]
-    series = [[0.0, 0, 0, 0], [2.0, 4_000_000, 0, 0], [4.0, 12_000_000, 1, 0], [6.0, 12_000_000, 1, 2]]
-    stage.update(seconds=6.0, done=12_000_000, tokens=3_000_000, retries=1, lost_workers=2, series=series)
-    path.write_text(json.dumps(entry))
-    page = report(tmp_path, copied)
-    assert page.row("tokenize") == ["tokenize", "12.0 MB in 6.0 s, 2 MB/s, 500 k tokens/s", "1", "2", "0"]
-    assert [page.row(time)[1] for time in ("0.0-2.0", "2.0-4.0", "4.0-6.0")] == ["2.0", "4.0", "0.0"]
-    assert any("1 repeated task at 4.0 s; 2 lost workers at 6.0 s" in text for text in page.texts["figcaption"])
-    path.write_text(json.dumps({**entry, "started": "2001-01-01T00:00:00Z"}))
-    page = report(tmp_path, copied)
-    assert any("is of another run" in text for text in page.texts["p"])
 
 
 def test_datasets_are_compared_and_blends_shown(built, tmp_path):
@@ -349,14 +344,3 @@ def test_report_of_a_delivery_begins_with_the_mixture(built, tmp_path):
     assert main(["index", file, "--executor", "local"]) == 0
     page = report(tmp_path, file)
     assert {"What is drawn", "Splits and epochs", "Blend of train"} <= set(page.texts["h3"])
-
-
-def test_bytes_per_token_are_one_number(built, tmp_path):
-    page = report(tmp_path, built, GOLDEN_EOD)
-    [overview] = [row[6] for row in page.rows if len(row) == 10 and row[0] == built]
-    tile = page.texts["dd"][page.texts["dt"].index("bytes of text per token")]
-    [tokens, shares] = zip(*[(int(row[2].replace(",", "")), float(row[5])) for row in page.rows if len(row) == 6
-                             and row[0].endswith(".jsonl") and "." in row[5]], strict=True)  # fmt: skip
-    assert overview == tile
-    mean = sum(num * share for num, share in zip(tokens, shares, strict=True)) / sum(tokens)
-    assert abs(mean - float(tile)) <= 0.01

@@ -104,13 +104,3 @@ def test_page_fits_phones_and_paper_light_and_dark(tab):
     tab.resize(1200)
     tab.prefer("light")
     assert tab.print().startswith(b"%PDF")
-
-
-def test_skip_link_is_the_first_stop_of_the_keyboard(tab):
-    tab.run("document.activeElement.blur(); scrollTo(0, 0)")
-    tab.run("getSelection().removeAllRanges(); document.body.tabIndex = -1; document.body.focus()")
-    tab.press("Tab")
-    assert tab.run("document.activeElement.className") == "skip"
-    tab.press("Enter", "\r")
-    assert tab.run("document.activeElement.id") == "main"
-    assert tab.problems == []

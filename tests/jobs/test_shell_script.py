@@ -133,16 +133,6 @@ def test_words_that_the_grammar_cuts_are_refused(script):
         find_commands(f"\n{script}")
 
 
-def test_arguments_are_not_known_once_they_are_shifted():
-    [command] = find_commands("A=$1; shift; show $A $1 $#", ["x", "y"])[-1:]
-    assert [word.text for word in command.words] == ["show", "x", "$1", "$#"]
-
-
-def test_what_branches_share_of_an_array_is_known():
-    [command] = find_commands("A=(x 'y z'); if [ -f x ]; then A+=(w); fi; show \"${A[@]}\"")[-1:]
-    assert [word.text for word in command.words] == ["show", "x", "y z", "$A"]
-
-
 def test_variables_cannot_grow_without_bound():
     doubling = "A=xxxxxxxxxxxxxxxx;" + 'A="$A$A";' * 40
     with pytest.raises(ValueError, match="grow to more than"):

@@ -3,12 +3,9 @@
 import gzip
 import json
 import os
-from pathlib import Path
 
 import pytest
 
-from dsindex.cli.main import main
-from dsindex.datasets.provenance import read_source
 from dsindex.engine import inputs as planning
 from dsindex.errors import BadRecordError
 from dsindex.store.storage import make_folder
@@ -64,33 +61,6 @@ def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_pa
     files = published(tmp_path / "joined")
     assert "x_text_document.quarantine.jsonl.zst" in files
     assert files == published(tmp_path / "alone")
-
-
-def test_documents_of_plain_text_share_shards(tmp_path, make_config, monkeypatch):
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for number in range(80):
-        (folder / f"{number}.txt").write_text(f"line {number}\nanother\n" * (1 + number % 5), encoding="utf-8")
-    options = {"input": (f"{folder}/*.txt",), "input_format": "document"}
-    result = build(make_config, folder, tmp_path / "joined", **options)
-    assert (result.run.shards, result.datasets[0].num_documents) == (32 + 6, 80)
-    monkeypatch.setattr(planning, "FEW_SHARDS", 80)
-    build(make_config, folder, tmp_path / "alone", **options)
-    assert published(tmp_path / "joined") == published(tmp_path / "alone")
-
-
-def test_tools_find_the_files(source, tmp_path, make_config):
-    prefix = build(make_config, source, tmp_path, keep_shards=True).datasets[0].prefix
-    assert main(["verify", prefix, "--against-source"]) == 0
-    found = read_source(f"{prefix}.provenance.parquet", 300)
-    manifest = json.loads(Path(f"{prefix}.manifest.json").read_bytes())
-    own = Path(manifest["content"]["inputs"][found.input]["path"])
-    lines = (gzip.decompress(own.read_bytes()) if own.suffix == ".gz" else own.read_bytes()).split(b"\n")
-    assert json.loads(lines[found.line - 1])["text"] == f"text {int(own.name[:4])} {found.line - 1}"
-    index = Path(f"{prefix}.idx").read_bytes()
-    Path(f"{prefix}.idx").unlink()
-    assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
-    assert Path(f"{prefix}-new.idx").read_bytes() == index
 
 
 def test_first_bad_record_is_named(source, tmp_path, make_config):

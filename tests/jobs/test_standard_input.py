@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -57,15 +56,6 @@ def test_bytes_are_those_of_a_file_and_nothing_is_left(pipe):
     assert not STORED.parent.parent.exists()
 
 
-def test_other_inputs_keep_their_places(pipe):
-    Path("in.jsonl").write_bytes(OTHER)
-    pipe(TEXT)
-    assert main([*WORDS, "--input", "in.jsonl"]) == 0
-    manifest = json.loads(Path("out/x_text_document.manifest.json").read_bytes())
-    recorded = [(file["path"], file["size_bytes"]) for file in manifest["content"]["inputs"]]
-    assert recorded == [("-", len(TEXT)), ("in.jsonl", len(OTHER))]
-
-
 def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cli):
     pipe(TEXT)
     assert main([*WORDS[:3], *TOKENIZER, "--output-prefix", "whole/x"]) == 0
@@ -77,23 +67,6 @@ def test_interrupted_build_continues_without_reading_again(pipe, monkeypatch, cl
     assert piped.tell() == 0
     assert f"standard input is not read: the interrupted run stored {len(TEXT):,} bytes of it in " in said
     assert published(Path("out")) == published(Path("whole"))
-    assert not STORED.parent.parent.exists()
-
-
-def test_build_interrupted_after_publishing_needs_no_input(pipe, monkeypatch, cli):
-    def stop(*_, **__):
-        raise KeyboardInterrupt
-
-    words = [*WORDS, "--seq-length", "16", "--epochs", "1", "--data-cache-path", "cache"]
-    pipe(TEXT)
-    with monkeypatch.context() as patched:
-        patched.setattr("dsindex.jobs.index.run_index", stop)
-        assert main(words) == 130
-    assert Path("out/x_text_document.manifest.json").exists()
-    piped = pipe(b"")
-    assert cli(words).out.startswith("already complete")
-    assert piped.tell() == 0
-    assert os.listdir("cache")
     assert not STORED.parent.parent.exists()
 
 
@@ -129,14 +102,6 @@ def test_finished_build_knows_the_same_text_and_refuses_another(pipe, cli):
     assert published(Path("out")) == before
 
 
-def test_another_text_for_a_finished_output_leaves_no_work_folder(pipe, cli):
-    pipe(TEXT)
-    assert main([*WORDS]) == 0
-    pipe(OTHER)
-    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in cli(WORDS, 1).err
-    assert not STORED.parent.parent.exists()
-
-
 def test_damage_is_named_and_can_be_piped_again(pipe, cli):
     pipe(gzip.compress(TEXT)[:-9])
     said = cli(WORDS, 1).err
@@ -155,7 +120,6 @@ def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe, c
 
 @pytest.mark.parametrize(("words", "message", "code"), [
     (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
-    (("build", "--input", "-", "--input-list", "-"), "expected standard input (-) once", 2),
     (("plan", "--input", "-"), "-: expected files, got standard input, which a later build could not read", 1),
     (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
     (("submit", "--dry-run", "--", "build", "--input", "-"), "-: standard input does not reach the cluster", 1),
@@ -176,17 +140,6 @@ def test_nothing_on_standard_input_is_said(data, pipe, monkeypatch, cli):
         pipe(data)
     assert "-: expected " in cli(WORDS, 1).err
     assert not STORED.parent.parent.exists()
-
-
-def test_terminal_is_refused_at_once(monkeypatch, cli):
-    ours, theirs = pty.openpty()
-    try:
-        with open(theirs, encoding="utf-8") as terminal:
-            monkeypatch.setattr(sys, "stdin", terminal)
-            shown = cli([*WORDS[:3], "--tokenizer-model", "nowhere", "--output-prefix", "out/x"], 1).err
-    finally:
-        os.close(ours)
-    assert "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | " in shown
 
 
 def test_nothing_is_read_before_the_options_are_known_to_be_right(pipe):
@@ -214,27 +167,6 @@ def test_users_file_in_place_of_the_folder_stays(kind, pipe, cli):
     assert Path("mine/stdin").read_text() == "mine"
 
 
-def test_folder_of_someone_else_is_refused(pipe, cli):
-    STORED.parent.mkdir(parents=True)
-    STORED.write_text("mine")
-    pipe(TEXT)
-    assert "expected a new, an empty or a dsindex work folder, found 'inputs' in it" in cli(WORDS, 1).err
-    assert STORED.read_text() == "mine"
-
-
-def test_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
-    limited = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({1 << 20}, {1 << 20}));"
-    run = "from dsindex.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", limited + run, *WORDS]
-    done = subprocess.run(command, input=TEXT * 40, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 1
-    last = done.stderr.decode().strip().splitlines()[-1]
-    assert last.startswith(
-        f"dsindex build: {tmp_path}/{STORED}: standard input cannot be stored there (File too large)"
-    )
-    assert not STORED.parent.parent.exists()
-
-
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "interrupted; nothing of standard input is kept"), (signal.SIGKILL, -9, "")],
@@ -258,23 +190,6 @@ def test_stop_while_reading_leaves_nothing_that_is_taken_for_the_whole(number, c
     pipe(TEXT)
     assert main([*WORDS, "--keep-shards"]) == 0
     assert os.listdir(STORED.parent) == ["stdin"]
-
-
-def test_file_of_the_name_needs_its_folder(pipe):
-    Path("-").write_bytes(OTHER)
-    piped = pipe(TEXT)
-    assert main(["build", "--input", "./-", *TOKENIZER, "--output-prefix", "out/x"]) == 0
-    assert piped.tell() == 0
-
-
-def test_source_of_a_kept_input_can_be_verified(pipe, cli):
-    pipe(TEXT)
-    assert main([*WORDS, "--keep-shards"]) == 0
-    Path("-").write_bytes(OTHER)
-    verify = ["verify", "out/x_text_document", "--against-source", *TOKENIZER[:2]]
-    assert main(verify) == 0
-    STORED.unlink()
-    assert "the dataset was made from it, store standard input there again" in cli(verify, 1).out
 
 
 def test_other_jobs_and_functions_read_it(pipe):

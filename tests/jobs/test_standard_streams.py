@@ -1,6 +1,5 @@
 """Standard output that is closed, full, unread or ASCII only: a job that succeeded has succeeded."""
 
-import json
 import os
 import subprocess
 import sys
@@ -49,26 +48,6 @@ def test_what_is_only_printed_fails_where_it_cannot_be(tmp_path, command):
     assert ended.stderr.splitlines()[-1].endswith(f"its output {FULL}")
     assert "Traceback" not in ended.stderr
     assert run(f"$ds {command} >&-", tmp_path).returncode in {0, 1}
-
-
-@pytest.mark.exhaustive
-def test_letters_that_the_terminal_lacks_are_escaped(tmp_path):
-    ended = run(f"$ds {BUILD} && $ds {BUILD} && $ds instruct --help", tmp_path, PYTHONIOENCODING="ascii")
-    assert ended.returncode == 0, ended.stderr
-    assert r"out/\xe4_text_document: " in ended.stdout
-    assert "already complete" in ended.stdout
-    assert r"\u2026" in ended.stdout
-    ended = run("$ds verify out/ä_text_document --json", tmp_path, PYTHONIOENCODING="ascii")
-    assert json.loads(ended.stdout)["prefix"] == PREFIX
-    ended = run(
-        "$ds build --log-json --input 😀.jsonl --tokenizer-model x --output-prefix x",
-        tmp_path,
-        PYTHONIOENCODING="ascii",
-    )
-    assert "😀.jsonl: cannot be read" in json.loads(ended.stderr)["message"]
-    ended = run("$ds build --input ö.jsonl --tokenizer-model x --output-prefix x", tmp_path, PYTHONIOENCODING="ascii")
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("dsindex build: ")
 
 
 def test_files_of_a_job_never_become_standard_output(tmp_path):

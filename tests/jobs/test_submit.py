@@ -15,7 +15,7 @@ import pytest
 import dsindex
 from dsindex.cli import submit
 from dsindex.cli.main import main
-from dsindex.cli.submit import ClusterError, Submission, find_address, plan_submission
+from dsindex.cli.submit import ClusterError, find_address, plan_submission
 from dsindex.errors import InputError, LimitError
 from dsindex.execution.ray_token import TokenError, find_token
 from tests.support.golden import OWN
@@ -57,12 +57,6 @@ def test_local_config_is_shipped_and_found_by_its_last_name(spelling, tmp_path):
         *[word.replace("\0", config.name) for word in command],
     ]
     assert [(file.source, file.name, file.size_bytes) for file in submission.files] == [(config, config.name, 11)]
-
-
-@pytest.mark.parametrize("command", [["build", "--config", "/nowhere/b.yaml"], ["build", "--config"], ["build"]])
-def test_config_of_the_cluster_stays_as_it_is(command):
-    submission = plan_submission(command, installed=True)
-    assert submission == Submission(entrypoint=shlex.join(["python", "-m", "dsindex", *command]))
 
 
 def test_shipped_folder_leaves_out_data_but_a_named_file_never(tmp_path):
@@ -112,14 +106,11 @@ def test_dry_run_says_what_would_happen_without_a_cluster(cli):
 
 @pytest.mark.parametrize(("words", "says"), [
     ([], "expected a dsindex command after --"),
-    (["--no-wait", "--"], "expected a dsindex command after --"),
     (["--", "submit", "--", "build"], "submit runs here, not on the cluster"),
     (["--dry-run", "--", "bogus"], "expected a dsindex command after --, got 'bogus'; the commands are build, pla"),
     (["--dry-run", "--", "dsindex", "build"], "got 'dsindex'; leave the program's name out"),
     (["--dry-run", "--", "build", "--bogus"], "dsindex build: error: there is no flag --bogus"),
-    (["--dry-run", "--", "build", "--workers", "many"], "argument --workers: expected an integer, got 'many'"),
     (["--dry-run", "--", "build", "--output-prefix", "a", "--output-prefix", "b"], "expected once, got 'a' and"),
-    (["--dry-run", "--", "convert", "only-one"], "the following arguments are required: DST"),
     (["--no-wait", "--no-wait", "--", "build"], "argument --no-wait: expected once"),
 ])  # fmt: skip
 def test_wrong_usage_ends_with_2(words, says, cli):
@@ -133,21 +124,16 @@ TEXT = "--input /in/*.jsonl --tokenizer-model gpt2 --output-prefix /out/x"
     ("build --output-prefix /out/x", "dsindex build: --input is required; --tokenizer-model is required"),
     (f"build {TEXT} --epochs 1 --seq-length 1", "dsindex build: --seq-length: expected at least 2, got 1"),
     ("verify /out/x --sample 1%", "dsindex verify: --sample needs --against-source"),
-    ("convert /out/x /out/y", "dsindex convert: expected SRC or DST to end in .pbin"),
     ("repair /out/x.pbin --output /out/y", "dsindex repair: expected a .pbin as --output"),
-    ("pack --merge /a.pbin --output /out/x", "dsindex pack: --output: expected the name of a new .pbin file"),
     ("build --config job.yaml --workers 1", "dsindex build: --output-prefix: expected an absolute path"),
     ("build --config /mnt/job.yaml --work-dir w", "dsindex build: --work-dir: expected an absolute path"),
     (f"build {TEXT} --repeat a.jsonl=2", "--repeat: expected an absolute path on storage that every node of the"),
     (f"build {TEXT} --data-cache-path c --epochs 1 --seq-length 8", "--data-cache-path: expected an absolute path"),
-    (f"plan {TEXT.replace('/out', 'out')}", "dsindex plan: --output-prefix: expected an absolute path"),
     (f"build {TEXT.replace('gpt2', './gpt2')}", "--tokenizer-model: expected an absolute path"),
     (f"build {TEXT.replace('gpt2', 'here')}", "got 'here': the job would look for it in Ray's session folder; wri"),
-    ("merge --input /a b --output-prefix /out/x", "dsindex merge: --input: expected an absolute path"),
     ("index --data-path 0.5 /a 0.5 b --epochs 1 --seq-length 8", "--data-path: expected an absolute path"),
     ("verify b", "dsindex verify: PREFIX: expected an absolute path"),
     ("raw-index shipped.jsonl", "dsindex raw-index: --output: expected an absolute path"),
-    ("convert /out/x y.pbin", "dsindex convert: DST: expected an absolute path"),
     ("instruct chat.yaml", "dsindex instruct: --output-prefix: expected an absolute path"),
     ("pack modalities.yaml", "dsindex pack: --output: expected an absolute path"),
     ("demo", "got 'demo-output': the job would write it to Ray's session folder, which is deleted with the cluste"),
@@ -179,27 +165,15 @@ def test_job_may_name_shipped_files_and_tokenizers_of_the_hub(tmp_path, monkeypa
         assert "pack.yaml: 1 files, 20 bytes\n" in shown
 
 
-def test_file_of_options_that_is_nowhere_is_told(capsys):
-    assert main(["submit", "--", "build", "--config", "nowhere.yaml"]) == 1
-    assert "dsindex build: nowhere.yaml: expected a file of options, found none in" in capsys.readouterr().err
-
-
-def test_job_server_is_named_before_the_command(capsys):
-    assert main(["submit", "--", "verify", "/out/x", "--address", "http://head:8265"]) == 1
-    assert "got the job server http://head:8265; " in capsys.readouterr().err
-
-
 # The address and the token.
 
 
 @pytest.mark.parametrize(("given", "environment", "expected"), [
     (None, {}, "http://127.0.0.1:8265"),
     ("head", {}, "http://head:8265"),
-    ("head:80", {}, "http://head:80"),
     ("https://ray.example.org/", {}, "https://ray.example.org"),
     ("head", {"RAY_API_SERVER_ADDRESS": "http://other:1"}, "http://head:8265"),
     (None, {"RAY_API_SERVER_ADDRESS": "http://other:1", "RAY_ADDRESS": "http://third:1"}, "http://other:1"),
-    (None, {"RAY_ADDRESS": "http://third:1"}, "http://third:1"),
     (None, {"RAY_ADDRESS": "10.0.0.1:6379"}, "http://127.0.0.1:8265"),
 ])  # fmt: skip
 def test_address_is_the_flag_then_the_environment(given, environment, expected, monkeypatch):
@@ -349,20 +323,6 @@ def test_submit_shows_the_log_and_ends_as_the_job_did(client, code, says, web_se
     shown = capsys.readouterr()
     assert shown.out == "one\ntwo\nthree\nfour\n"
     assert f"\n{says}" in shown.err
-
-
-def test_connection_that_does_not_come_back_leaves_the_way_back(web_server, monkeypatch, capsys):
-    assert run_job(Client(*[0] * 100), web_server, monkeypatch) == 1
-    assert f"may still run: ray job logs --follow --address {web_server} j\n" in capsys.readouterr().err
-
-
-def test_interrupt_ends_the_following_and_not_the_job(web_server, monkeypatch, capsys):
-    class Interrupted(Client):
-        def get_job_info(self, _job):
-            raise KeyboardInterrupt
-
-    assert run_job(Interrupted(), web_server, monkeypatch) == 130
-    assert f"j: continues; ray job status --address {web_server} j; ray job logs" in capsys.readouterr().err
 
 
 def test_no_message_holds_a_token(web_server, monkeypatch, cli):

@@ -9,7 +9,6 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.cli.submit import ClusterError, JobServer, Submission, exit_code, plan_submission
 from tests.support.local_cluster import local_cluster
-from tests.support.processes import wait_until
 
 RAYS_OWN_CALL = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
 """Ray 2.60 follows logs with a parameter that aiohttp 3.14 no longer likes; users do not see the warning."""
@@ -89,14 +88,3 @@ def test_missing_and_wrong_token_are_told_apart(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(ClusterError, match="asks for its token"):
         JobServer()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.ray
-def test_stopping_the_cluster_ends_the_drivers_of_its_jobs_too(reach, cluster, tmp_path):
-    """The last test here: Ray's own ways of stopping leave drivers running, and the fixture looks for them."""
-    started = tmp_path / "started"
-    driver = f"import os, time; open({str(started)!r}, 'w').close(); time.sleep(1000)"
-    JobServer(reach).submit(Submission(entrypoint=shlex.join(["python", "-c", driver])))
-    wait_until(started.exists, "the driver")
-    assert not (cluster.folder / ".ray").exists(), "a token was written into the home folder"

@@ -78,13 +78,3 @@ def test_verify_leaves_out_what_the_build_has_set_aside(options, tmp_path, cli):
     path = write_lines(tmp_path / "in.jsonl", TEXTS)
     build(path, tmp_path / "out", on_bad_record="quarantine", **options)
     assert "4 of 4 documents" in cli(["verify", str(tmp_path / "out" / "x_text_document"), "--against-source"]).out
-
-
-def test_first_bad_record_is_told_whatever_its_kind(tmp_path):
-    path = write_lines(tmp_path / "in.jsonl", TEXTS)
-    path.write_bytes(path.read_bytes() + b"{}\n")
-    with pytest.raises(BadRecordError, match="line 2: expected a text"):
-        build(path, tmp_path / "second")
-    path.write_bytes(b"{}\n" + path.read_bytes())
-    with pytest.raises(BadRecordError, match=r"line 1: .*'text'"):
-        build(path, tmp_path / "first")

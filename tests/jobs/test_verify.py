@@ -19,16 +19,7 @@ from dsindex.options.datasets import VerifyConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.tools import verify_source
 from dsindex.tools.verify import run_verify
-from dsindex.tools.verify_report import (
-    Verdict,
-    VerifyReport,
-    check_tokens,
-    describe_verification,
-    read_recorded,
-    run_checks,
-)
 from tests.jobs.pack.verifying import all_findings, edit_manifest
-from tests.jobs.test_dispatch import FakeExecutor
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
@@ -87,12 +78,6 @@ def document_of_token(prefix, token):
     return int(np.searchsorted(index.document_indices, sequence, side="right")) - 1
 
 
-def test_sample_reads_a_part(make_config):
-    prefix = build(make_config)
-    report = verify(prefix, against_source=True, sample="10%")
-    assert f"against the source: 6 of 102 documents tokenized again with {TRUSTED}" in report.checks
-
-
 def test_quarantined_and_blank_lines_are_no_difference(make_config, tmp_path):
     lines = Path(OWN.docs).read_text().splitlines()
     lines[3:3] = ["not json", "", "  "]
@@ -129,16 +114,13 @@ EDITS = [
     ("documents", lambda m: m["content"].update(documents=7), "expected documents 7 as in the manifest, got 102"),
     ("lines", lambda m: m["content"]["account"].update(lines=7), "record counts do not add up: expected lines ="),
     ("kept", lambda m: m["content"]["inputs"][0].update(kept=101), "records kept of all inputs, got 102 and 101"),
-    ("eod", lambda m: m["content"].update(eod_in_text=6), "expected 106 EOD tokens"),
     ("eod-id", lambda m: m["content"]["tokenizer"].update(eod_id=1), "expected document 0 to end with EOD (1)"),
     ("size", lambda m: m["content"]["digests"]["idx"].update(size_bytes=1), "x.idx: expected 1 bytes"),
     ("vocabulary", lambda m: m["content"]["tokenizer"].update(vocabulary_size=500), "token ids from 0 to 499"),
     ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
-    ("no-digests", lambda m: m["content"]["digests"].clear(), "a valid content.digests.bin"),
     ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
     ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
-    ("plan", lambda m: m["run"].update(plan=3), "expected a valid run.plan"),
 ]
 
 
@@ -201,14 +183,6 @@ def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path)
         message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare the digests"
         with pytest.raises(InputError, match=message):
             verify(f"{prefix}_{name}", against_source=True)
-
-
-def test_damaged_manifest_leaves_the_source_out(make_config):
-    prefix = build(make_config)
-    Path(manifest_path(prefix)).write_text("{")
-    report = verify(prefix, against_source=True)
-    assert report.notes[0] == "the manifest is damaged, so the dataset could not be compared with its source"
-    assert "cannot be read as a manifest" in report.findings[0]
 
 
 def test_blend_of_datasets_of_one_name_is_whole(tmp_path):
@@ -275,42 +249,3 @@ def test_pipe_in_a_files_place_is_found(make_config, suffix):
     assert any(
         f"{prefix}.{suffix}: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings
     )
-
-
-def test_source_that_is_a_pipe_is_found(make_config, tmp_path):
-    source = tmp_path / "source.jsonl"
-    source.write_bytes(OWN.docs.read_bytes())
-    prefix = build(make_config, input=[str(source)])
-    source.unlink()
-    os.mkfifo(source)
-    report = verify(prefix, against_source=True)
-    assert any("source.jsonl: " in finding and re.search("a pipe|regular file", finding) for finding in report.findings)
-
-
-@pytest.mark.parametrize("cut_bytes", [0, 2])
-def test_tokens_that_cannot_be_read_to_their_end_are_not_called_checked(cut_bytes, make_config):
-    prefix = build(make_config)
-    path = Path(f"{prefix}.bin")
-    num_bytes = path.stat().st_size
-    check = check_tokens(
-        read_recorded(prefix, token_suffix="bin"),
-        suffix="bin",
-        dtype="<u2",
-        tokens=(0, num_bytes),
-        judge_num_eod=lambda _content, num_eod: Verdict(checked=(f"{num_eod} EOD",)),
-    )
-    os.truncate(path, num_bytes - cut_bytes)  # while it is being verified
-    [ran] = run_checks([check], executor=FakeExecutor(), reporter=Reporter())
-    if not cut_bytes:
-        checked = ("digest of the .bin", "every token id is in the vocabulary", "105 EOD")
-        assert ran.verdict == Verdict(checked=checked)
-        return
-    [finding] = ran.verdict.findings
-    assert f"{path}: cannot be read at bytes 0 to {num_bytes}" in finding
-    note = f"{path} cannot be read to its end: its digest, vocabulary and EOD could not be checked"
-    assert (ran.verdict.checked, ran.verdict.notes) == ((), (note,))
-
-
-def test_report_for_people_says_all_of_it():
-    report = VerifyReport(prefix="p", checks=("a",), findings=("b",), notes=("c",))
-    assert describe_verification(report) == ["p: DAMAGED", "  checked: a", "  note: c", "  FOUND: b"]

@@ -3,8 +3,6 @@
 import threading
 from concurrent.futures import Future
 
-import pytest
-
 from dsindex.execution.calls import Call
 from dsindex.execution.local import ThreadExecutor
 from dsindex.store.requests import release_slot, result_of
@@ -83,20 +81,3 @@ def test_no_more_tasks_compute_than_there_are_places():
         executor.start(call(work, number))
     assert sorted(outcome.value for outcome in outcomes_of(executor, 6)) == list(range(6))
     assert most == [2]
-
-
-def test_error_of_what_is_waited_for_is_raised():
-    executor, answer = ThreadExecutor(1), Future[int]()
-    executor.start(call(result_of, answer))
-    executor.start(call(answer.set_exception, OSError("gone")))
-    errors = [outcome.error for outcome in outcomes_of(executor, 2)]
-    assert [str(error) for error in errors if error is not None] == ["gone"]
-
-
-def test_elsewhere_nothing_happens():
-    answer = Future[int]()
-    answer.set_result(1)
-    with release_slot():
-        assert result_of(answer) == 1
-    with pytest.raises(OSError, match="gone"), release_slot():
-        raise OSError("gone")

@@ -1,20 +1,36 @@
-"""The functions of `import dsindex`, end to end: the bytes and the words of the command line, results, resuming."""
+"""The functions of `import dsindex`, end to end: bytes and words of the command line, results, resuming, executors."""
 
 import contextlib
 import io
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 import dsindex
 from dsindex.cli.main import main
-from dsindex.datasets import BlendedDataset, GPTDataset, PackedInstructionDataset
-from dsindex.errors import OutputError, PlanError, TokenizerError
-from tests.jobs.api.calls import TOKENIZER, WORDS, assert_golden, build, command, published, without_times
+from dsindex.datasets import (
+    BlendedDataset,
+    GPTDataset,
+    IndexedDataset,
+    MemMapDataset,
+    PackedInstructionDataset,
+    PackedMemMapDatasetContinuous,
+    PbinDocuments,
+    RawLines,
+)
+from dsindex.errors import FormatError, InputError, OutputError, PlanError, TokenizerError
+from dsindex.formats.raw_index import create_raw_index
+from tests.jobs.api.calls import EOD, TOKENIZER, WORDS, assert_golden, build, command, published, without_times
 from tests.support.conversations import CONVERSATIONS, SPEC
-from tests.support.golden import OWN
+from tests.support.golden import OWN, ROOT
+from tests.support.pbin_files import write_pbin
 
 
 def test_build_makes_what_the_command_makes(capsys):
@@ -110,13 +126,6 @@ def test_merge_makes_what_the_command_makes():
     assert dsindex.merge(OWN.merge_inputs, output_prefix="out/merged").already_complete
 
 
-def test_merge_takes_results():
-    built = build()
-    merged = dsindex.merge([built, "out/docs_text_document.bin", built], output_prefix="out/three")
-    assert merged.num_documents == 3 * built.datasets[0].num_documents
-    assert dsindex.verify(merged)
-
-
 def test_build_index_makes_what_the_command_makes(tmp_path):
     case = OWN.index_case("blend")
     like = next(case.cache / name for name in sorted(case.files) if name.endswith("description.txt"))
@@ -150,13 +159,6 @@ def test_build_index_takes_results_and_open_and_verify_take_its_own():
     for misuse in (lambda: dsindex.verify(caches), lambda: dsindex.merge([caches], output_prefix="x")):
         with pytest.raises(dsindex.OptionsError, match="expected a dataset, got index caches"):
             misuse()
-
-
-def test_cache_that_knows_no_extra_token_opens_as_it_was_built():
-    dsindex.build_index(build(), seq_length=16, epochs=1, data_cache_path="cache", no_extra_token=True)
-    train = dsindex.open("cache")
-    assert isinstance(train, GPTDataset)
-    assert train.tokens(0).shape == (16,)
 
 
 def test_pack_makes_what_the_command_makes():
@@ -258,3 +260,212 @@ def test_estimate_takes_the_options_of_a_build():
     assert str(estimated).startswith("inputs       1, 64.5 kB\n")
     assert repr(estimated).startswith("EstimateResult(about 102 documents")
     assert not Path("out").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_connected_ray_is_used_and_left_open():
+    import ray
+
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=loaded, eod_token=EOD)
+    assert built.run.executor == "ray"
+    assert_golden("out/docs_text_document")
+    assert dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache").results
+    assert dsindex.verify(built, against_source=True, tokenizer=loaded)
+    assert ray.is_initialized()
+    assert build("out/b", executor="local").run.executor == "local"
+
+
+@pytest.mark.ray
+def test_ray_that_a_call_starts_leaves_nothing_behind():
+    script = (
+        "import os, dsindex, ray, dsindex.execution.ray_address as known\n"
+        "known.NEWEST_RAY = '2.9.1'\n"
+        "from ray._private.authentication.authentication_utils import is_token_auth_enabled\n"
+        "enabled = is_token_auth_enabled()\n"
+        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'RAY_AUTH_MODE', 'RAY_AUTH_TOKEN')}\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='ray', workers=1, progress=True)\n"
+        "after = {name: os.environ.get(name) for name in before}\n"
+        "print(built.run.executor, ray.is_initialized(), before == after, is_token_auth_enabled() == enabled)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "ray False True True\n", done.stderr
+    assert done.stderr.count("is newer than the newest that was tried, 2.9.1\n") == 1, done.stderr
+    assert_golden("out/docs_text_document")
+
+
+@pytest.mark.exhaustive
+def test_script_without_a_guard_works_in_processes(tmp_path):
+    """Python would run the whole script once more in every process that it spawns."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dsindex\n"
+        "print('begins', flush=True)\n"
+        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
+        "    output_prefix='out/docs', executor='processes', workers=2, shard_size='16KiB')\n"
+        "print(built.run.executor)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("begins\nprocesses\n", 0), done.stderr
+    assert_golden("out/docs_text_document")
+
+
+def test_tokenizer_object_is_what_it_serialises_to(monkeypatch, tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    built = build(tokenizer=loaded, eod_token=EOD)
+    assert_golden("out/docs_text_document")
+    described = json.loads(Path("out/docs_text_document.manifest.json").read_bytes())["content"]["tokenizer"]
+    assert described["name"] == "tokenizers.Tokenizer"
+    assert len(described["sha256"]) == 64
+    same = tokenizers.Tokenizer.from_str(loaded.to_str())
+    assert build(tokenizer=same, eod_token=EOD).already_complete
+    assert dsindex.verify(built, against_source=True, tokenizer=same)
+    other = tokenizers.Tokenizer.from_file(str(OWN.bos_tokenizer / "tokenizer.json"))
+    with pytest.raises(PlanError, match="tokenizer was"):
+        build(tokenizer=other, eod_token="<|eos|>")
+    with pytest.raises(TokenizerError, match=r"choose one with eod_token$"):
+        build("out/b", tokenizer=loaded)
+    with pytest.raises(TokenizerError, match="give its path with tokenizer"):
+        dsindex.verify(built, against_source=True)
+    packed = dsindex.pack(OWN.docs, tokenizer=loaded, eod_token=EOD, output="out/x.pbin")
+    by_path = dsindex.pack(OWN.docs, tokenizer=TOKENIZER, output="out/y.pbin")
+    assert packed.files["pbin"].digest == by_path.files["pbin"].digest
+    assert list(temporary.iterdir()) == []
+    assert not [path for path in Path("out").iterdir() if "okenizer" in path.name]
+
+
+def test_tokenizer_of_transformers_is_refused_with_what_to_give():
+    class Fast:
+        backend_tokenizer = None
+
+    with pytest.raises(dsindex.OptionsError, match=r"got .*\.Fast \(pass its backend_tokenizer\)"):
+        build(tokenizer=Fast())
+
+
+def test_instruct_takes_a_tokenizer_object():
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    options = {"config": SPEC, "executor": "local", "on_bad_record": "quarantine"}
+    by_object = dsindex.instruct(CONVERSATIONS, tokenizer=loaded, output_prefix="out/a", **options)
+    by_path = dsindex.instruct(CONVERSATIONS, tokenizer=TOKENIZER, output_prefix="out/b", **options)
+    assert by_object.splits[0].files == by_path.splits[0].files
+
+
+OPENERS = {
+    "prefix": (lambda: dsindex.open("out/docs_text_document"), IndexedDataset),
+    "path": (lambda: dsindex.open(Path("out/docs_text_document")), IndexedDataset),
+    "bin": (lambda: dsindex.open("out/docs_text_document.bin"), IndexedDataset),
+    "idx": (lambda: dsindex.open("out/docs_text_document.idx", check=False), IndexedDataset),
+    "pbin": (lambda: dsindex.open("x.pbin"), PbinDocuments),
+    "pbin-without-suffix": (lambda: dsindex.open("x"), PbinDocuments),
+    "pbin-blocks": (lambda: dsindex.open("x.pbin", block_size=16), PackedMemMapDatasetContinuous),
+    "raw-index": (lambda: dsindex.open("docs.idx"), RawLines),
+    "jsonl": (lambda: dsindex.open("docs.jsonl"), RawLines),
+    "jsonl-tokens": (lambda: dsindex.open("docs.jsonl", tokenizer=TOKENIZER), MemMapDataset),
+    "cache-folder": (lambda: dsindex.open("cache"), GPTDataset),
+    "cache-split": (lambda: dsindex.open("cache", split="valid"), GPTDataset),
+    "description": (lambda: dsindex.open(next(Path("cache").glob("*valid-description.txt"))), GPTDataset),
+}
+
+
+@pytest.fixture
+def every_kind():
+    built = build()
+    dsindex.convert(built, "x.pbin")
+    dsindex.build_index(built, seq_length=16, epochs=1, data_cache_path="cache")
+    Path("docs.jsonl").write_bytes(OWN.docs.read_bytes())
+    create_raw_index("docs.jsonl", drop_faulty_entries=True)
+
+
+@pytest.mark.usefixtures("every_kind")
+def test_open_tells_the_kind_from_the_file():
+    for name, (opener, kind) in OPENERS.items():
+        assert type(opener()) is kind, name
+        assert len(opener()) > 0, name  # type: ignore[arg-type]
+    documents, indexed = dsindex.open("x.pbin"), dsindex.open("out/docs_text_document")
+    assert isinstance(indexed, IndexedDataset)
+    assert [tokens.tolist() for tokens in documents] == [indexed.document(j).tolist() for j in range(len(documents))]
+    loaded = tokenizers.Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    by_object = dsindex.open("docs.jsonl", tokenizer=loaded)
+    assert np.array_equal(by_object[3], dsindex.open("docs.idx", tokenizer=TOKENIZER)[3])
+
+
+@pytest.mark.quick(6)
+@pytest.mark.usefixtures("every_kind")
+@pytest.mark.parametrize(("path", "options", "kind", "message"), [
+    ("nothing", {}, InputError, "nothing: there is no dataset: .*check the path"),
+    ("out/docs", {}, InputError, "did you mean out/docs_text_document"),
+    ("a\0b", {}, InputError, "there is no dataset"),
+    ("out", {}, InputError, "out: expected .* the folder of an index cache, got a folder without descriptions"),
+    ("cache", {"split": "dev"}, InputError, "expected the index cache of the split dev, got test, train, valid"),
+    ("out/docs_text_document", {"block_size": 8}, InputError, "does not take the option block_size; omit it"),
+    ("/dev/null", {}, InputError, "expected a dataset, got a device"),
+    ("no-index.jsonl", {}, InputError, "expected its raw index no-index.idx beside it, found none; make one"),
+    ("lonely.idx", {}, InputError, "expected the JSONL file of this raw index beside it, got none"),
+    ("empty", {}, FormatError, "empty: expected .* got a file that begins with b''"),
+    ("cut.idx", {}, FormatError, "cut.idx: expected a header of 34 bytes"),
+    ("cut.pbin", {}, FormatError, "cut.pbin: expected a .pbin that fits one of the versions"),
+    ("evil.idx", {}, FormatError, "evil.idx"),
+    ("array.npy", {}, FormatError, "got an array of an index cache; use the cache's description or folder"),
+    ("x-description.txt", {}, FormatError, "expected the description of a GPTDataset or BlendedDataset"),
+])  # fmt: skip
+def test_open_says_what_is_wrong_in_one_sentence(path, options, kind, message):
+    Path("no-index.jsonl").write_bytes(b'{"text": "x"}\n')
+    Path("lonely.idx").write_bytes(Path("docs.idx").read_bytes())
+    Path("empty").touch()
+    Path("text.txt").write_text("hello world")
+    Path("cut.idx").write_bytes(b"MMIDIDX\x00\x00\x01")
+    Path("cut.pbin").write_bytes(Path("x.pbin").read_bytes()[:500])
+    Path("evil.idx").write_bytes(b"\x80\x04cposix\nsystem\n(S'touch pwned'\ntR.")
+    Path("evil.jsonl").write_bytes(b"{}\n")
+    np.save("array.npy", np.arange(3))
+    Path("x-description.txt").write_text("{}")
+    Path("alone.bin").write_bytes(b"\x01\x02\x03")
+    with pytest.raises(kind, match=message) as raised:
+        dsindex.open(path, **options)
+    assert "\n" not in str(raised.value)
+    assert not Path("pwned").exists()
+
+
+@pytest.mark.parametrize("num_tokens", [0x7B, 0x80, 0x93])
+def test_packed_data_is_known_by_its_name_whatever_its_first_byte(num_tokens):
+    path = write_pbin(Path("x.pbin"), [[1] * num_tokens], token_bytes=1)
+    assert Path(path).read_bytes()[0] == num_tokens
+    assert [len(tokens) for tokens in dsindex.open(path)] == [num_tokens]
+
+
+def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know():
+    options = {"tokenizer": TOKENIZER, "executor": "local", "on_bad_record": "quarantine"}
+    config = {**SPEC, "max_length": 768, "too_long": "split"}
+    made = dsindex.instruct(CONVERSATIONS, config=config, output_prefix="out/chat", **options)
+    with pytest.raises(InputError, match=r"out/chat: expected one block layout .* set sequence_length"):
+        dsindex.open(made)
+    opened = dsindex.open("out/chat", sequence_length=1024)
+    assert isinstance(opened, PackedInstructionDataset)
+    assert opened.sequence_length == 1024
+
+
+def test_datasource_needs_pandas_or_reads_every_document():
+    built = build()
+    try:
+        import ray.data  # noqa: F401
+    except ImportError:
+        with pytest.raises(dsindex.DsindexError, match=r"ray_datasource needs ray\.data, .* pip install pandas"):
+            dsindex.ray_datasource(built)
+        return
+    source, dataset = dsindex.ray_datasource(built), dsindex.open(built)
+    assert isinstance(dataset, IndexedDataset)
+    rows = [row for task in source.get_read_tasks(5) for table in task() for row in table.to_pylist()]
+    assert [row["document"] for row in rows] == list(range(dataset.num_documents))
+    assert [row["tokens"] for row in rows] == [dataset.document(j).tolist() for j in range(dataset.num_documents)]

@@ -119,11 +119,6 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(python, comm
     assert (ended.returncode, ended.stderr.strip().endswith(f"{said}: pip install dsindex")) == (1, True), ended.stderr
 
 
-def test_job_with_another_python_is_told_how_to_name_one(python):
-    said = run(python, "-m", "dsindex", "build", RAY_JOB_CONFIG_JSON_ENV_VAR="{}").stderr
-    assert said.endswith(f"pip install dsindex; in a job, submit --python names another Python than {python}\n")
-
-
 @pytest.mark.parametrize(("package", "words"), [
     ("ray", ["--executor", "ray"]),
     ("pyarrow", []),

@@ -1,6 +1,5 @@
 """Templates that take too much time or memory stop the job."""
 
-import json
 import re
 
 import pytest
@@ -11,7 +10,7 @@ from dsindex.instruction.config import check_config
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from tests.jobs.instruct.instruct_jobs import CHATML, job, published
-from tests.support.conversations import BAD, CONVERSATIONS, SPEC
+from tests.support.conversations import BAD, CONVERSATIONS
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
@@ -115,21 +114,3 @@ def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path, cli)
         r"dsindex instruct: chat template: too long, or nested too deep, for Python's compiler .*", said
     )
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.exhaustive
-def test_construction_has_the_same_limits(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr(limits, "DEFAULT_LIMITS", SMALL)
-    record = {"role": "x", "instruction": "y", "conversations": [{"from": "gpt", "value": "z"}]}
-    deep = json.dumps(record)[:-1] + ', "deep": ' + "[" * 400 + "]" * 400 + "}"
-    (tmp_path / "a.jsonl").write_text(f"{json.dumps(record)}\n{deep}\n")
-    options = {
-        **SPEC,
-        "jq_patterns": {**{name: f".{name}" for name in record}, "role": "([..|..|..] | length | tostring)"},
-    }
-    (tmp_path / "chat.yaml").write_text(yaml.safe_dump(options))
-    command = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / "a.jsonl"), "--executor", "local"]
-    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / "out" / "chat")]
-    said = cli([*command, "--on-bad-record", "quarantine"], 1).err
-    assert re.search(r"a\.jsonl, line 2: the jq pattern .* (used|needed) more than .* on this record; change it", said)
-    assert published(tmp_path / "out") == {}

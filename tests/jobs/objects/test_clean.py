@@ -71,16 +71,6 @@ def test_uploads_of_others_are_not_given_up(place, store, command, cli):
     assert upload.upload_id in store.uploads
 
 
-def test_killed_build_on_a_disk(command, tmp_path, cli):
-    run_until_killed([*command, str(tmp_path / "x")], num_shards=3)
-    mine = tmp_path / "x.build" / "shards" / "0000" / "mine"
-    mine.write_text("mine")
-    assert "3 finished shards" in cli(["clean", str(tmp_path / "x"), "--yes"]).out
-    left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["dsindex-work-folder.json", "mine", "text.jsonl", "x.progress.json"]
-    mine.unlink()
-
-
 @pytest.mark.parametrize("place", ["s3://out/x", "x"])
 def test_running_build_is_refused(place, store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)

@@ -11,8 +11,6 @@ pytest.importorskip("obstore")
 
 from dsindex.cli.main import main
 from tests.support.golden import TOKENIZERS
-from tests.support.object_server import Fault
-from tests.support.pages import ReadPage
 
 DATASET = "docs_text_document"
 OF_CACHE = ["--seq-length", "32", "--epochs", "2", "--data-cache-path"]
@@ -111,27 +109,6 @@ def test_flags_reach_the_nodes_of_a_cluster(command, folder, store, tmp_path, mo
         assert Path(made + Path(name).suffix).read_bytes() == times * (folder / name).read_bytes()
 
 
-def test_reports_are_the_same(folder, store, tmp_path, cli):
-    """With examples, sources, caches, and the speed of the build, which the progress file beside a dataset has."""
-    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
-    store.objects["b/data/docs.progress.json"] = (folder / "docs.progress.json").read_bytes()
-    cache = str(tmp_path / "cache")
-    assert main(["index", "--data-path", str(folder / DATASET), *OF_CACHE, cache]) == 0
-    pages = []
-    for place in (str(folder), "s3://b/data"):
-        words = [f"{place}/{DATASET}", f"{place}/docs.pbin", "-o", str(tmp_path / "page.html"), "--cache", cache]
-        out = said(["report", *words, "--endpoint-url", store.url], cli)
-        page = ReadPage((tmp_path / "page.html").read_bytes())
-        texts = [
-            out.partition("\n")[2],
-            *(text for name in ("h2", "h3", "p", "dd", "td", "th", "script") for text in page.texts[name]),
-        ]
-        pages.append([text.replace(place, "PLACE").replace(str(folder), "PLACE") for text in texts])
-    assert pages[0] == pages[1]
-    assert any("docs.jsonl, line " in text for text in pages[1])
-    assert any("tokenize" in text for text in pages[1])
-
-
 def test_damage_in_a_bucket_is_found(store, folder, cli):
     content = bytearray((folder / f"{DATASET}.bin").read_bytes())
     content[100] ^= 1
@@ -144,24 +121,12 @@ def test_damage_in_a_bucket_is_found(store, folder, cli):
     assert "no such object" in said(words, cli, code=1)
 
 
-def test_requests_are_shown_and_faults_passed(store, capsys):
-    store.faults += [Fault(kind=kind, match=".bin") for kind in ("503", "truncate", "reset")]
-    assert main(["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]) == 0
-    [shown] = re.findall(r"^objects: .*$", capsys.readouterr().out, flags=re.MULTILINE)
-    assert re.fullmatch(r"objects: \d+ GETs, .* \w?B read, 3 repetitions", shown)
-    assert store.count("list-type") == 0
-
-
 @pytest.mark.parametrize(("words", "message"), [
     (["verify", "s3://b/d*"], "expected the address of one dataset, got a pattern or a folder"),
     (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
-    (["convert", "s3://b/d", "s3://b/x.pbin"], "got an address"),
     (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
     (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
     (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
-    (["trace", "s3://b/cache", "--sample", "1"], "expected a path of this machine"),
-    (["inspect", "hf://datasets/a"], "expected hf://datasets/ORGANISATION/NAME or"),
-    (["inspect", "hf://datasets/a/b"], "expected the address of one dataset, got a pattern or a folder"),
     (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
@@ -175,12 +140,9 @@ def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch)
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(("words", "message"), [
     (["inspect", "s3://b/none"], "s3://b/none: there is no dataset"),
-    (["compare", "s3://b/none", "s3://b/none"], "expected a dataset, found no s3://b/none.idx"),
     (["report", "s3://b/none", "-o", "x.html"], "s3://b/none: there is no dataset"),
     (["report", f"s3://b/data/{DATASET}", f"s3://b/data/{DATASET}.bin", "-o", "x.html"],
      "expected every dataset once, got it twice"),
-    (["merge", "--input", "s3://b/none", "--output-prefix", "x"], "no such object"),
-    (["convert", "s3://b/none", "x.pbin"], "no such object"),
     (["index", "--data-path", "s3://b/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
     (["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
      "expected --data-cache-path with a dataset in an object store"),

@@ -36,14 +36,6 @@ def test_objects_are_the_files_of_a_disk(store, text, tmp_path):
     assert {"PutObject", "UploadPart", "CompleteMultipartUpload", "DeleteObjects"} <= set(store.operations)
 
 
-@pytest.mark.exhaustive
-def test_other_processes_write_the_same(store, text, tmp_path):
-    build(text, str(tmp_path / "x"))
-    build(text, "gs://out/data/x", executor="processes")
-    assert built(store, "out/data/x") == on_disk(tmp_path / "x")
-    assert store.token_requests == 3  # the driver's, and one for each worker
-
-
 LOCK = {"host": "elsewhere", "boot": "b", "pid_namespace": "n", "pid": 7, "started": "5", "token": "t"}
 
 
@@ -65,21 +57,6 @@ def test_lock_of_a_dead_owner_is_taken_by_one_driver(store, text):
     with pytest.raises(PlanError, match="process 7 on third"):
         build(text, "gs://out/x")
     assert store.content("out/x.build/owner.json") == other
-
-
-def test_upload_is_given_up_by_clean(store, text, cli):
-    store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
-    with pytest.raises(OutputError, match=r"403 AccessDenied\); check what this node's credentials may write"):
-        build(text, "gs://out/data/x")
-    assert store.uploads
-    assert "unfinished upload: gs://out/data/x_text_document.bin" in cli(["clean", "gs://out/data/x", "--yes"]).out
-    assert not store.uploads
-    assert store.names("out") == []
-
-
-def test_token_is_asked_for_once_by_each_process(store, text):
-    build(text, "gs://out/x")
-    assert store.token_requests == 1
 
 
 @pytest.mark.parametrize(("fault", "said"), [

@@ -134,14 +134,6 @@ def _read_in_fork(path, size_bytes):
     os._exit(0 if len(read_input(path)) == size_bytes else 1)
 
 
-def test_unwanted_columns_are_not_read(hub, files, tmp_path):
-    result = build(f"{NAME}/data/train-*.parquet", tmp_path)
-    total = sum(len(content) for name, content in files.items() if name.startswith("data/train"))
-    assert result is not None
-    ranges = [re.search(r"bytes=(\d+)-(\d+)", each) for each in hub.requests if each.startswith("storage GET")]
-    assert sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found) < total / 2
-
-
 def test_small_row_groups_share_a_request(hub, tmp_path):
     """The footer is read once, each byte once, and the redirect is asked for once."""
     table = pa.table({"text": [f"text {n} " * 50 for n in range(5000)], "id": [f"id {n}" for n in range(5000)]})

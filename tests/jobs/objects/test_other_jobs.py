@@ -24,19 +24,6 @@ def store(store, monkeypatch, tmp_path):
     return store
 
 
-def test_pack_counts_its_requests(store, cli):
-    words = ["pack", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output", "x.pbin"]
-    shown = "".join(cli([*words, "--executor", "local", "--workers", "1"]))
-    assert f"\nobjects: {store.count('GET')} GETs, " in shown
-
-
-def test_instruct_counts_its_requests(store, tmp_path, cli):
-    (tmp_path / "chat.yaml").write_text(CHAT)
-    words = ["instruct", "chat.yaml", "--input", "s3://b/chat.jsonl", "--tokenizer-model", TOKENIZER]
-    shown = "".join(cli([*words, "--output-prefix", "x", "--executor", "local", "--workers", "1"]))
-    assert f"\nobjects: {store.count('GET')} GETs, " in shown
-
-
 def test_source_out_of_reach_is_no_damage(store, cli):
     words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
     cli([*words, "--executor", "local"])

@@ -72,16 +72,6 @@ def test_worker_has_nothing_to_leave_on_its_node(options, store, text, monkeypat
     assert seen == []
 
 
-@pytest.mark.usefixtures("store")
-def test_node_without_a_temporary_folder_is_told(text, monkeypatch):
-    def none():
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/']")
-
-    monkeypatch.setattr(tempfile, "gettempdir", none)
-    with pytest.raises(OutputError, match=r"expected a temporary folder .* got none .*; set TMPDIR on this node"):
-        build(text, "s3://out/x")
-
-
 def test_throttled_writes_are_fewer_at_once(store, text):
     before = gate_of(parse_url("s3://out/x")).limit
     store.faults.append(Fault(kind="503", operation="UploadPart", times=3))

@@ -12,8 +12,7 @@ from dsindex.jobs import pack as pbin_ends
 from tests.faults.corpus import write_corpus
 from tests.faults.object_kills import CHAT, KINDS, name_job, objects
 from tests.jobs.objects.conftest import make_ranges_small
-from tests.jobs.objects.object_builds import FILES, build, built, on_disk
-from tests.support.compressed import COMPRESSORS
+from tests.jobs.objects.object_builds import build
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
 from tests.support.published import published
@@ -79,46 +78,12 @@ def test_objects_are_the_files_of_a_disk(kind, way, store, texts, expected, tmp_
         assert cli(words).out.startswith("already complete")
 
 
-@pytest.mark.exhaustive
-def test_other_processes_write_the_same(store, text, tmp_path, monkeypatch):
-    """Their way to the store travels in their tasks, and the credentials are in their environment."""
-    build(text, str(tmp_path / "x"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    build(text, "s3://out/x", executor="processes", endpoint_url=store.url)
-    assert built(store, "out/x") == on_disk(tmp_path / "x")
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("name", ["one.gz", "one.zst"])
-def test_streams_are_unpacked_into_the_bucket(name, store, text, tmp_path):
-    packed = tmp_path / f"text.jsonl.{name[4:]}"
-    packed.write_bytes(COMPRESSORS[name](text.read_bytes()))
-    build(packed, str(tmp_path / "x"))
-    build(packed, "s3://out/x")
-    assert built(store, "out/x") == on_disk(tmp_path / "x")
-    assert len(store.names("out")) == len(FILES) + 1
-
-
 def test_empty_text_is_an_empty_object(store, tmp_path):
     path = tmp_path / "empty.jsonl"
     path.write_bytes(b'{"text": ""}\n')
     build(path, "s3://out/x", no_provenance=True)
     assert store.content("out/x_text_document.bin") == b""
     assert not store.uploads
-
-
-def test_only_changed_inputs_are_made_again(store, text, tmp_path):
-    more, last = tmp_path / "more.jsonl", tmp_path / "last.jsonl"
-    write_corpus(more, num_lines=50, broken={}, seed=9)
-    write_corpus(last, num_lines=50, broken={}, seed=8)
-    build(text, "s3://out/x", input=tuple(map(str, (more, text, last))), keep_shards=True)
-    shards = set(store.names("out", "x.build/shards/"))
-    write_corpus(more, num_lines=60, broken={}, seed=9)
-    build(text, "s3://out/x", input=(str(text), str(more)), keep_shards=True, replace=True)
-    made = [name for name in store.names("out", "x.build/shards/") if name.endswith(".bin") and name not in shards]
-    assert len(made) == -(-more.stat().st_size // (8 << 10))
-    build(text, str(tmp_path / "y"), input=(str(text), str(more)))
-    assert built(store, "out/x") == on_disk(tmp_path / "y")
 
 
 def test_requests_are_few_and_counted(store, text):

@@ -23,26 +23,9 @@ def test_other_byte_order_is_that_of_a_disk(store, tmp_path):
     assert objects(store, "") == published(tmp_path)
 
 
-@pytest.mark.usefixtures("small_ranges")
-def test_parts_are_sent_before_the_header_is_known(store):
-    order = []
-
-    def note(moment, operation, target):
-        if moment == "done" and operation == "UploadPart" and "x.pbin?" in target:
-            order.append(target.partition("partNumber=")[2].partition("&")[0])
-        if moment == "done" and operation == "PutObject" and target.endswith(".head"):
-            order.append("header")
-
-    store.watch = note
-    pack(OWN.docs, "s3://out/x.pbin", workers=1)
-    assert order.index("2") < order.index("header") < order.index("1")
-
-
 @pytest.mark.parametrize(("flags", "said"), [
     (["--output", "az://out/x.pbin"], "--output: az://out/x.pbin: expected a path or an address of s3://"),
     (["--output", "s3://out/x"], "--output: expected the name of a .pbin file, got 's3://out/x'"),
-    (["--output", "s3://out/.pbin"], "--output: expected the name of a .pbin file, got 's3://out/.pbin'"),
-    (["--output", "s3://x.pbin"], "--output: s3://x.pbin/: expected s3://BUCKET/KEY"),
     (["--merge", "a.pbin", "--output", "s3://out/x.pbin"], "s3://out/x.pbin: expected a path for --output with"),
     (["--output", "x.pbin", "--work-dir", "https://a.b/c"], "--work-dir: https://a.b/c: expected a path or"),
 ])  # fmt: skip

@@ -6,7 +6,6 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.jobs import build as build_job
-from dsindex.store import spool as object_spool
 from dsindex.store import uploads
 from tests.faults.object_kills import objects
 from tests.support.golden import OWN
@@ -62,21 +61,6 @@ def test_interrupted_build_continues_without_reading_again(store, pipe, tmp_path
     assert objects(store, "") == published(tmp_path)
 
 
-def test_finished_build_knows_the_same_text_and_refuses_another(store, pipe, capsys):
-    pipe(TEXT)
-    assert build("s3://out/x") == 0
-    before = objects(store, "")
-    pipe(TEXT)
-    capsys.readouterr()
-    assert build("s3://out/x") == 0
-    assert capsys.readouterr().out.startswith("already complete")
-    pipe(OTHER)
-    assert build("s3://out/x") == 1
-    assert f"was written again ({len(TEXT)} bytes then, {len(OTHER)} now)" in capsys.readouterr().err
-    assert objects(store, "") == before
-    assert not store.uploads
-
-
 def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(store, pipe, capsys):
     pipe(TEXT)
     assert build("s3://out/x", "--keep-shards") == 0
@@ -90,24 +74,6 @@ def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(store, pipe,
     manifest = json.loads(store.content("out/x_text_document.manifest.json"))
     assert manifest["content"]["inputs"][0]["size_bytes"] == len(OTHER)
     assert not store.uploads
-
-
-def test_replaced_object_is_not_taken_for_what_was_read(store, pipe):
-    pipe(TEXT)
-    interrupt("s3://out/x")
-    store.objects[f"out/{STORED}"] = TEXT[:-1] + b" "
-    piped = pipe(TEXT)
-    assert build("s3://out/x") == 0
-    assert piped.tell() == len(TEXT)
-
-
-def test_kept_text_is_the_source_that_is_verified(store, pipe, cli):
-    pipe(TEXT)
-    assert build("s3://out/x", "--keep-shards") == 0
-    verify = ["verify", "s3://out/x_text_document", "--against-source", *TOKENIZER[:2]]
-    assert main(verify) == 0
-    store.objects[f"out/{STORED}"] = OTHER
-    assert f"s3://out/{STORED}: expected the input of {len(TEXT)} bytes" in cli(verify, 1).out
 
 
 def test_cut_off_while_it_is_stored_leaves_what_clean_removes(store, pipe, capsys):
@@ -134,12 +100,3 @@ def test_bad_text_is_named_and_an_unused_folder_removed(data, said, store, pipe,
     assert said in shown
     assert bool(data) == (f"- (stored as s3://out/{STORED})" in shown)
     assert bool(data) == bool(store.names("out", "x.build"))
-
-
-def test_text_that_is_too_long_for_an_upload_is_refused(store, pipe, monkeypatch, capsys):
-    monkeypatch.setattr(object_spool, "MOST_PARTS", 0)
-    pipe(TEXT)
-    assert build("s3://out/x") == 1
-    assert "expected at most 0 bytes on standard input, which an upload can have" in capsys.readouterr().err
-    assert not store.names("out")
-    assert not store.uploads

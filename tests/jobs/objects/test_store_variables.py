@@ -4,16 +4,7 @@ import os
 
 import pytest
 
-from dsindex.execution.store_variables import give_store_variables, given_store_variables, run_where_stores_are
-
-
-def test_given_variables_count_until_somebody_changes_them(monkeypatch):
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
-        monkeypatch.setenv(name, "of the node")
-    give_store_variables("endpoint_url", "https://h")
-    assert given_store_variables() == {"AWS_ENDPOINT_URL": "https://h", "AWS_ENDPOINT_URL_S3": "https://h"}
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://other")
-    assert given_store_variables() == {"AWS_ENDPOINT_URL": "https://h"}
+from dsindex.execution.store_variables import run_where_stores_are
 
 
 def test_worker_has_its_own_variables_after_a_call(monkeypatch):

@@ -1,7 +1,8 @@
-"""The datasets and blocks that come out, usual shapes of records, bad records, and other plans."""
+"""Instruction data: the one law, datasets and blocks, records of all shapes and bad ones, and other plans."""
 
 import contextlib
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.datasets.provenance import read_source
-from dsindex.demo.run import demo_conversations, write_demo_conversations
+from dsindex.demo.run import demo_conversations
+from dsindex.engine import frame as job_frame
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encoder import InstructionEncoder
@@ -25,6 +27,82 @@ from tests.support.chat_tokenizers import train
 from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, SPEC_YAML
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
+from tests.support.killed import run_until_killed
+
+WAYS = [
+    {"executor": "local", "shard_size": "64MiB", "workers": 1},
+    {"executor": "local", "shard_size": "3KiB", "workers": 3},
+    {"executor": "processes", "shard_size": "40KiB", "workers": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, broken):
+    """What every way of doing the same has to give."""
+    folder = tmp_path_factory.mktemp("expected")
+    config = job(folder / "chat", input=(str(broken),), shard_size="64MiB", workers=1)
+    run_config(config, SPLIT_IN_PARTS)
+    return published(folder)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_same_bytes_for_any_shard_size_and_executor(tmp_path, broken, expected, way):
+    run_config(job(tmp_path / "chat", input=(str(broken),), **way), SPLIT_IN_PARTS)
+    assert published(tmp_path) == expected
+    assert len(expected) == 3 * (3 * 3 + 2)  # per split three datasets, provenance and quarantine
+
+
+@pytest.mark.exhaustive
+def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_path, broken):
+    """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
+    instruction = check_config(
+        {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
+    )
+    for number, way in enumerate(WAYS):
+        config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
+        report = run_config(config, instruction)
+        assert sum(split.statistics.sequences - split.statistics.conversations for split in report.splits) > 10
+    assert published(tmp_path / "0") == published(tmp_path / "1") == published(tmp_path / "2")
+
+
+def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
+    """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
+    config = job(tmp_path / "chat", input=(str(broken),))
+    publish, calls = job_frame.publish, []
+
+    def fail_third(dataset, *others):
+        calls.append(dataset.target.prefix)
+        if len(calls) == 2:
+            raise InputError("the storage went away")
+        publish(dataset, *others)
+
+    monkeypatch.setattr(job_frame, "publish", fail_third)
+    with pytest.raises(InputError, match="the storage went away"):
+        run_config(config, SPLIT_IN_PARTS)
+    assert [os.path.basename(prefix) for prefix in calls] == [
+        "chat_train_loss_mask",
+        "chat_train_text_document",
+    ]
+    assert not (tmp_path / "chat_train_text_document.idx").exists()
+    monkeypatch.setattr(job_frame, "publish", publish)
+    run_config(config, SPLIT_IN_PARTS)
+    assert published(tmp_path) == expected
+
+
+def test_same_bytes_after_a_kill(tmp_path, broken, expected):
+    """The command, killed once some shards are committed; the same command again."""
+    out = tmp_path / "out"
+    config = tmp_path / "chat.yaml"
+    config.write_text(yaml.safe_dump({**SPEC, "max_length": 768, "too_long": "split"}))
+    command = ["instruct", str(config), "--input", str(broken)]
+    command += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(out / "chat")]
+    command += ["--seq-length", "768", "--split", "8,1,1", "--on-bad-record", "quarantine"]
+    command += ["--shard-size", "1KiB", "--executor", "local", "--workers", "1"]
+    run_until_killed(command, num_shards=3)
+    assert published(out) == {}
+    assert main(command) == 0
+    assert published(out) == expected
 
 
 def test_datasets_are_what_the_encoder_gives(tmp_path):
@@ -53,18 +131,6 @@ def test_datasets_are_what_the_encoder_gives(tmp_path):
         last = len(own) - 1
         assert read_source(f"{split.prefix}_text_document.provenance.parquet", last).line == own[last][0]
     assert sum(split.statistics.conversations for split in report.splits) == report.counts.kept == len(encoded)
-
-
-def test_blocks_of_the_demo_are_99_percent_full(tmp_path):
-    write_demo_conversations(tmp_path / "demo.jsonl", num_conversations=600)
-    config = job(tmp_path / "out" / "demo", input=(str(tmp_path / "demo.jsonl"),), split=None, seq_length=2048)
-    instruction = check_config({**SPEC, "max_length": 2048, "too_long": "truncate"}, source="test")
-    report = run_config(config, instruction)
-    packing = report.splits[0].packing
-    assert packing is not None
-    assert packing.fill >= 0.99
-    tokens = report.splits[0].statistics.tokens
-    assert packing.fill == pytest.approx(tokens / (packing.blocks * 2048), abs=1e-6)
 
 
 def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, capsys):
@@ -237,18 +303,14 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path):
 
 @pytest.mark.parametrize(("text", "options", "code", "message"), [
     ("message_construction: [role]", ["--seq-length", "1"], 2, "--seq-length: expected at least 2, got 1"),
-    ("message_construction: [role]", ["--split", "98"], 2, "expected the shares of train, valid and test"),
     ("message_construction: [role]", ["--split", "0,0,0"], 2, "with a sum above 0"),
     ("{message_construction: [role], max_length: 99}", ["--seq-length", "64"], 2, "must fit into a block"),
-    ("{message_construction: [role]}", ["--longer-than-pack", "drop"], 2, "--longer-than-pack needs --seq-length"),
     ("{message_construction: [role]}", ["--seq-length", "64", "--pad-to-multiple", "12"], 2, "such as 60, got 64"),
     ("{message_construction: [role], too_long: split, max_length: 9}",
      ["--seq-length", "64", "--longer-than-pack", "truncate"], 2, "got both; leave out one"),
-    ("{message_construction: [role], job: 5}", [], 1, "expected the section job to be a mapping"),
     ("{message_construction: [role], job: {inptu: x}}", [], 2, "there is no option 'inptu'"),
     ("{message_construction: [role], packing: 5}", [], 1, "packing: no such option"),
     ("{message_construction: [role], special_tokens: {x: a b c}}", [], 1, "expected exactly one id of its own"),
-    ("special_tokens: {}", [], 1, "chat template"),
     ("message_construction: [role", [], 1, "expected YAML"),
 ])  # fmt: skip
 def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options, code, message):
@@ -258,3 +320,12 @@ def test_wrong_options_are_said_in_one_sentence(tmp_path, capsys, text, options,
     assert main([*command, *options, "--executor", "local"]) == code
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """Conversations with every kind of bad record among them."""
+    path = tmp_path_factory.mktemp("inputs") / "broken.jsonl"
+    lines = CONVERSATIONS.read_bytes().splitlines()[:120]
+    path.write_bytes(b"\n".join([*lines[:50], *BAD, b"", *lines[50:]]) + b"\n")
+    return path

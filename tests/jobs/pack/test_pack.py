@@ -1,0 +1,447 @@
+"""`dsindex pack`: its bytes, patterns, refusals, resuming and Modalities' own configuration."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import yaml
+
+from dsindex.cli.main import main
+from dsindex.datasets.provenance import count_rows, read_source
+from dsindex.engine import merge as ranges
+from dsindex.engine.start import Estimate
+from dsindex.errors import InputError, OutputError, TokenizerError
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
+from dsindex.formats.raw_index import create_raw_index
+from dsindex.jobs.pack import choose_token_bytes, run_pack
+from dsindex.options.pack import PackConfig
+from dsindex.store.reading import digest_file
+from dsindex.text.guarded import limits
+from dsindex.text.guarded.limits import Limits
+from dsindex.text.selection import open_pattern
+from dsindex.text.tokenizer import load_tokenizer
+from tests.support.golden import MODALITIES, OWN
+from tests.support.jobs import run_config
+from tests.support.pbin_files import VERSION_NAMES, pbin_bytes, write_pbin
+from tests.support.published import published
+
+
+def words(folder, size, *, added=()):
+    """A tokenizer with `size` words, the first of which are those of the golden text, and <eod> as its last one."""
+    known = dict.fromkeys(["[UNK]", *" ".join(golden_texts()).split(), *(f"<{number}>" for number in range(size))])
+    vocabulary = [*list(known)[: size - 1], "<eod>"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<eod>"])
+    tokenizer.add_tokens(list(added))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eod>"}))
+    return str(folder)
+
+
+def packed_by_hand(texts, tokenizer, *, version, token_bytes):
+    """What must come out, told as plainly as possible."""
+    loaded = tokenizers.Tokenizer.from_file(os.path.join(tokenizer, "tokenizer.json"))
+    eod = load_tokenizer(tokenizer).eod_id
+    documents = [loaded.encode(text).ids for text in texts]
+    closed = [ids if ids[-1] == eod else [*ids, eod] for ids in documents if ids]
+    return pbin_bytes(closed, version=version, token_bytes=token_bytes)
+
+
+def golden_texts():
+    return [json.loads(line)["text"] for line in OWN.docs.read_text("utf-8").split("\n") if line]
+
+
+# The command line.
+
+
+def said(capsys, *arguments):
+    code = main(["pack", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+INPUT = ("--input", OWN.docs)
+
+TOKENIZER = ("--tokenizer-model", OWN.plain_tokenizer)
+
+
+WAYS = [
+    {"executor": "local", "shard_size": "1KiB", "engine": "gigatoken"},
+    {"executor": "local", "shard_size": "64KiB", "engine": "tokenizers"},
+    {"executor": "local", "shard_size": "64MiB", "engine": "gigatoken", "jq_pattern": '.["text"]'},
+    {"executor": "processes", "shard_size": "64KiB", "engine": "tokenizers", "jq_pattern": ".text | ."},
+]
+
+RAY_WAYS = [
+    {"executor": "ray", "shard_size": "64KiB", "engine": "gigatoken"},
+    {"executor": "ray", "shard_size": "64MiB", "engine": "tokenizers", "jq_pattern": "[.text] | first"},
+]
+
+
+def pack_nonempty(way, folder, reporter):
+    config = PackConfig(
+        input=(str(MODALITIES / "nonempty.jsonl"),), tokenizer_model=str(MODALITIES / "gpt2"),
+        eod_token="<|endoftext|>", output=str(folder / "x.pbin"), workers=2, **way,
+    )  # fmt: skip
+    run_pack(config, reporter=reporter)
+    return (folder / "x.pbin").read_bytes()
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_pack_equals_modalities(way, tmp_path):
+    assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("way", RAY_WAYS, ids=str)
+def test_pack_on_ray_equals_modalities(way, tmp_path):
+    assert pack_nonempty(way, tmp_path, Reporter()) == (MODALITIES / "nonempty.pbin").read_bytes()
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("version", VERSION_NAMES)
+@pytest.mark.parametrize(("num_words", "token_bytes"), [(256, 1), (257, 2), (70_000, 4)])
+def test_every_era_and_token_size_is_what_is_packed_by_hand(version, num_words, token_bytes, tmp_path, make_pack):
+    tokenizer = words(tmp_path / "words", num_words)
+    report = run_config(make_pack(tokenizer_model=tokenizer, pbin_era=version, shard_size="30KiB"))
+    size = 4 if version == "spec" else token_bytes
+    packed = packed_by_hand(golden_texts(), tokenizer, version=version, token_bytes=size)
+    assert Path(report.path).read_bytes() == packed
+    assert report.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
+    assert report.num_documents + report.num_empty == len(golden_texts())
+    assert report.files["pbin"].digest == digest_file(report.path)
+
+
+@pytest.mark.parametrize("version", ["spec", "2024-01-30", "current"])
+def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeypatch):
+    """Head, shards and index in one range, and each in many, with buffers that end inside of all of them."""
+    whole = run_config(make_pack(pbin_era=version))
+    expected = Path(whole.path).read_bytes()
+    monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
+    monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
+    run_config(make_pack(pbin_era=version, fresh=True))
+    assert Path(whole.path).read_bytes() == expected
+    assert read_pbin_header(whole.path).version.name == version
+
+
+def test_every_file_is_the_same_for_any_cut(make_pack, tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(OWN.docs.read_bytes() + b'\n{"text": 1}\n' + OWN.docs.read_bytes())
+    outputs = []
+    for size in ("3KiB", "31KiB", "64MiB"):
+        out = tmp_path / size
+        inputs = (str(tmp_path / "in.jsonl"), str(OWN.docs))
+        config = make_pack(input=inputs, output=str(out / "x.pbin"), shard_size=size, on_bad_record="quarantine")
+        run_config(config)
+        outputs.append(published(out))
+    names = {f"x.{suffix}" for suffix in ("pbin", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst")}
+    assert outputs[0].keys() == names
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_texts_without_tokens_are_counted_and_no_documents(make_pack, tmp_path):
+    text = b'{"text": ""}\n\n{"text": "a"}\nbroken\n{"text": "<|endoftext|>"}\n{"text": ""}\n{"text": "b"}'
+    (tmp_path / "a.jsonl").write_bytes(text)
+    config = make_pack(input=(str(tmp_path / "a.jsonl"),), on_bad_record="quarantine", shard_size="9B")
+    report = run_config(config)
+    assert (report.num_documents, report.num_empty) == (3, 2)
+    counts = report.counts
+    assert (counts.lines, counts.blank, counts.records, counts.kept, counts.quarantined) == (7, 1, 6, 5, 1)
+    tokenizer = str(OWN.plain_tokenizer)
+    by_hand = packed_by_hand(["a", "<|endoftext|>", "b"], tokenizer, version="current", token_bytes=2)
+    assert Path(report.path).read_bytes() == by_hand
+    content = json.loads((tmp_path / "out" / "docs.manifest.json").read_bytes())["content"]
+    assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (3, 2)
+    assert content["eod_in_text"] == 1
+    provenance = str(tmp_path / "out" / "docs.provenance.parquet")
+    assert [read_source(provenance, number).line for number in range(count_rows(provenance))] == [3, 5, 7]
+
+
+# Token sizes.
+
+
+@pytest.mark.parametrize(
+    ("num_words", "token_bytes"), [(256, 1), (257, 2), (65_536, 2), (65_537, 4)], ids=lambda value: str(value)
+)
+def test_token_size_is_that_of_the_vocabulary(num_words, token_bytes, tmp_path):
+    tokenizer = load_tokenizer(words(tmp_path, num_words))
+    assert choose_token_bytes(tokenizer, PBIN_VERSIONS["current"]) == token_bytes
+    assert choose_token_bytes(tokenizer, PBIN_VERSIONS["spec"]) == 4
+
+
+def test_added_token_that_does_not_fit_is_refused_by_name(make_pack, tmp_path):
+    tokenizer = words(tmp_path / "words", 256, added=["<new>"])
+    with pytest.raises(TokenizerError, match=r"expected ids that fit 1 bytes.*256 entries.*got 256 for '<new>'"):
+        run_config(make_pack(tokenizer_model=tokenizer))
+    assert not (tmp_path / "out").exists()
+    run_config(make_pack(tokenizer_model=tokenizer, pbin_era="spec"))
+    choose_token_bytes(load_tokenizer(words(tmp_path / "fits", 255, added=["<new>"])), PBIN_VERSIONS["current"])
+
+
+REFUSED = {
+    "no output": ((*INPUT, *TOKENIZER), 2, "dsindex pack: --output is required\n"),
+    "output of another kind": ((*INPUT, *TOKENIZER, "--output", "x.bin"), 2,
+     "--output: expected the name of a .pbin file, got 'x.bin'"),
+    "no EOD": ((*INPUT, "--output", "x.pbin", "--tokenizer-model", OWN.plain_tokenizer / "tokenizer.json"), 1,
+     "choose one with --eod-token"),
+    "jq that sees the clock": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".text + (now | tostring)"),
+     1, "'now' is not allowed, since output must depend on the record alone"),
+    "no jq": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".a |"), 1, "jq pattern '.a |'"),
+    "missing input": (("--input", "none.jsonl", *TOKENIZER, "--output", "x.pbin"), 1, "none.jsonl: cannot be read"),
+    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "--input does not go with --merge"),
+    "two files of options": (("a.yaml", "--config", "b.yaml"), 2, "expected one file of options"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED.values(), ids=REFUSED)
+def test_wrong_options_are_named(arguments, code, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    got, shown = said(capsys, *arguments)
+    assert got == code
+    assert message in shown
+    assert "Traceback" not in shown
+    assert os.listdir(tmp_path) == []
+
+
+def test_command_packs_and_merges(tmp_path, capsys):
+    one = tmp_path / "one.pbin"
+    code, shown = said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")
+    assert code == 0
+    assert f"{one}: {len(golden_texts()) - 2} documents" in shown
+    assert "2 texts without tokens\n  .pbin " in shown
+    assert "already complete" in said(capsys, *INPUT, *TOKENIZER, "--output", one, "--executor", "local")[1]
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], version="spec", token_bytes=4)
+    code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
+    assert (code, "files of different vocabularies" in shown) == (1, True)
+    write_pbin(tmp_path / "two.pbin", [[7, 8]], version="2024-01-30", token_bytes=2)
+    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin", "--executor", "local")
+    assert said(capsys, *merged)[0] == 0
+    texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
+    tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
+    both = (tmp_path / "both.pbin").read_bytes()
+    assert both[12 : 12 + tokens.nbytes + 4] == tokens.tobytes() + bytes([7, 0, 8, 0])
+
+
+# jq patterns.
+
+PATTERNS = {
+    "key": (".text", '{"text": "a", "b": {"c": 1}}', "a"),
+    "key in brackets": ('.["é"]', '{"é": "a"}', "a"),
+    "list": ('.chat | join("; ")', '{"chat": ["a", "b"]}', "a; b"),
+    "messages": ('[.m[] | .role + ": " + .content] | join("\\n")', '{"m": [{"role": "u", "content": "x"}]}', "u: x"),
+    "NUL": (".t.u", '{"t": {"u": "a\\u0000b"}}', "a\0b"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "line", "text"), PATTERNS.values(), ids=PATTERNS)
+def test_pattern_gives_the_text(pattern, line, text):
+    assert list(open_pattern(pattern).read_lines([line.encode()])) == [[text]]
+
+
+BAD_RECORDS = {
+    "list under the key": (".text", '{"text": ["a"]}', "expected a string under the key 'text', got a list"),
+    "no key": (".text", '{"b": 1}', "expected the key 'text', got only 'b'"),
+    "number": (".a.b", '{"a": {"b": 5}}', "expected a string from the jq pattern .*, got a number"),
+    "several": (".a[]", '{"a": ["x", "y"]}', "expected one value, got 2"),
+    "fails": (".a.b", '{"a": 5}', "pattern `.a.b` fails: Cannot index number"),
+    "no JSON": (".a.b", '{"a": {"b": "x"}} {}', "expected JSON, got an error at column 19"),
+    "no object": (".[0]", '["a"]', "expected a JSON object, got a list"),
+    "lone surrogate": (".a.b", '{"a": {"b": "\\ud800"}}', "pattern `.a.b` fails: .*surrogate"),
+}
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize(("pattern", "line", "message"), BAD_RECORDS.values(), ids=BAD_RECORDS)
+@pytest.mark.parametrize("shard_size", ["10B", "64MiB"])
+def test_pattern_without_a_text_makes_a_bad_record(pattern, line, message, shard_size, make_pack, tmp_path):
+    good = '{"text": "x", "a": {"b": "x"}}\n' if pattern != ".a[]" else '{"a": ["x"]}\n'
+    (tmp_path / "a.jsonl").write_text(good + line + "\n" + good * 2)
+    config = make_pack(input=(str(tmp_path / "a.jsonl"),), jq_pattern=pattern, shard_size=shard_size)
+    if pattern == ".[0]":
+        with pytest.raises(InputError, match="line 1"):
+            run_config(config)
+        return
+    with pytest.raises(InputError, match=rf"a\.jsonl, line 2: .*{message}"):
+        run_config(config)
+
+
+DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
+"""`[..|..|..]` has 10 million answers for it."""
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("executor", ["local", "processes"])
+@pytest.mark.parametrize("is_in_sample", [True, False])
+def test_record_that_jq_never_finishes_stops_the_job(tmp_path, capsys, monkeypatch, executor, is_in_sample):
+    """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
+    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
+    if not is_in_sample:
+        monkeypatch.setattr("dsindex.jobs.pack.examine_sample", lambda *_, **__: Estimate(tokens=1, documents=1))
+    lines = ['{"a": {"b": "x"}}', '{"a": 5}', "", DEEP, '{"a": {"b": "y"}}', DEEP]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    code, shown = said(
+        capsys,
+        *("--input", tmp_path / "a.jsonl", *TOKENIZER, "--output", tmp_path / "out" / "x.pbin"),
+        *("--jq-pattern", "[..|..|..] as $all | .a.b", "--executor", executor, "--shard-size", "100B"),
+        *("--on-bad-record", "quarantine"),
+    )
+    assert code == 1
+    assert re.search(
+        r"^dsindex pack: /.*/a\.jsonl, line 4: the jq pattern `\[\.\.\|\.\.\|\.\.\] as \$all \| \.a\.b` "
+        r"(used|needed) more than .* on this record; change it, or take the record out of the input$",
+        shown,
+        re.MULTILINE,
+    )
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["x.progress.json"]
+
+
+# Modalities' own configuration files.
+
+
+def modalities_config(folder, **changes):
+    """The example of Modalities, over the golden text; changes are given by their path: settings__num_cpus=2."""
+    (folder / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
+    config = {
+        "settings": {"src_path": str(folder / "docs.jsonl"), "dst_path": str(folder / "docs.pbin"),
+         "index_path": str(folder / "docs.idx"), "jq_pattern": ".text", "num_cpus": "${node_env:num_cpus}",
+         "eod_token": "<|endoftext|>", "processing_batch_size": 10, "raw_samples_queue_size": 20,
+         "processed_samples_queue_size": 20},
+        "tokenizer": {"component_key": "tokenizer", "variant_key": "pretrained_hf_tokenizer",
+         "config": {"pretrained_model_name_or_path": str(OWN.plain_tokenizer), "padding": False, "truncation": False}},
+    }  # fmt: skip
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        part = config
+        for parent in parents:
+            part = part[parent]
+        part[name] = value
+    return config
+
+
+def write_config(folder, config):
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder / "config.yaml"
+
+
+def test_modalities_configuration_is_taken_as_it_is(tmp_path, capsys):
+    special = {"pad_token": "<|pad|>", "additional_special_tokens": ["<|endoftext|>"]}
+    config = modalities_config(tmp_path, tokenizer__config__special_tokens=special, tokenizer__config__max_length=512)
+    create_raw_index(str(tmp_path / "docs.jsonl"))
+    code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
+    assert code == 0
+    assert "ignored, since dsindex works in shards: settings.processing_batch_size, settings.raw_samples_queue" in shown
+    expected = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
+    assert (tmp_path / "docs.pbin").read_bytes() == expected
+
+
+def test_flags_win_over_modalities_configuration(tmp_path, capsys):
+    config = modalities_config(tmp_path, settings__num_cpus=3)
+    del config["settings"]["dst_path"]
+    path = write_config(tmp_path, config)
+    assert said(capsys, "--config", path, "--pbin-era", "spec", "--executor", "local")[0] == 0
+    assert read_pbin_header(str(tmp_path / "docs.pbin")).version.name == "spec"
+    run = json.loads((tmp_path / "docs.manifest.json").read_bytes())["run"]
+    assert run["workers"] == 3
+    assert said(capsys, path, "--output", tmp_path / "other.pbin", "--executor", "local")[0] == 0
+    assert read_pbin_header(str(tmp_path / "other.pbin")).version.name == "current"
+
+
+NOT_HONOURED = {
+    "interpolation": (
+        {"settings__src_path": "${modalities_env:config_folder_path}/docs.jsonl"},
+        "settings.src_path: expected a plain value, got the interpolation '${modalities_env:config_folder_path}",
+    ),
+    "interpolation in depth": (
+        {"tokenizer__config__special_tokens": {"additional_special_tokens": ["^", "${settings.eod_token}"]}},
+        "tokenizer.config.special_tokens.additional_special_tokens[1]: expected a plain value",
+    ),
+    "number of CPUs from elsewhere": ({"settings__num_cpus": "${cuda_env:RANK}"}, "settings.num_cpus"),
+    "truncation": (
+        {"tokenizer__config__truncation": True},
+        "tokenizer.config.truncation: .*does not truncate documents",
+    ),
+    "padding": ({"tokenizer__config__padding": "max_length"}, "tokenizer.config.padding: .*does not pad documents"),
+    "sentencepiece": (
+        {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
+        "tokenizer.variant_key: expected pretrained_hf_tokenizer, got 'pretrained_sp_tokenizer'; dsindex pack reads",
+    ),
+    "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: unknown, so"),
+    "missing": ({"settings": {}}, "settings.src_path is required"),
+    "special token": (
+        {"tokenizer__config__special_tokens": {"pad_token": "[PAD]"}},
+        "special_tokens.pad_token: expected a special token of the tokenizer, got '\\[PAD\\]'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), NOT_HONOURED.values(), ids=NOT_HONOURED)
+def test_what_cannot_be_honoured_is_refused_by_name(changes, message, tmp_path, capsys):
+    import re
+
+    path = write_config(tmp_path, modalities_config(tmp_path, **changes))
+    code, shown = said(capsys, path)
+    assert code == 1
+    assert re.search(message, shown) or message in shown, shown
+    assert shown.startswith(f"dsindex pack: {path}: ")
+    assert not (tmp_path / "docs.pbin").exists()
+
+
+@pytest.mark.parametrize("tail", ["", "\n"])
+def test_raw_index_that_leaves_lines_out_is_refused(tail, tmp_path, capsys):
+    config = modalities_config(tmp_path)
+    path = tmp_path / "docs.jsonl"
+    path.write_text('{"text": "a"}\nbroken\n{"text": "b"}\n{' + tail)
+    create_raw_index(str(path), drop_faulty_entries=True)
+    code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
+    assert code == 1
+    assert "settings.index_path: expected an index of every line" in shown
+    assert "the line at byte 14" in shown
+    path.write_text('{"text": "a"}\n{' + tail)
+    path.with_suffix(".idx").unlink()
+    create_raw_index(str(path), drop_faulty_entries=True)
+    assert "the line at byte 14" in said(capsys, write_config(tmp_path, config))[1]
+    path.write_text('{"text": "a"}' + tail)
+    path.with_suffix(".idx").unlink()
+    create_raw_index(str(path))
+    assert said(capsys, write_config(tmp_path, config), "--executor", "local")[0] == 0
+
+
+# What is done twice, cut off, or asked for differently.
+
+
+def test_output_that_went_is_made_again_of_the_kept_shards(make_pack, tmp_path, tokenized):
+    run_config(make_pack(keep_shards=True))
+    before = published(tmp_path / "out")
+    with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(OutputError, match="expected the file that the manifest describes, got another one"):
+        run_config(make_pack())
+    (tmp_path / "out" / "docs.pbin").unlink()
+    tokenized.clear()
+    run_config(make_pack())
+    assert tokenized == []
+    assert published(tmp_path / "out") == before
+
+
+def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
+    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
+        run_config(make_pack())
+    assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
+    for suffix in ("bin", "idx"):
+        (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
+    run_config(make_pack(fresh=True))
+    assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
+    assert (tmp_path / "out" / "docs.bin").exists()

@@ -1,0 +1,256 @@
+"""Help, examples and flags of every command: declared once, given once, numbers in a range."""
+
+import argparse
+import ast
+import importlib
+import inspect
+import os
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dsindex
+from dsindex.cli.main import main
+from dsindex.cli.options import EveryCommand
+from dsindex.cli.parser import COMMANDS, make_parser
+from dsindex.options.config import Options
+from dsindex.options.declare import GROUPS, declared_options
+from dsindex.store.config_files import parse_yaml
+from tests.support.golden import OWN
+
+COLUMNS = 80
+
+
+def parser_of(command):
+    parser = make_parser(command)
+    found = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return found.choices[command]
+
+
+def examples_in(text):
+    """Return the words of the commands in the indented lines at the end of a help text."""
+    lines = re.findall(r"^  (?!-)(.*)$", text.rpartition("example")[2], flags=re.MULTILINE)
+    return [shlex.split(line) for line in "\n".join(lines).replace("\\\n", "").splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_into_80_columns(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    shown = parser_of(command).format_help()
+    assert "Options:" in shown
+    assert [
+        line for line in [*shown.splitlines(), *make_parser(None).format_help().splitlines()] if len(line) > 80
+    ] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_of_a_command_parse(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    examples = examples_in(parser_of(command).format_help())
+    assert examples
+    for program, *words in examples:
+        assert (program, words[0]) == ("dsindex", command)
+        make_parser(command).parse_args(words)
+
+
+@pytest.mark.parametrize(("command", "usage", "marked"), [
+    ("build", "dsindex build --input PATH [PATH ...] --tokenizer-model PATH --output-prefix P [options]",
+     ["--input", "--tokenizer-model", "--output-prefix"]),
+    ("index", "dsindex index --data-path P [P ...] --seq-length L [options]", ["--data-path", "--seq-length"]),
+    ("repair", "dsindex repair PREFIX --output NEW [options]", ["--output"]),
+])  # fmt: skip
+def test_required_options_are_marked(command, usage, marked, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    parser = parser_of(command)
+    first = parser.format_help().partition("\n\n")[0]
+    assert " ".join(first.split()) == f"Usage: {usage}"
+    found = [action.option_strings[-1] for action in parser._actions if "(required" in str(action.help)]
+    assert sorted(found) == sorted(marked)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["build", "--ouput-prefix", "x"], "there is no flag --ouput-prefix; did you mean --output-prefix?"),
+    (["build", "--chunk-size", "5"], "there is no flag --chunk-size; leave it out, or set the bytes"),
+    (["build", "--vocab", "v"], "there is no flag --vocab; use --vocab-file"),
+    (["build", "--tokenizer-name-or-path=x"], "there is no flag --tokenizer-name-or-path; use --tokenizer-model"),
+    (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b' (inputs follow --input)"),
+    (["submit", "--", "build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
+    (["build", "--shard-deadline", "soon"], "argument --shard-deadline: expected a number, got 'soon'"),
+    (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),
+])  # fmt: skip
+def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):
+    command = next((word for word in words if word in COMMANDS), None)
+    with pytest.raises(SystemExit, match="2"):
+        make_parser(command).parse_args(words)
+    shown = capsys.readouterr().err
+    assert message in shown
+    job = "build" if "--inptu" in words else command
+    assert f"Usage: dsindex {job or '[-h]'}" in shown
+
+
+def test_help_and_version_are_also_commands(capsys):
+    shown = []
+    for words in (["help"], ["--help"], ["help", "merge"], ["merge", "--help"], ["version"], ["--version"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+        shown.append(capsys.readouterr().out)
+    assert shown[::2] == shown[1::2]
+
+
+TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
+
+
+def flags():
+    """Every flag of every command but for --help and --version, which end the program."""
+    for command in COMMANDS:
+        parser = make_parser(command)
+        subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+        for action in subparsers.choices[command]._actions:
+            if action.option_strings and not isinstance(action, argparse._HelpAction):
+                yield command, action
+
+
+@pytest.mark.quick(40)
+@pytest.mark.parametrize(
+    ("command", "action"), [pytest.param(*flag, id=f"{flag[0]}{flag[1].option_strings[-1]}") for flag in flags()]
+)
+def test_no_flag_silently_replaces_an_earlier_one(command, action, capsys):
+    flag = action.option_strings[-1]
+    subparsers = next(a for a in make_parser(command)._actions if isinstance(a, argparse._SubParsersAction))
+    count = action.nargs if isinstance(action.nargs, int) else 1
+    words = [next(iter(action.choices or ["7"]))] * count
+    parser = subparsers.choices[command]
+    for other in parser._actions:  # what the command wants beside it
+        other.required = False
+    rest = ["--", "build"] if command == "submit" else []
+    once = parser.parse_args([flag, *words, *rest])
+    value = getattr(once, action.dest)
+    if isinstance(value, list) and not isinstance(action.nargs, int):
+        assert getattr(parser.parse_args([flag, *words, flag, *words, *rest]), action.dest) == value * 2
+        return
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args([flag, *words, flag, *words, *rest])
+    shown = capsys.readouterr().err
+    assert flag in shown
+    assert "expected once, got" in shown
+
+
+def test_abbreviated_flag_is_the_same_flag(cli):
+    assert "expected once" in cli(["build", "--output-pre", "x", "--output-prefix", "y"], 2).err
+
+
+NO_OPTIONS = {"--version": "parser", "command_line": "submit"}
+"""What the command line takes beside options, and the modules that add it."""
+
+
+def actions_of(command):
+    parsers = next(a for a in make_parser(command)._actions if isinstance(a, argparse._SubParsersAction))
+    return [action for action in parsers.choices[command]._actions if action.dest not in {"help", *NO_OPTIONS}]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flags_of_a_command_are_its_declared_options(command):
+    models = (*importlib.import_module(COMMANDS[command][1]).OPTIONS, EveryCommand)
+    declared = {name for name, (_, shown) in declared_options(*models).items() if shown.flags != ()}
+    assert Counter(action.dest for action in actions_of(command)) == Counter(declared)
+
+
+def test_no_module_adds_an_argument_by_hand():
+    root = Path(dsindex.__file__).parent
+    added = {
+        ast.unparse(call.args[0]).strip("'"): path.stem
+        for path in root.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"
+        if path != root / "cli" / "options.py"
+    }
+    assert added == NO_OPTIONS
+
+
+def subclasses(model):
+    return {model}.union(*(subclasses(each) for each in model.__subclasses__()))
+
+
+def test_no_two_models_declare_the_same_option():
+    for command in COMMANDS:
+        importlib.import_module(COMMANDS[command][1])
+    declared = {}
+    for model in sorted(subclasses(Options), key=lambda model: model.__name__):
+        options = declared_options(model)
+        for name in inspect.get_annotations(model).keys() & options.keys():
+            shown = options[name][1]
+            assert not shown.group or shown.group in GROUPS, f"{model.__name__}.{name}"
+            if shown.help:
+                first = declared.setdefault((name, shown.help), model.__name__)
+                assert first == model.__name__, f"{name} is declared by {first} and {model.__name__}"
+
+
+INDEX = ["--seq-length", "16", "--epochs", "1"]
+STEPS = ["--seq-length", "16", "--train-iters", "9", "--global-batch-size", "4", "--eval-interval", "1"]
+STEPS += ["--plain-names"]
+LONG = "9" * 5000
+
+
+def build(folder, *words):
+    given = ["--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]
+    return main(["build", *given, "--output-prefix", str(folder / "x"), *words])
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--max-record-size", str(2**63)], "--max-record-size: expected at most 9223372036854775807, got '92233"),
+    (["--max-record-size", "9" * 400], "--max-record-size: expected a size such as 4096, 64MiB or 1.5GB, got '999"),
+    (["--shard-size", "64"], "--shard-size: expected a size with a unit, got 64; say 64MiB, or 64B for bytes"),
+    (["--shard-size", "9999999999GiB"], "--shard-size: expected at most"),
+    (["--workers", str(2**20 + 1)], "--workers: expected at most 1048576, got 1048577"),
+    (["--sample", "1" * 400], "--sample: expected a share above 0"),
+    (["--max-bad-records", LONG], "--max-bad-records: expected a number such as 100"),
+    (["--shard-deadline", "inf"], "--shard-deadline: expected "),
+    ([*INDEX[2:], "--seq-length", str(2**31 - 1)], "--seq-length: expected less than 2147483647, got 2147483647"),
+    ([*INDEX[:2], "--epochs", LONG], "--epochs: expected a positive number of epochs"),
+    ([*INDEX[:2], "--num-samples", LONG], "--num-samples: expected one to three numbers"),
+    ([*INDEX, "--mid-level-dataset-surplus", "inf"], "--mid-level-dataset-surplus: expected a finite number"),
+], ids=lambda words: " ".join(words)[:40] if isinstance(words, list) else "")  # fmt: skip
+def test_numbers_out_of_range_are_refused_before_work(words, message, tmp_path, capsys):
+    assert build(tmp_path / "out", *words) == 2
+    [shown] = capsys.readouterr().err.splitlines()
+    assert f"dsindex build: {message}" in shown
+    assert len(shown) < 300
+    assert not os.path.exists(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ([*INDEX, "--split", "one"], "--split: expected one to three shares"),
+    ([*INDEX, "--split", "0,1,0"], "--epochs counts epochs of train, which has no data"),
+    ([*INDEX, "--like", "missing.txt"], "missing.txt: "),
+    ([*STEPS, "--step-batch-size-schedule", "7"], "--step-batch-size-schedule: expected"),
+], ids=lambda words: " ".join(words)[-40:] if isinstance(words, list) else "")  # fmt: skip
+def test_options_of_indices_that_fit_no_data_are_refused_before_the_build(words, message, tmp_path, capsys):
+    assert build(tmp_path / "out", *words) == 1
+    assert message in capsys.readouterr().err
+    assert not os.path.exists(tmp_path / "out")
+
+
+@pytest.mark.quick(20)
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("number", [str(2**63), LONG, "1_0", "٣", "1.5", "", "nan"], ids=lambda number: number[:20])
+def test_every_integer_of_a_command_line_has_a_range(command, number, capsys):
+    [commands] = [each for each in make_parser(command)._actions if isinstance(each, argparse._SubParsersAction)]
+    readers = [action for action in commands.choices[command]._actions if action.type is int]
+    for action in readers:
+        with pytest.raises(SystemExit, match="2"):
+            make_parser(command).parse_args([command, f"{action.option_strings[-1]}={number}"])
+        shown = capsys.readouterr().err.splitlines()[-1]
+        assert f"{action.option_strings[-1]}: expected " in shown
+        assert len(shown) < 300
+
+
+@pytest.mark.parametrize("text", ["x: 18446744073709551616", f"x: {LONG}", "x: " + "1:" * 3000 + "1", f"x: 0x{LONG}"])
+def test_configurations_have_integers_of_64_bits(text):
+    from dsindex.errors import InputError
+
+    assert parse_yaml("x: 18446744073709551615", source="c") == {"x": 2**64 - 1}
+    with pytest.raises(InputError, match=r"^c, line 1: expected integers of at most 64 bits, got '.{1,90}$"):
+        parse_yaml(text, source="c")

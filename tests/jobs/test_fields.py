@@ -1,0 +1,377 @@
+"""Paths and patterns of `--json-keys`, `--join`, `--where` and `--token-ids`: what is stored, counted, refused."""
+
+import json
+import random
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+import dsindex
+from dsindex.cli.main import main
+from dsindex.datasets.indexed import IndexedDataset
+from dsindex.engine.ledger import Ledger
+from dsindex.errors import InputError, PlanError
+from dsindex.execution.progress.reporter import Reporter
+from dsindex.options.build import BuildConfig
+from dsindex.options.datasets import VerifyConfig
+from dsindex.text.tokenizer import load_tokenizer
+from dsindex.tools.verify import run_verify
+from tests.support import jobs
+from tests.support.golden import OWN
+from tests.support.jobs import run_config
+from tests.support.published import published
+
+NUM_LINES = 400
+TOKENIZER = load_tokenizer(str(OWN.plain_tokenizer))
+
+KINDS = {
+    "path": {"json_keys": (".meta.text", "title=.meta.more.title")},
+    "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
+    "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
+    "where": {"json_keys": (".meta.text", "text"), "where": '.n % 3 != 0 and .lang == "en"'},
+    "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
+    "token ids": {"token_ids": ".meta.ids", "append_eod": True},
+    "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
+}
+WAYS = [
+    {"executor": "local", "shard_size": "64MiB", "workers": 1},
+    {"executor": "local", "shard_size": "5KiB", "workers": 3},
+    {"executor": "local", "shard_size": "20KiB", "workers": 2, "engine": "tokenizers"},
+]
+
+
+def record_of(number, rng):
+    words = " ".join(rng.choices(["alpha", "Größe", "x\ny", "\U0001f600", '"q"', "<|endoftext|>"], k=rng.randrange(30)))
+    ids = [rng.randrange(TOKENIZER.vocabulary_size) for _ in range(rng.randrange(8))]
+    return {
+        "text": f"top {number} {words}",
+        "n": number,
+        "lang": rng.choice(["en", "de"]),
+        "meta": {
+            "text": words,
+            "tags": rng.choices(["a", "b c"], k=rng.randrange(3)),
+            "ids": ids,
+            "more": {"title": f"t {number}"},
+        },
+        "lists": [ids, [], ids[:2]],
+    }
+
+
+def config_of(source, folder, **options):
+    own = {"append_eod": True, "on_bad_record": "quarantine", "output_prefix": str(folder / "x"), "workers": None}
+    return jobs.config_of(BuildConfig, (str(source / "a.jsonl"), str(source / "b.jsonl")), **{**own, **options})
+
+
+def arguments(config):
+    """The options that were given, as `dsindex.build` takes them."""
+    given = {name: getattr(config, name) for name in config.model_fields_set}
+    if "join" in given:
+        given["join"] = given["join"].replace("\\", "\\\\")
+    return {"tokenizer" if name == "tokenizer_model" else name: value for name, value in given.items()}
+
+
+def good_records(source):
+    lines = [line for name in "ab" for line in (source / f"{name}.jsonl").read_text().split("\n")]
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    return [record for record in records if isinstance(record["text"], str) and isinstance(record["n"], int)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Records in two files, with blank and bad lines; each kind of build has bad records of its own."""
+    folder = tmp_path_factory.mktemp("fields")
+    rng = random.Random(7)
+    for name in ("a", "b"):
+        lines = [json.dumps(record_of(number, rng), ensure_ascii=number % 2 == 0) for number in range(NUM_LINES // 2)]
+        lines[20] = ""
+        lines[30] = "no JSON"
+        lines[40] = '{"text": "a", "n": "x", "lang": "en", "meta": {"text": 5, "ids": [1.5]}, "lists": [[1], [-1]]}'
+        lines[50] = '{"text": 5, "n": 1, "lang": "en", "meta": null, "lists": null}'
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def documents(prefix, name):
+    """The sequences of each document."""
+    dataset = IndexedDataset(str(prefix.with_name(f"{prefix.name}_{name}_document")))
+    stops = dataset.document_indices.tolist()
+    return [
+        [np.asarray(dataset[sequence]).tolist() for sequence in range(begin, end)] for begin, end in pairwise(stops)
+    ]
+
+
+def encode(text):
+    from dsindex.text.tokenizer import shared_tokenizer
+
+    return shared_tokenizer(TOKENIZER).encode(text).ids
+
+
+def closed(sequences):
+    """A document as it is stored: without empty sequences, and with EOD at its end."""
+    kept = [ids for ids in sequences if ids]
+    return [*kept[:-1], [*kept[-1], TOKENIZER.eod_id]] if kept else []
+
+
+def test_paths_and_patterns_are_what_json_says(source, tmp_path):
+    run_config(config_of(source, tmp_path, **KINDS["jq"]))
+    records = good_records(source)
+    assert documents(tmp_path / "x", "both") == [closed([encode(r["text"] + r["meta"]["text"])]) for r in records]
+    assert documents(tmp_path / "x", "list") == [
+        closed([encode(r["text"]), encode(r["meta"]["text"])]) for r in records
+    ]
+
+
+def test_joined_texts_are_one_document(source, tmp_path):
+    run_config(config_of(source, tmp_path, **KINDS["join"]))
+    assert documents(tmp_path / "x", "text") == [
+        closed([encode("\n".join([r["text"], r["meta"]["text"], "\n".join(r["meta"]["tags"])]))])
+        for r in good_records(source)
+    ]
+
+
+def test_token_ids_are_stored_as_they_are(source, tmp_path):
+    run_config(config_of(source, tmp_path, token_ids=".meta.ids"))
+    assert documents(tmp_path / "x", "meta.ids") == [closed([r["meta"]["ids"]]) for r in good_records(source)]
+    report = run_config(config_of(source, tmp_path / "lists", token_ids="lists", append_eod=False))
+    assert documents(tmp_path / "lists" / "x", "lists") == [
+        [ids for ids in r["lists"] if ids] for r in good_records(source)
+    ]
+    assert report.run.engine is None
+
+
+@pytest.mark.parametrize("key", ["lists", ".meta.ids"])
+def test_token_ids_of_a_table_are_those_of_its_lines(key, source, tmp_path):
+    records = [record | {"text": record["text"] * 50} for record in good_records(source)]
+    records[7] = records[7] | {"lists": [[1], [-1]], "meta": records[7]["meta"] | {"ids": [10**9]}}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet", row_group_size=30)
+    for name in ("a.jsonl", "a.parquet"):
+        config = config_of(source, tmp_path / name[2:], input=(str(tmp_path / name),), token_ids=key)
+        report = run_config(config)
+        assert (report.counts.kept, report.counts.quarantined) == (len(records) - 1, 1)
+    for suffix in ("bin", "idx"):
+        [of_lines] = (tmp_path / "jsonl").glob(f"*.{suffix}")
+        [of_table] = (tmp_path / "parquet").glob(f"*.{suffix}")
+        assert of_lines.read_bytes() == of_table.read_bytes()
+
+
+def test_ids_equal_the_texts_that_they_encode(source, tmp_path):
+    """A tokenized corpus gives the same files as its text."""
+    lines = [json.dumps({"ids": encode(record["text"])}) for record in good_records(source)]
+    (tmp_path / "ids.jsonl").write_text("\n".join(lines))
+    (tmp_path / "text.jsonl").write_text("\n".join(json.dumps({"text": r["text"]}) for r in good_records(source)))
+    ids = config_of(source, tmp_path, input=(str(tmp_path / "ids.jsonl"),), token_ids="ids")
+    run_config(ids)
+    run_config(config_of(source, tmp_path, input=(str(tmp_path / "text.jsonl"),)))
+    for suffix in ("bin", "idx"):
+        assert (tmp_path / f"x_ids_document.{suffix}").read_bytes() == (
+            tmp_path / f"x_text_document.{suffix}"
+        ).read_bytes()
+
+
+def test_filtered_records_are_counted(source, tmp_path, capsys):
+    options = ("--input", source / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, "--append-eod")
+    words = ("build", *options, "--output-prefix", tmp_path / "x", "--where", ".n < 100", "--workers", 1)
+    assert main([*map(str, words), "--on-bad-record", "quarantine", "--executor", "local"]) == 0
+    assert "200 lines = 96 kept + 101 filtered + 2 quarantined + 1 blank" in capsys.readouterr().out
+    content = json.loads((tmp_path / "x_text_document.manifest.json").read_bytes())["content"]
+    assert content["account"]["filtered"] == content["inputs"][0]["filtered"] == 101
+    assert content["options"]["where"] == ".n < 100"
+
+
+def test_condition_that_leaves_out_everything_is_an_error(source, tmp_path):
+    with pytest.raises(InputError, match=r"expected a record that --where keeps, got none of 396"):
+        run_config(config_of(source, tmp_path, where=".nosuch"))
+
+
+def test_records_that_are_all_bad_are_an_error(tmp_path):
+    (tmp_path / "bad.jsonl").write_text("{}\n\n{}\n")
+    with pytest.raises(InputError, match=r"got none but 2 bad ones; the first is .*bad\.jsonl, line 1: .*'text'"):
+        run_config(config_of(tmp_path, tmp_path, input=(str(tmp_path / "bad.jsonl"),)))
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_verify_compares_with_the_source(kind, source, tmp_path):
+    copy = tmp_path / "source"
+    shutil.copytree(source, copy)
+    for options in ({}, {"no_provenance": True}):
+        folder = tmp_path / f"out{len(options)}"
+        report = run_config(config_of(copy, folder, **KINDS[kind], **options))
+        for dataset in report.datasets:
+            verified = verify(dataset.prefix)
+            assert verified.findings == ()
+            assert any("record counts" in name for name in verified.checks)
+    path = Path(f"{report.datasets[-1].prefix}.bin")
+    damaged = bytearray(path.read_bytes())
+    damaged[100] ^= 1
+    path.write_bytes(damaged)
+    assert any("differs from its source" in finding for finding in verify(report.datasets[-1].prefix).findings)
+
+
+def verify(prefix):
+    config = VerifyConfig(against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2)
+    return run_verify(prefix, config, reporter=Reporter())
+
+
+def test_counts_that_do_not_add_up_are_found(source, tmp_path):
+    report = run_config(config_of(source, tmp_path, where=".n < 9"))
+    path = Path(f"{report.datasets[0].prefix}.manifest.json")
+    manifest = json.loads(path.read_bytes())
+    manifest["content"]["account"]["filtered"] -= 1
+    path.write_text(json.dumps(manifest))
+    findings = verify(report.datasets[0].prefix).findings
+    assert any("expected records = kept + filtered + quarantined" in finding for finding in findings)
+
+
+@pytest.fixture(scope="module")
+def expected(source, tmp_path_factory):
+    """What a build of each kind publishes, made once with the first of the ways."""
+    made = {}
+
+    def of_kind(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp("expected")
+            dsindex.build(**arguments(config_of(source, folder, **KINDS[kind], **WAYS[0])))
+            made[kind] = published(folder)
+        return made[kind]
+
+    return of_kind
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("way", WAYS[1:], ids=["small shards", "reference engine"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_does_not_depend_on_the_way(
+    kind, way, source, expected, tmp_path
+) :  # fmt: skip
+    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
+    assert published(tmp_path) == expected(kind)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_output_of_processes_is_the_same(kind, source, expected, tmp_path):
+    way = {"executor": "processes", "shard_size": "9KiB", "workers": 2}
+    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
+    assert published(tmp_path) == expected(kind)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("kind", ["path", "join and where", "token ids"])
+def test_output_on_ray_is_the_same(kind, source, expected, tmp_path):
+    way = {"executor": "ray", "shard_size": "9KiB", "workers": 2}
+    run_config(config_of(source, tmp_path, **KINDS[kind], **way))
+    assert published(tmp_path) == expected(kind)
+
+
+class Stopped(Exception):
+    """The job ended in the middle."""
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_build_continues_to_the_same_output(
+    kind, source, expected, tmp_path
+) :  # fmt: skip
+    config = config_of(source, tmp_path, **KINDS[kind], **WAYS[1])
+    record, committed = Ledger.record_shard, []
+
+    def recorded(ledger, task, result):
+        record(ledger, task, result)
+        committed.append(task.shard)
+        if len(committed) == 10:
+            raise Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "record_shard", recorded)
+        with pytest.raises(Stopped):
+            run_config(config)
+    run_config(config)
+    assert {name: data for name, data in published(tmp_path).items() if "lock" not in name} == expected(kind)
+
+
+def test_jq_runs_in_processes(source, tmp_path):
+    config = config_of(source, tmp_path, where=".n == 1", executor="auto", workers=1)
+    assert run_config(config).run.executor == "processes"
+    config = config_of(source, tmp_path / "b", json_keys=(".meta.text",), executor="auto", workers=1)
+    assert run_config(config).run.executor == "local"
+
+
+@pytest.mark.parametrize(("first", "second", "change"), [
+    ({}, {"where": ".n"}, r'where was not set and is "\.n"'),
+    ({"where": ".n"}, {"where": ".n > 1"}, r'where was "\.n" and is "\.n > 1"'),
+    ({"json_keys": ("x=.meta.text",)}, {"json_keys": ("x=.text",)}, r"json-keys was \[\"x=\.meta\.text\"\] and is"),
+    ({"token_ids": "x=.lists"}, {"token_ids": "x=.meta.ids"}, r'token-ids was "x=\.lists" and is'),
+])  # fmt: skip
+def test_other_fields_are_another_plan(first, second, change, source, tmp_path):
+    run_config(config_of(source, tmp_path, **first))
+    assert run_config(config_of(source, tmp_path, **first)).already_complete
+    with pytest.raises(PlanError, match=change):
+        run_config(config_of(source, tmp_path, **second))
+
+
+def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
+    report = run_config(make_config())
+    manifest = json.loads(Path(f"{report.datasets[0].prefix}.manifest.json").read_bytes())
+    assert manifest["content"]["options"].keys() == {
+        *("json_key", "append_eod", "tokenizer_hf_no_include_special_tokens", "on_bad_record", "max_record_size"),
+    }  # fmt: skip
+    assert "filtered" not in manifest["content"]["account"]
+    assert "filtered" not in manifest["content"]["inputs"][0]
+    assert manifest["run"]["plan"]["settings"].keys() == {
+        *("tokenizer", "engine", "append-eod", "tokenizer-hf-no-include-special-tokens", "shard-size"),
+        *("no-provenance", "on-bad-record", "max-record-size", "json-keys", "output-prefix"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b "),
+    ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
+    ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
+    ({"json_keys": (r'."\u0000"',)}, "can name a file"),
+    ({"json_keys": ("text", ".text")}, r"a different name for each output, got 'text' for text and \.text"),
+    ({"json_keys": ("text", "text")}, "expected each key once"),
+    ({"json_keys": ("text",), "token_ids": "ids"}, "either --token-ids or --json-keys, got both"),
+    ({"token_ids": "x=.a[0]"}, r"--token-ids: expected a name or a path .*, got the jq pattern 'x=\.a\[0\]'"),
+    ({"where": " "}, "expected a jq condition"),
+    ({"join": "\\x"}, "expected a backslash to be part of"),
+])  # fmt: skip
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValidationError, match=message):
+        BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (("--where", ".n |"), r"jq pattern '\.n \|': syntax error"),
+    (("--where", "now > 1"), "'now' is not allowed"),
+    (("--json-keys", ".meta.none"), r"a\.jsonl, line 1: expected the key 'none' at \.meta, got only"),
+    (("--where", ".n + {}"), r"a\.jsonl, line 1: pattern `\.n \+ \{\}` fails"),
+    (("--token-ids", "text"), r"line 1: expected a list of token ids from 0 to \d+ under the key 'text', got a s"),
+])  # fmt: skip
+def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "text": "a", "meta": {"x": 1, "big": [1, 9999999]}}\n')
+    words = ("build", "--input", tmp_path / "a.jsonl", "--tokenizer-model", OWN.plain_tokenizer, *flags)
+    assert main([*map(str, words), "--output-prefix", str(tmp_path / "out" / "x"), "--executor", "local"]) == 1
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert shown.startswith("dsindex build: ")
+    assert re.search(message, shown), shown
+    assert not list(tmp_path.glob("out/*.bin"))
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimate_knows_the_fields(kind, source, tmp_path):
+    config = config_of(source, tmp_path, **KINDS[kind])
+    estimate = dsindex.estimate(**arguments(config))
+    built = dsindex.build(**arguments(config))
+    assert estimate.documents == built.datasets[0].num_documents
+    assert estimate.tokens == pytest.approx(sum(dataset.num_tokens for dataset in built.datasets), rel=0.05)
