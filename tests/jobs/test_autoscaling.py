@@ -27,7 +27,7 @@ SHAPES = ("aws.yaml", "gcp.yaml", "kuberay_raycluster.yaml", "kuberay_rayjob.yam
 # From zero
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "second_version"), [(name, name.startswith("kuberay")) for name in SHAPES])

@@ -264,6 +264,7 @@ def test_output_of_processes_is_the_same(kind, source, expected, tmp_path):
     assert published(tmp_path) == expected(kind)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("kind", ["path", "join and where", "token ids"])

@@ -294,6 +294,7 @@ HELD_OUT = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("way", HELD_OUT.values(), ids=HELD_OUT)
 def test_what_is_held_out_is_what_the_sample_has(texts, tmp_path, way):
     """Both datasets are those of builds of these records alone, manifests included."""

@@ -166,6 +166,7 @@ print(sink.result)
 """
 
 
+@pytest.mark.exhaustive
 def test_killed_pipeline_on_two_nodes_keeps_what_was_tokenized(tmp_path):
     table = ROWS.append_column("number", pa.array(range(400)))
     (tmp_path / "rows").mkdir()

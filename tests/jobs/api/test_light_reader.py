@@ -107,6 +107,7 @@ def test_three_packages_verify_the_structure(python):
     assert (damaged.returncode, "FOUND: out/docs_text_document.idx" in damaged.stdout) == (1, True)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("command", "package"), [
     (["-m", "dsindex", "build", "--input", "docs.jsonl"], "rich"),
     (["-m", "dsindex", "verify", "out/docs_text_document", "--against-source"], "rich"),
@@ -119,6 +120,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(python, comm
     assert (ended.returncode, ended.stderr.strip().endswith(f"{said}: pip install dsindex")) == (1, True), ended.stderr
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("package", "words"), [
     ("ray", ["--executor", "ray"]),
     ("pyarrow", []),

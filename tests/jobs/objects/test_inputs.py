@@ -102,6 +102,7 @@ def test_way_of_building_changes_nothing(folder, store, tmp_path, way):
     assert not [request for request in store.requests if "list-type" in request]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 @pytest.mark.parametrize("name", ["text.jsonl", "rows.parquet"])

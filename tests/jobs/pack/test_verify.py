@@ -48,6 +48,18 @@ def test_manifest_that_lies_is_found(edit, message, pack):
     assert message in all_findings(report)
 
 
+def test_damaged_tokens_are_found(pack):
+    path = pack()
+    second = document_ends(path)[1]
+    change_tokens(path, {second - 1: 5, 3: 65_535})
+    report = verify(path)
+    findings = all_findings(report)
+    assert "every document with tokens ends with EOD" not in report.checks
+    assert "expected document 1 to end with EOD" in findings
+    assert "got 65535 at byte 18; its content changed" in findings
+    assert "docs.pbin: expected the digest" in findings
+
+
 @pytest.mark.parametrize("size", [1 << 12, 1 << 16])
 def test_pieces_may_end_anywhere(size, pack, monkeypatch):
     """Of the file, also within its header and index; and of its documents."""
