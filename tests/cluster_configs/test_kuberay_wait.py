@@ -19,20 +19,16 @@ printf %s "$line"
 """
 
 
-@pytest.mark.parametrize(
-    ("states", "code"),
-    [
-        ([" ", "Running RUNNING", "Complete SUCCEEDED"], 0),
-        (["Running FAILED", "Retrying ", "Running RUNNING", "Complete SUCCEEDED"], 0),
-        (["Running RUNNING", "Failed FAILED"], 1),
-        (["Complete STOPPED"], 1),
-        (["Failed "], 1),
-        (["ValidationFailed "], 1),
-        (["unreachable", "unreachable", "Complete SUCCEEDED"], 0),
-        (["unreachable"], 1),
-    ],
-    ids=lambda value: ", ".join(value) if isinstance(value, list) else None,
-)
+@pytest.mark.parametrize(("states", "code"), [
+    ([" ", "Running RUNNING", "Complete SUCCEEDED"], 0),
+    (["Running FAILED", "Retrying ", "Running RUNNING", "Complete SUCCEEDED"], 0),
+    (["Running RUNNING", "Failed FAILED"], 1),
+    (["Complete STOPPED"], 1),
+    (["Failed "], 1),
+    (["ValidationFailed "], 1),
+    (["unreachable", "unreachable", "Complete SUCCEEDED"], 0),
+    (["unreachable"], 1),
+], ids=lambda value: ", ".join(value) if isinstance(value, list) else None)  # fmt: skip
 def test_wait_ends_when_the_job_does(tmp_path, states, code):
     (tmp_path / "kubectl").write_text(KUBECTL)
     (tmp_path / "kubectl").chmod(0o755)

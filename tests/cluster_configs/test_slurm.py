@@ -96,30 +96,23 @@ def outcome(process):
     return process.returncode, shown
 
 
-@pytest.mark.parametrize(
-    ("play", "code", "says"),
-    [
-        ("done", 0, ""),
-        ("fails", 1, "its exit code: 1"),
-        ("terminated", 143, "its exit code: 143"),
-        ("never-started", 1, "its exit code: none"),
-    ],
-)
+@pytest.mark.parametrize(("play", "code", "says"), [
+    ("done", 0, ""),
+    ("fails", 1, "its exit code: 1"),
+    ("terminated", 143, "its exit code: 143"),
+    ("never-started", 1, "its exit code: none"),
+])  # fmt: skip
 def test_exit_status_is_that_of_the_command(start, play, code, says):
     returned, shown = outcome(start(play=play))
     assert returned == code
     assert says in shown
 
 
-@pytest.mark.parametrize(
-    ("given", "run"),
-    [
-        (("build.yaml",), ["build", "--config", "FOLDER/build.yaml"]),
-        (("verify", "--data-path", "a folder/x", "--json"), ["verify", "--data-path", "a folder/x", "--json"]),
-        (("merge", "$HOME", '"', "'"), ["merge", "$HOME", '"', "'"]),
-    ],
-    ids=["configuration", "command", "quotes"],
-)
+@pytest.mark.parametrize(("given", "run"), [
+    (("build.yaml",), ["build", "--config", "FOLDER/build.yaml"]),
+    (("verify", "--data-path", "a folder/x", "--json"), ["verify", "--data-path", "a folder/x", "--json"]),
+    (("merge", "$HOME", '"', "'"), ["merge", "$HOME", '"', "'"]),
+], ids=["configuration", "command", "quotes"])  # fmt: skip
 def test_any_command_runs_on_the_cluster(start, tmp_path, given, run):
     assert outcome(start(*given))[0] == 0
     expected = [ADDRESS, *(word.replace("FOLDER", str(tmp_path)) for word in run)]
@@ -132,16 +125,12 @@ def test_missing_command_or_configuration_is_told(given, says):
     assert (shown.returncode, shown.stderr.startswith(f"slurm.sbatch: {says}")) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("environment", "cpus"),
-    [
-        ({}, 0),
-        ({"NODE": "1"}, 32),
-        ({"SLURM_JOB_NUM_NODES": "1"}, 32),
-        ({"DSINDEX_HEAD_CPUS": "16"}, 16),
-    ],
-    ids=["head", "worker", "alone", "chosen"],
-)
+@pytest.mark.parametrize(("environment", "cpus"), [
+    ({}, 0),
+    ({"NODE": "1"}, 32),
+    ({"SLURM_JOB_NUM_NODES": "1"}, 32),
+    ({"DSINDEX_HEAD_CPUS": "16"}, 16),
+], ids=["head", "worker", "alone", "chosen"])  # fmt: skip
 def test_head_runs_no_tasks_unless_it_is_alone(start, tmp_path, environment, cpus):
     assert outcome(start(**environment))[0] == 0
     nodes = environment.get("SLURM_JOB_NUM_NODES", "2")
@@ -149,15 +138,11 @@ def test_head_runs_no_tasks_unless_it_is_alone(start, tmp_path, environment, cpu
     assert (tmp_path / "arguments").read_text().startswith(begins)
 
 
-@pytest.mark.parametrize(
-    ("environment", "says"),
-    [
-        ({"DSINDEX_INTERFACE": "ib9"}, "ib9: "),
-        ({"DSINDEX_INTERFACE": "", "SECOND_NODE": "node-2.invalid"}, "node-2.invalid: "),
-        ({"DSINDEX_INTERFACE": ""}, "127.0.0.2: expected another node, got an address of this one"),
-    ],
-    ids=["no such interface", "no such node", "own address"],
-)
+@pytest.mark.parametrize(("environment", "says"), [
+    ({"DSINDEX_INTERFACE": "ib9"}, "ib9: "),
+    ({"DSINDEX_INTERFACE": "", "SECOND_NODE": "node-2.invalid"}, "node-2.invalid: "),
+    ({"DSINDEX_INTERFACE": ""}, "127.0.0.2: expected another node, got an address of this one"),
+], ids=["no such interface", "no such node", "own address"])  # fmt: skip
 def test_address_that_other_nodes_cannot_reach_is_refused(start, environment, says):
     code, shown = outcome(start(**environment))
     assert code == 1

@@ -21,23 +21,6 @@ def pair(prefix):
     return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
 
 
-@pytest.mark.parametrize("version", VERSION_NAMES)
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32"])
-@pytest.mark.parametrize("documents", [SEQUENCES, [], [[]], [[[7]]]], ids=str)
-def test_round_trip_gives_identical_bytes(tmp_path, monkeypatch, version, dtype, documents):
-    monkeypatch.setattr(token_copy, "RANGE_TOKENS", 2)
-    source = write_dataset(tmp_path / "source", documents, dtype=dtype)
-    packed = str(tmp_path / "x.pbin")
-    convert_to_pbin(source, packed, version=PBIN_VERSIONS[version])
-    size = 4 if version == "spec" else np.dtype(dtype).itemsize
-    flat = [document[0] if document else [] for document in documents]
-    assert Path(packed).read_bytes() == pbin_bytes(flat, version=version, token_bytes=size)
-    named = np.dtype(dtype) if version == "spec" else None
-    conversion = convert_to_indexed(packed, str(tmp_path / "back"), dtype=named)
-    assert pair(tmp_path / "back") == pair(source)
-    assert (conversion.num_documents, conversion.dtype) == (len(documents), np.dtype(dtype))
-
-
 @pytest.mark.parametrize("prefix", DATASETS, ids=dataset_name)
 def test_datasets_of_megatron_come_back(tmp_path, prefix):
     packed = str(tmp_path / "x.pbin")
@@ -105,15 +88,6 @@ def test_a_document_too_long_for_megatron_is_refused(tmp_path, monkeypatch):
         convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "y"))
 
 
-@pytest.mark.parametrize("name", ["y.bin", "y.idx"])
-def test_existing_outputs_stay(tmp_path, name):
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(OutputError, match="expected a file that does not exist yet"):
-        convert_to_indexed(write_pbin(tmp_path / "x.pbin", [[1]]), str(tmp_path / "y"))
-    assert {file.name for file in tmp_path.iterdir()} == {name, "x.pbin"}
-    assert (tmp_path / name).read_bytes() == b"mine"
-
-
 def test_missing_sources_and_folders_are_named(tmp_path):
     with pytest.raises(FormatError, match=r"none\.idx: cannot be read"):
         convert_to_pbin(str(tmp_path / "none"), str(tmp_path / "x.pbin"))
@@ -127,18 +101,23 @@ def test_missing_sources_and_folders_are_named(tmp_path):
         convert_to_pbin(source, str(tmp_path / "y.pbin"))
 
 
-@settings(max_examples=40)
+@settings(max_examples=100)
 @given(
-    st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=5), max_size=12),
+    st.lists(st.lists(st.integers(0, 255), max_size=5), max_size=12),
     st.sampled_from(VERSION_NAMES),
+    st.sampled_from(["uint8", "uint16", "int32"]),
     st.integers(1, 7),
 )
-def test_any_documents_come_back(tmp_path_factory, documents, version, range_tokens):
+def test_any_documents_come_back(tmp_path_factory, documents, version, dtype, range_tokens):
     folder = tmp_path_factory.mktemp("convert")
-    source = write_dataset(folder / "x", [[document] if document else [] for document in documents])
+    source = write_dataset(folder / "x", [[document] if document else [] for document in documents], dtype=dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_copy, "RANGE_TOKENS", range_tokens)
         patch.setattr(token_copy, "COPY_TOKENS", 3)
         convert_to_pbin(source, str(folder / "x.pbin"), version=PBIN_VERSIONS[version])
-        convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=np.dtype("uint16"))
+        size = 4 if version == "spec" else np.dtype(dtype).itemsize
+        assert (folder / "x.pbin").read_bytes() == pbin_bytes(documents, version=version, token_bytes=size)
+        named = np.dtype(dtype) if version == "spec" else None
+        conversion = convert_to_indexed(str(folder / "x.pbin"), str(folder / "y"), dtype=named)
     assert pair(folder / "y") == pair(source)
+    assert (conversion.num_documents, conversion.dtype) == (len(documents), np.dtype(dtype))

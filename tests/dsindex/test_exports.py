@@ -52,30 +52,6 @@ def test_rows_with_labels(tmp_path, dtype):
     assert facts == {"export": "hf", "rows": "4", "sequences": "4", "tokens": "10", "trainable": "6", "targets": "3"}
 
 
-def test_packs_predict_no_first_token(tmp_path):
-    own = split(tmp_path, MASKS)
-    packs = bridge.pack_sequences(own.source, 4, UNPADDED, drop_longer=False)
-    [task] = plan(own, packs, tmp_path, length=4)
-    written = bridge.write_bridge_file(task)
-    rows = pq.read_table(tmp_path / "train-00000-of-00001.idx.parquet").to_pylist()
-    assert sorted(rows, key=lambda row: row["sequences"]) == [
-        {
-            "input_ids": [100, 101, 102, 104, 105],
-            "loss_mask": [1, 0, 0, 1, 0],
-            "seq_start_id": [0, 3],
-            "sequences": [0, 2],
-        },
-        {
-            "input_ids": [103, 106, 107, 108, 109],
-            "loss_mask": [0, 0, 0, 1, 0],
-            "seq_start_id": [0, 1],
-            "sequences": [1, 3],
-        },
-    ]
-    assert counts_of(written.counts) == (2, 4, 10, 6, 3)
-    assert sum(sum(row["loss_mask"]) for row in rows) == written.counts.targets
-
-
 def test_row_groups_of_packs_have_500_rows(tmp_path):
     own = split(tmp_path, [[0, 1, 1]] * 1200)
     packs = bridge.pack_sequences(own.source, 3, UNPADDED, drop_longer=False)

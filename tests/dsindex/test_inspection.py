@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools import report_measures as measuring
@@ -46,13 +46,6 @@ def test_lines_and_their_index_are_a_raw_index(tmp_path):
         assert tell_kind(str(tmp_path / given)).kind == "raw index"
 
 
-def test_instruction_data_is_told_by_its_two_datasets(tmp_path):
-    for name in ("chat_text_document", "chat_loss_mask"):
-        write_dataset(tmp_path / name, [[[1, 2]]])
-    assert tell_kind(str(tmp_path / "chat")).kind == "instruction data"
-    assert tell_kind(str(tmp_path / "chat_loss_mask")).kind == "MMIDIDX"
-
-
 def test_a_folder_or_a_beginning_of_a_name_leads_to_a_choice(tmp_path):
     prefix = write_dataset(tmp_path / "out_text_document", [[[1]]])
     for given in (tmp_path, tmp_path / "out"):
@@ -60,13 +53,6 @@ def test_a_folder_or_a_beginning_of_a_name_leads_to_a_choice(tmp_path):
             tell_kind(str(given))
     with pytest.raises(InputError, match="check the path"):
         tell_kind(str(tmp_path / "nothing"))
-
-
-def test_another_file_is_refused_by_its_first_bytes(tmp_path):
-    path = tmp_path / "picture"
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
-    with pytest.raises(FormatError, match="begins with b'\\\\x89PNG"):
-        tell_kind(str(path))
 
 
 TEXT = "A naïve fox, 数 and 🦊🦊\r\n  twice\x1b[2J."

@@ -6,13 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
 import pytest
-from numba.core import errors
 
 import dsindex
 from dsindex.kernels.cache import KernelLocator, kernel_folder
-from dsindex.kernels.jit import compiled
 
 COMPILE = """
 import sys
@@ -121,29 +118,3 @@ def test_threads_may_compile_at_once(tmp_path):
         [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600
     )
     assert (ended.stdout, ended.stderr) == ("[ True]\n", "")
-
-
-def test_standard_streams_are_left_alone(monkeypatch):
-    """numba colours even the messages that nobody sees, and puts other streams in their place meanwhile."""
-    if not hasattr(errors, "ColorShell"):
-        pytest.skip("numba found no colorama when it was imported")
-    streams = []
-
-    class Watched(errors.ColorShell):
-        def __enter__(self):
-            super().__enter__()
-            streams.append(sys.stdout)
-
-    monkeypatch.setattr(errors, "ColorShell", Watched)
-
-    def wrong(number):
-        return number + "a"
-
-    with pytest.raises(errors.TypingError):
-        numba.njit(wrong)(1)
-    assert streams
-    streams.clear()
-    with pytest.raises(errors.TypingError):
-        compiled(wrong)(1)
-    assert not streams
-    assert errors.ColorShell is Watched

@@ -110,18 +110,6 @@ def test_mixture_counts_tokens_and_epochs():
     assert mixture.data_path == ("0.75", "web", "0.25", "books")
 
 
-def test_blend_without_weights_draws_every_dataset_once():
-    mixture = mix([source("web", 1001), source("books", 101)], None, None, settings=SETTINGS)
-    assert [one.num_samples for one in mixture.sources] == [100, 10]
-    assert mixture.data_path == ("web", "books")
-
-
-def test_single_dataset_has_no_weight():
-    mixture = mix([source("web", 1001)], ("1",), 150, settings=SETTINGS)
-    assert mixture.data_path == ("web",)
-    assert mixture.sources[0].index_epochs == 2
-
-
 def warnings(counts, weights, num_samples):
     mixture = mix(counts, weights, num_samples, settings=SETTINGS)
     typed = [float(weight) for weight in weights]

@@ -33,6 +33,7 @@ from dsindex.store.stores import get_range, head_object, list_folder, read_range
 from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
 from dsindex.store.writing import put_object
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
+from tests.support.threads import run_together
 
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
@@ -399,11 +400,7 @@ def test_objects_are_kept_and_fetched_again_when_they_change(files):
 
 def test_processes_that_ask_together_fetch_once(files):
     paths = []
-    threads = [threading.Thread(target=lambda: paths.append(local_copy(address_of(files, "a.idx")))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(lambda _: paths.append(local_copy(address_of(files, "a.idx"))), 6)
     assert len(paths) == 6
     assert len(set(paths)) == 1
     assert files.count("bytes=0-4999") == 1
@@ -614,7 +611,7 @@ def test_no_more_requests_pass_than_a_gate_allows():
     gate, running, most = Gate(most=3), [], []
     lock = threading.Lock()
 
-    def request():
+    def request(_):
         with gate.passing():
             with lock:
                 running.append(1)
@@ -623,9 +620,5 @@ def test_no_more_requests_pass_than_a_gate_allows():
             with lock:
                 running.pop()
 
-    threads = [threading.Thread(target=request) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(request, 20)
     assert max(most) <= 3

@@ -8,11 +8,6 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import DsindexError
-from dsindex.formats.mmididx import read_index
-from dsindex.formats.pbin import read_pbin_header
-from dsindex.formats.raw_index import create_raw_index
-from dsindex.index.cache import read_description
-from dsindex.jobs.conversion import convert_to_pbin
 from dsindex.store.reading import digest_file, fingerprint_input
 from dsindex.store.storage import open_descriptor, open_file, open_unbuffered, what_is_no_file
 from dsindex.text.tokenizer import load_tokenizer
@@ -80,26 +75,12 @@ def test_other_errors_stay_what_they_are():
         open_file("\0")
 
 
-READERS = {
-    "index": lambda: read_index("pipe.idx"),
-    "packed": lambda: read_pbin_header("pipe.pbin"),
-    "dataset": lambda: IndexedDataset("pipe"),
-    "raw index": lambda: create_raw_index("pipe.jsonl", "x.idx"),
-    "target of a raw index": lambda: create_raw_index("file", "pipe.idx"),
-    "conversion": lambda: convert_to_pbin("pipe", "x.pbin"),
-    "description": lambda: read_description("pipe"),
-    "digest": lambda: digest_file("pipe"),
-    "fingerprint": lambda: fingerprint_input("pipe"),
-    "tokenizer": lambda: load_tokenizer("pipe"),
-}
-
-
 @pytest.mark.usefixtures("folder")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("read", [IndexedDataset, digest_file, fingerprint_input, load_tokenizer])
 def test_no_reader_waits_for_a_pipe(read):
     with pytest.raises(DsindexError, match="a pipe in place of a file"):
-        read()
+        read("pipe")
     assert "a pipe in place of a file" in verify_quarantine("pipe", 1)[0]
 
 

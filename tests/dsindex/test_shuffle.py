@@ -1,31 +1,24 @@
 """Shuffled documents: the same order for any cut into shards, runs and buckets, as a slow reference has it."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
-from dsindex.datasets.provenance import PLACED_PROVENANCE, ShardProvenance, provenance_rows
+from dsindex.datasets.provenance import ShardProvenance, provenance_rows
 from dsindex.engine.merge import open_part
 from dsindex.engine.shards import shuffle
 from dsindex.engine.shards.attempt import Attempt
 from dsindex.engine.shards.shuffle import (
     DocumentSource,
-    GatherSettings,
-    GatherTask,
     SortSettings,
     choose_run_bytes,
     count_buckets,
     cut_key_range,
     document_keys,
     find_keys,
-    gather_documents,
     plan_groups,
     shuffled_order,
     sort_documents,
 )
-from dsindex.errors import InputError
-from dsindex.formats.mmididx import read_index
 from dsindex.store.ownership import mark_folder
 
 DTYPE = np.dtype("<u2")
@@ -65,60 +58,6 @@ def write_shard(work_dir, documents, *, number, first):
     )
 
 
-def open_sorted(work_dir, documents):
-    return DocumentSource(
-        parts=tuple(open_part(str(work_dir / part.bin.name.removesuffix(".bin"))) for part in documents.parts),
-        provenance=None
-        if documents.provenance is None
-        else ShardProvenance(path=str(work_dir / documents.provenance.name), input=None),
-        keys_path=None if documents.order is None else str(work_dir / documents.order.name),
-    )
-
-
-def read_documents(part):
-    index = read_index(part.idx_path)
-    tokens = np.fromfile(part.bin_path, DTYPE)
-    begins = (index.sequence_pointers // DTYPE.itemsize).tolist()
-    sequences = [
-        tokens[begin : begin + length].tolist()
-        for begin, length in zip(begins, index.sequence_lengths.tolist(), strict=True)
-    ]
-    bounds = index.document_indices.tolist()
-    return [sequences[begin:end] for begin, end in pairwise(bounds)]
-
-
-def run_shuffle(work_dir, sources, *, run_bytes, buckets):
-    sort = SortSettings(seed=SEED, run_bytes=run_bytes, dtype=DTYPE.str, work_dir=str(work_dir))
-    runs = [run for task in plan_groups(sources, run_bytes) for run in sort_documents(task, sort).groups]
-    opened = tuple(open_sorted(work_dir, run) for run in runs)
-    gather = GatherSettings(runs=opened, dtype=DTYPE.str, work_dir=str(work_dir))
-    return [
-        open_sorted(work_dir, gather_documents(GatherTask(number=number, low=low, high=high), gather).groups[0])
-        for number, (low, high) in enumerate(cut_key_range(buckets))
-    ]
-
-
-@pytest.mark.quick(4)
-@pytest.mark.parametrize(("run_bytes", "buckets"), [(1, 2), (60, 7), (1000, 1), (1 << 20, 2)])
-@pytest.mark.parametrize("cuts", [(), (0, 5, 5, 60), tuple(range(1, 100))], ids=["one shard", "few", "many"])
-def test_buckets_are_the_documents_sorted_by_key(tmp_path, run_bytes, buckets, cuts):
-    mark_folder(str(tmp_path))
-    rng = np.random.default_rng(5)
-    keys = [make_documents(100, rng), make_documents(100, rng)]
-    bounds = [0, *cuts, 100]
-    sources, rows = [], []
-    for number, (begin, end) in enumerate(pairwise(bounds)):
-        sources.append(write_shard(tmp_path, [own[begin:end] for own in keys], number=number, first=begin))
-        rows += [(number % 3, each * 10, each + 1) for each in range(begin, end)]
-    got = run_shuffle(tmp_path, sources, run_bytes=run_bytes, buckets=buckets)
-    order = sorted(range(100), key=lambda document: int(document_keys(SEED, document, 1)[0]))
-    for key, documents in enumerate(keys):
-        found = [document for bucket in got for document in read_documents(bucket.parts[key])]
-        assert found == [documents[number] for number in order]
-    stored = [np.fromfile(bucket.provenance.path, PLACED_PROVENANCE) for bucket in got if bucket.provenance]
-    assert np.concatenate(stored).tolist() == [rows[number] for number in order]
-
-
 def test_runs_are_as_small_as_asked_for(tmp_path):
     mark_folder(str(tmp_path))
     documents = make_documents(100, np.random.default_rng(5))
@@ -142,29 +81,6 @@ def test_few_documents_are_held_at_once(tmp_path, monkeypatch):
     assert count_buckets(total_bytes=0, num_documents=100, run_bytes=1 << 20) == 13
 
 
-def test_small_shards_are_sorted_together(tmp_path):
-    mark_folder(str(tmp_path))
-    documents = [[[1, 2, 3]] for _ in range(12)]
-    sources = [write_shard(tmp_path, [documents[n : n + 1]], number=n, first=n) for n in range(12)]
-    tasks = plan_groups(sources, 30)
-    assert [(task.first_document, len(task.sources)) for task in tasks] == [(0, 5), (5, 5), (10, 2)]
-
-
-def test_a_lost_file_is_named(tmp_path):
-    mark_folder(str(tmp_path))
-    source = write_shard(tmp_path, [[[[1, 2]], [[3]]]], number=0, first=0)
-    settings = SortSettings(seed=SEED, run_bytes=100, dtype=DTYPE.str, work_dir=str(tmp_path))
-    [task] = plan_groups([source], 100)
-    with open(source.parts[0].bin_path, "r+b") as file:
-        file.truncate(3)
-    with pytest.raises(InputError, match=r"\.0\.bin"):
-        sort_documents(task, settings)
-    (tmp_path / source.parts[0].idx_path).unlink()
-    with pytest.raises(InputError, match=r"\.0\.idx.*run the same command again"):
-        sort_documents(task, settings)
-    assert not [path for path in (tmp_path / "shards/0000").iterdir() if path.name.startswith("run-")]
-
-
 def test_keys_are_all_different_and_fill_their_range():
     keys = document_keys(3, 0, 200_000)
     assert len(np.unique(keys)) == 200_000
@@ -185,9 +101,11 @@ def test_the_order_of_a_seed_never_changes(seed, order):
     assert shuffled_order(seed, 8).tolist() == order
 
 
-def test_the_largest_key_is_in_the_last_range():
+def test_borders_and_the_largest_key_are_in_one_range():
     keys = np.array([0, 2**64 - 1], np.uint64)
     assert find_keys(keys, *cut_key_range(3)[-1]) == (1, 2)
+    _, (low, high), _ = cut_key_range(3)
+    assert find_keys(np.array([low, high], np.uint64), low, high) == (0, 1)  # a border belongs to the later range
 
 
 def test_runs_grow_only_when_there_are_too_many():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import OutputError
 from dsindex.store import reading, storage
+from tests.support.threads import run_together
 
 
 def digest_by_definition(data, block_bytes):
@@ -91,11 +92,7 @@ def test_put_if_absent_has_one_winner(tmp_path):
         if storage.put_if_absent(path, b"%d" % number):
             won.append(number)
 
-    threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(put, 8)
     assert len(won) == 1
     assert (tmp_path / "f").read_bytes() == b"%d" % won[0]
     assert os.listdir(tmp_path) == ["f"]

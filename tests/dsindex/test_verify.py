@@ -12,13 +12,13 @@ import pytest
 
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, PbinHeader, PbinIndexWriter, read_pbin_header
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
-from dsindex.tools.verify_files import DocumentPiece, PbinDocuments, PbinRun, read_runs, verify_ends, verify_index
+from dsindex.tools.verify_files import DocumentPiece, PbinDocuments, PbinRun, read_runs, verify_ends
 from dsindex.tools.verify_pbin import PbinEndsPiece, verify_pbin_ends, verify_pbin_header, verify_pbin_index
 from dsindex.tools.verify_report import InputFacts, RowPiece, TokenPiece, plan_token_pieces, verify_rows, verify_tokens
 from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices
 from tests.support.datasets import write_dataset
-from tests.support.golden import MODALITIES, golden_index_cases
-from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
+from tests.support.golden import golden_index_cases
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 CASES = golden_index_cases()
 
@@ -134,18 +134,6 @@ def test_blend_that_draws_too_much_is_found(tmp_path):
     assert "at position 7" in findings[0]
 
 
-def test_verify_index_counts_documents_and_names_damage(tmp_path):
-    prefix = write_dataset(tmp_path / "d", [[[1, 2]], [], [[3], [4, 5]]])
-    counts, findings = verify_index(prefix)
-    assert findings == []
-    assert (counts.num_documents, counts.num_empty_documents, counts.num_sequences, counts.num_tokens) == (3, 1, 3, 5)
-    (tmp_path / "d.bin").write_bytes(b"1234")
-    counts, findings = verify_index(prefix)
-    assert counts is None
-    assert "expected a .bin of 10 bytes, got 4" in findings[0]
-    assert f"dsindex repair {prefix}" in findings[0]
-
-
 def test_verify_ends_names_documents_without_eod(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 0]], [], [[3], [4, 5]], [[0], []]])
     findings = verify_ends(DocumentPiece(prefix=prefix, begin=0, end=4, eod_id=0))
@@ -248,10 +236,6 @@ def test_whole_file_of_every_era(version, token_bytes, tmp_path):
     assert counts.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
 
 
-def test_file_of_modalities_is_whole(tmp_path):
-    assert findings_of(tmp_path / "a.pbin", (MODALITIES / "nonempty.pbin").read_bytes()) == []
-
-
 DAMAGE = [
     ("empty", b"", "expected the header of a .pbin, 8 bytes with the size of all tokens and 4 with that of one"),
     ("header-cut", WHOLE[:11], "expected the header of a .pbin"),
@@ -300,14 +284,6 @@ def test_damage_is_named(data, sentence, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.pbin"]
 
 
-@pytest.mark.parametrize("version", VERSION_NAMES)
-def test_file_that_was_cut_anywhere_is_found(version, tmp_path):
-    whole = pbin_bytes([[1, 2], [3], [4, 5, 6]], version=version)
-    for size in range(len(whole)):
-        assert findings_of(tmp_path / "a.pbin", whole[:size]), size
-        assert findings_of(tmp_path / "a.pbin", whole[:size], version_name=version), size
-
-
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [(WHOLE[:-3], "got one that is cut off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
@@ -324,12 +300,6 @@ def test_header_is_whole_where_only_the_index_is_damaged(data, sentence, tmp_pat
     assert sentence in findings[0]
 
 
-def test_missing_file_is_named(tmp_path):
-    header, [finding] = verify_pbin_header(str(tmp_path / "a.pbin"), version_name=None)
-    assert header is None
-    assert "a.pbin: cannot be read (No such file or directory)" in finding
-
-
 def test_other_era_than_the_manifest_says(tmp_path):
     [finding] = findings_of(tmp_path / "a.pbin", WHOLE, version_name="spec")
     assert "expected a .pbin of version spec as in the manifest, got version current" in finding
@@ -337,15 +307,6 @@ def test_other_era_than_the_manifest_says(tmp_path):
     assert findings_of(tmp_path / "a.pbin", nothing, version_name="2024-04") == []
     header, _ = verify_pbin_header(str(tmp_path / "a.pbin"), version_name="2024-04")
     assert header.version is PBIN_VERSIONS["2024-04"]
-
-
-@pytest.mark.parametrize("num_files", [2, 4])
-def test_low_offsets_of_a_join_are_recognised(num_files, tmp_path):
-    files = [pbin_bytes([[1, 2, 3, 4], [5, 6]], version="current") for _ in range(num_files)]
-    joined = joined_by_modalities(files)
-    [finding] = findings_of(tmp_path / "a.pbin", joined)
-    assert f"12 bytes too low after each of {num_files - 1} joints, as Modalities leaves them" in finding
-    assert f"dsindex repair {tmp_path}/a.pbin --output NEW.pbin" in finding
 
 
 def test_index_is_read_in_bounded_memory(tmp_path):
@@ -402,23 +363,10 @@ def test_only_tokens_are_taken_for_tokens(version, tmp_path):
     """Header and index hold larger numbers, and their bytes, than the tokens do."""
     path = write_pbin(tmp_path / "a.pbin", [[1, 0], [2, 0], [300, 0]], version=version)
     header = read_pbin_header(path)
-    [piece] = plan_token_pieces(
-        path,
-        os.path.getsize(path),
-        token_bytes=(header.version.header_bytes, header.index_offset),
-        dtype=header.dtype.str,
-        vocabulary_size=301,
-        eod_id=0,
-    )
+    options = {"token_bytes": (header.version.header_bytes, header.index_offset), "dtype": header.dtype.str}
+    [piece] = plan_token_pieces(path, os.path.getsize(path), vocabulary_size=301, eod_id=0, **options)
     result = verify_tokens(piece)
     assert (result.findings, result.num_eod) == ((), 3)
-    [piece] = plan_token_pieces(
-        path,
-        os.path.getsize(path),
-        token_bytes=(header.version.header_bytes, header.index_offset),
-        dtype=header.dtype.str,
-        vocabulary_size=300,
-        eod_id=None,
-    )
+    [piece] = plan_token_pieces(path, os.path.getsize(path), vocabulary_size=300, eod_id=None, **options)
     place = header.version.header_bytes + 4 * 4
     assert f"expected token ids from 0 to 299, got 300 at byte {place}" in verify_tokens(piece).findings[0]

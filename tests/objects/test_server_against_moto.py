@@ -43,21 +43,18 @@ def test_same_calls_have_the_same_answers(moto, seed):
             draw.note(name, arguments, ours)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("get_object", {"Key": "gone"}),
-        ("head_object", {"Key": "gone"}),
-        ("delete_object", {"Key": "gone"}),
-        ("list_objects_v2", {"Bucket": "no-such-bucket"}),
-        ("get_object", {"Key": "a", "Bucket": "no-such-bucket"}),
-        ("put_object", {"Key": "a", "Body": b"", "Bucket": "no-such-bucket"}),
-        ("put_object", {"Key": "a", "Body": b"", "IfMatch": "*"}),
-        ("create_multipart_upload", {"Key": "a", "Bucket": "no-such-bucket"}),
-        ("abort_multipart_upload", {"Key": "a", "UploadId": "none"}),
-        ("list_parts", {"Key": "a", "UploadId": "none"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("get_object", {"Key": "gone"}),
+    ("head_object", {"Key": "gone"}),
+    ("delete_object", {"Key": "gone"}),
+    ("list_objects_v2", {"Bucket": "no-such-bucket"}),
+    ("get_object", {"Key": "a", "Bucket": "no-such-bucket"}),
+    ("put_object", {"Key": "a", "Body": b"", "Bucket": "no-such-bucket"}),
+    ("put_object", {"Key": "a", "Body": b"", "IfMatch": "*"}),
+    ("create_multipart_upload", {"Key": "a", "Bucket": "no-such-bucket"}),
+    ("abort_multipart_upload", {"Key": "a", "UploadId": "none"}),
+    ("list_parts", {"Key": "a", "UploadId": "none"}),
+])  # fmt: skip
 def test_same_calls_have_the_same_refusals(moto, name, arguments):
     with serving_objects(buckets={BUCKET}) as store:
         callers = [Caller(client=new_client(url)) for url in (moto, store.url)]

@@ -253,17 +253,6 @@ def test_files_that_do_not_belong_together_are_named(store):
         IndexedDataset("s3://b/cut")
 
 
-@pytest.mark.parametrize(("path", "message"), [
-    ("s3://b/nothing", "s3://b/nothing: there is no dataset: expected the address of a prefix"),
-    ("s3://b/chat", "s3://b/chat: expected sequence_length"),
-    ("hf://datasets/a", "expected hf://datasets/ORGANISATION/NAME or"),
-])  # fmt: skip
-@pytest.mark.usefixtures("store")
-def test_what_cannot_be_opened_is_one_sentence(path, message):
-    with pytest.raises(InputError, match=message):
-        open_dataset(path)
-
-
 def test_signature_is_neither_shown_nor_pickled(store):
     for suffix in ("idx", "bin"):
         store.signatures[f"open/d.{suffix}"] = "sig=planted-9f86"

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
 from tests.support.chat_tokenizers import train
+from tests.support.threads import run_together
 
 TOKENIZERS = Path(__file__).parents[2] / "golden" / "tokenizers"
 TEXTS = ["The mill stood by the river.", "", "Où est l'été?", "水車は回る"]
@@ -58,11 +58,7 @@ def test_dataset_builds_a_missing_index_and_takes_a_jq_pattern(tmp_path, tokeniz
 def test_several_may_build_the_index_at_once(tmp_path):
     path = write_lines(tmp_path / "x.jsonl", [{"text": str(number)} for number in range(2000)])
     lengths = []
-    threads = [threading.Thread(target=lambda: lengths.append(len(RawLines(path)))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(lambda _: lengths.append(len(RawLines(path))), 8)
     assert lengths == [2000] * 8
     assert {file.name for file in tmp_path.iterdir()} == {"x.jsonl", "x.idx"}
 

@@ -100,17 +100,6 @@ def test_name_that_is_taken_is_refused(tmp_path, kind):
     assert os.listdir(tmp_path) == ["b"]
 
 
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_name_of_an_input_is_called_that(tmp_path, link):
-    """Nobody is told to remove his input."""
-    source = tmp_path / "source"
-    source.write_bytes(b"mine")
-    link(source, tmp_path / "a")
-    with pytest.raises(OutputError, match=r"/a: expected another file than the input .*/source; choose another name$"):
-        NewFiles([str(tmp_path / "a")], inputs=["elsewhere", str(source)]).__enter__()
-    assert there(tmp_path) == {"a": b"mine", "source": b"mine"}
-
-
 def test_same_bytes_may_be_there(tmp_path):
     (tmp_path / "a").write_bytes(b"new")
     before = (tmp_path / "a").stat().st_ino
@@ -121,8 +110,3 @@ def test_same_bytes_may_be_there(tmp_path):
         with pytest.raises(OutputError, match="/a: exists and differs from the new file; remove it"):
             write(tmp_path, or_same=True, content=content)
     assert there(tmp_path) == {"a": b"new", "b": b"new"}
-
-
-def test_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(OutputError, match="nowhere/a: cannot be written"):
-        write(tmp_path / "nowhere")

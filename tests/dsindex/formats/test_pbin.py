@@ -12,7 +12,6 @@ from dsindex.errors import FormatError, LimitError, OutputError
 from dsindex.formats.pbin import (
     PBIN_VERSIONS,
     PbinHeader,
-    PbinIndexWriter,
     join_pbin_files,
     open_tokens,
     read_document_lengths,
@@ -52,30 +51,6 @@ def test_files_without_documents_are_current_where_eras_do_not_differ(tmp_path):
     }
     assert told == {"spec": "spec", "2024-01-30": "2024-01-30", "2024-04": "current", "current": "current"}
     assert read_pbin_header(str(tmp_path / "current"), version=PBIN_VERSIONS["2024-04"]).version.name == "2024-04"
-
-
-@pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
-def test_writer_gives_the_documented_bytes(version, token_bytes):
-    lengths = np.array([len(document) for document in DOCUMENTS])
-    header = PbinHeader(
-        version=PBIN_VERSIONS[version], token_bytes=token_bytes, data_bytes=int(lengths.sum()) * token_bytes
-    )
-    tokens = np.array([token for document in DOCUMENTS for token in document], header.dtype)
-    parts = [header.to_bytes(), tokens.tobytes()]
-    index = PbinIndexWriter(lambda data: parts.append(bytes(data)), header)
-    index.add(lengths[:2])
-    index.add(lengths[2:])
-    index.close()
-    assert b"".join(parts) == pbin_bytes(DOCUMENTS, version=version, token_bytes=token_bytes)
-
-
-def test_writer_refuses_documents_that_are_not_the_tokens():
-    index = PbinIndexWriter(
-        bytearray().extend, PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=2, data_bytes=10)
-    )
-    index.add(np.array([4]))
-    with pytest.raises(ValueError, match="expected documents of 10 bytes as in the header, got 8"):
-        index.close()
 
 
 def test_header_refuses_sizes_that_an_era_lacks():

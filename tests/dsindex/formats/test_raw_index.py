@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats import raw_index
-from dsindex.formats.raw_index import create_raw_index, read_raw_index, run_in_threads
+from dsindex.formats.raw_index import create_raw_index, read_raw_index
 from tests.support.golden import MODALITIES
 
 
@@ -103,15 +103,6 @@ def test_file_that_is_there_is_never_replaced(tmp_path, content, said):
     assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
 
 
-def test_same_index_again_is_left_as_it_is(tmp_path):
-    (tmp_path / "lines.jsonl").write_bytes(b"{}\n")
-    first = create_raw_index(str(tmp_path / "lines.jsonl"))
-    before = (tmp_path / "lines.idx").stat()
-    assert create_raw_index(str(tmp_path / "lines.jsonl")) == first
-    assert (tmp_path / "lines.idx").stat().st_ino == before.st_ino
-    assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
-
-
 @pytest.mark.parametrize("name", ["lines.jsonl", "./lines.jsonl", "link", "hard"])
 def test_file_itself_is_no_place_for_its_index(tmp_path, name):
     source = tmp_path / "lines.jsonl"
@@ -135,11 +126,3 @@ def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path, pair):
     path.write_bytes(pickle.dumps([(0, 7), pair], protocol=4))
     with pytest.raises(FormatError, match="expected lines within the file's 7 bytes, got entry 1 at byte"):
         read_raw_index(str(path), size_bytes=7)
-
-
-def test_run_in_threads_keeps_order_and_raises_the_first_error():
-    assert list(run_in_threads(lambda number: number * 2, range(50), workers=4)) == [2 * n for n in range(50)]
-    results = run_in_threads(lambda number: 10 // (3 - number), range(9), workers=2)
-    assert [next(results) for _ in range(3)] == [3, 5, 10]
-    with pytest.raises(ZeroDivisionError):
-        next(results)

@@ -5,7 +5,7 @@ import pytest
 from dsindex.errors import LimitError
 from dsindex.index import task as memory
 from dsindex.index.task import MemoryGate, available_memory, check_memory
-from dsindex.kernels import jit
+from tests.support.threads import run_together
 
 
 def test_available_memory_is_that_of_the_tighter_limit(monkeypatch):
@@ -31,7 +31,7 @@ def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 100)
     gate, running, most, lock = MemoryGate(), [0], [0], threading.Lock()
 
-    def work():
+    def work(_):
         with gate.reserve(40, place="p", what="w"):
             with lock:
                 running[0] += 1
@@ -40,26 +40,5 @@ def test_tasks_that_do_not_fit_together_run_one_after_the_other(monkeypatch):
             with lock:
                 running[0] -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(work, 6)
     assert most[0] == 2, "two of 40 fit into 100, three do not"
-
-
-def test_loops_are_compiled_where_nothing_can_be_cached(monkeypatch):
-    real = jit.numba.njit
-
-    def njit(*signatures, **options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available for file")
-        return real(*signatures, **options)  # numba's own modules, which are imported late, have signatures too
-
-    monkeypatch.setattr(jit.numba, "njit", njit)
-
-    @jit.compiled
-    def double(number):
-        return 2 * number
-
-    assert double(21) == 42

@@ -1,8 +1,6 @@
 """One cache on disk: no kill leaves a mixture that Megatron would take, and nobody else's file is written over."""
 
-import builtins
 import errno
-import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,80 +62,6 @@ def test_array_is_written_as_numpy_saves_it(array, tmp_path):
     write_content(str(tmp_path / "ours.npy"), array)
     assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
     assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
-
-
-class KilledError(BaseException):
-    """The process is gone: nothing that it does later reaches the disk."""
-
-
-class Killer:
-    """Counts what changes a name or makes it durable, and ends the process before the chosen call."""
-
-    def __init__(self, at):
-        self.at = at
-        self.count = 0
-
-    def install(self, patch):
-        for name in ("replace", "unlink", "fsync"):
-            patch.setattr(os, name, self._counted(getattr(os, name)))
-        really_open = builtins.open
-
-        def open_file(file, mode="r", *arguments, **options):
-            if "x" in mode or "w" in mode:
-                self._meet()
-            return really_open(file, mode, *arguments, **options)
-
-        patch.setattr(builtins, "open", open_file)
-
-    def _counted(self, function):
-        def counted(*arguments, **options):
-            self._meet()
-            return function(*arguments, **options)
-
-        return counted
-
-    def _meet(self):
-        self.count += 1
-        if self.at is not None and self.count > self.at:
-            raise KilledError
-
-
-def killed_at(at, folder, number):
-    """Write a cache and be killed before call `at`; tell how many calls there were."""
-    killer = Killer(at)
-    with pytest.MonkeyPatch.context() as patch:
-        killer.install(patch)
-        if at is None:
-            put(folder, number)
-        else:
-            with pytest.raises(KilledError):
-                put(folder, number)
-    return killer.count
-
-
-@pytest.mark.exhaustive
-def test_no_kill_leaves_a_mixture(tmp_path, whole):
-    """At every call: a first build, one over it, and one over what a kill left."""
-    old, new = whole(1), whole(2)
-    first = tmp_path / "first"
-    first.mkdir()
-    calls = killed_at(None, first, 1)
-    assert calls > 15
-    for at, again in itertools.product(range(calls), ("nothing before", "once", 3, 9, 15)):
-        folder = tmp_path / f"{at}-{again}"
-        folder.mkdir()
-        if again != "nothing before":
-            put(folder, 1)
-        killed_at(at, folder, 2)
-        if isinstance(again, int):
-            killed_at(again, folder, 3)
-        if slot_in(folder).exists():
-            assert cache(folder) in [{name: old[name] for name in NAMES}, {name: new[name] for name in NAMES}]
-        put(folder, 2)
-        left = {name: content for name, content in files(folder).items() if not name.endswith(".tmp")}
-        assert left == new
-        # Only our own record's temporary file cannot be known: a few bytes, where the kill met that very write.
-        assert all(name.startswith("dsindex.json.") for name in files(folder).keys() - left.keys())
 
 
 @pytest.mark.quick(1)

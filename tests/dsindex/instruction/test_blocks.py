@@ -11,9 +11,7 @@ from dsindex.datasets.instruction import InstructionCollator, stack_blocks
 from dsindex.errors import InputError, LimitError, RecordProblem
 from dsindex.instruction.blocks import assemble_block, lay_out_blocks
 from dsindex.instruction.config import parse_config
-from dsindex.instruction.encoder import EncodedConversation
 from dsindex.instruction.splits import fingerprint_content, split_by_hash
-from dsindex.instruction.statistics import InstructionStatistics
 from tests.support.chat_tokenizers import train
 from tests.support.conversations import HUMAN, config
 
@@ -204,27 +202,6 @@ def test_part_without_a_share_gets_nothing(fractions):
 def test_split_refuses_fractions_that_are_none(fractions):
     with pytest.raises(ValueError, match="three fractions"):
         split_by_hash(bytes(16), fractions=fractions)
-
-
-def test_statistics_add_up():
-    encoded = EncodedConversation(
-        tokens=np.zeros(6, np.uint32),
-        mask=np.array([0, 0, 1, 0, 1, 1], np.uint8),
-        lengths=np.array([4, 2]),
-        read_content=list,
-        cut=2,
-        special_in_text=True,
-    )
-    total = InstructionStatistics.of([encoded], learnt=3) + InstructionStatistics.of([encoded], learnt=3)
-    assert total == InstructionStatistics(
-        conversations=2, sequences=4, tokens=12, learnt=6, cut=4, shortened=2, special_in_text=2
-    )
-    assert total.describe() == (
-        "2 conversations, 4 sequences, 12 tokens, 6 trainable (50.0 %), 4 cut off, 2 too long and truncated or split"
-    )
-    assert (
-        InstructionStatistics().describe() == "0 conversations, 0 sequences, 0 tokens, 0 trainable (0.0 %), 0 cut off"
-    )
 
 
 def test_sample_without_anything_to_learn_is_a_problem():

@@ -246,13 +246,9 @@ def test_variables_of_the_record_go_before_those_of_the_configuration():
 
 
 def test_tool_messages_stay_with_their_exchange():
-    messages = [
-        {"role": "user", "content": "who"},
-        {"role": "assistant", "content": "call"},
-        {"role": "tool", "content": "up"},
-        {"role": "assistant", "content": "you"},
-        {"role": "user", "content": "Go"},
-        {"role": "assistant", "content": "by"},
-    ]
-    encoded = encoder("max_length: 11\ntoo_long: split").encode({"messages": messages})
+    turns = ("user who", "assistant call", "tool up", "assistant you", "user Go", "assistant by")
+    messages = [dict(zip(("role", "content"), turn.split(), strict=True)) for turn in turns]
+    encoded = encoder("max_length: 10\ntoo_long: split").encode({"messages": messages})
     assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]
+    with pytest.raises(RecordProblem, match="exchange 1 and its prompt: expected at most 9 tokens, got 10"):
+        encoder("max_length: 9\ntoo_long: split").encode({"messages": messages})

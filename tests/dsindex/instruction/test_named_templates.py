@@ -167,6 +167,7 @@ def test_mistral_describes_tools_before_the_last_question(name, blank):
     assert shown(name, messages, tools=[TOOL]) == expected.replace("~", blank)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["mistral", "mistral-tekken", "llama3.1", "qwen2.5", "qwen3", "gpt-oss"])
 def test_arguments_of_a_call_may_be_json_text(name):
     """OpenAI's form; the text is what the model generates, so it is not quoted again."""

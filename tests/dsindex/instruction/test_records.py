@@ -26,42 +26,22 @@ def read_messages(record, **fields):
 USER, REPLY = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 
 
+SYSTEM = {"role": "system", "content": "S"}
+
+
 @pytest.mark.parametrize(("record", "expected"), [
-    pytest.param({"messages": [USER, REPLY]}, [USER, REPLY], id="messages"),
-    pytest.param(
-        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
-        [USER, REPLY],
-        id="sharegpt",
-    ),
-    pytest.param(
-        {"system": "Be kind.", "conversations": [{"from": "human", "value": "Hi"}]},
-        [{"role": "system", "content": "Be kind."}, USER],
-        id="sharegpt-system",
-    ),
-    pytest.param(
-        {"system": "S", "messages": [USER]}, [{"role": "system", "content": "S"}, USER], id="system-of-messages"
-    ),
-    pytest.param(
-        {"system": "S", "messages": [{"role": "system", "content": "T"}, USER]},
-        [{"role": "system", "content": "T"}, USER],
-        id="system-among-messages",
-    ),
-    pytest.param({"instruction": "Hi", "input": "", "output": "Hello"}, [USER, REPLY], id="alpaca"),
-    pytest.param(
-        {"system": "S", "instruction": "Add", "input": "1+1", "output": "2"},
-        [
-            {"role": "system", "content": "S"},
-            {"role": "user", "content": "Add\n\n1+1"},
-            {"role": "assistant", "content": "2"},
-        ],
-        id="alpaca-input",
-    ),
-    pytest.param(
-        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]},
-        [USER, {"role": "assistant", "tool_calls": [{"name": "f"}]}],
-        id="tool-calls",
-    ),
-])  # fmt: skip
+    ({"messages": [USER, REPLY]}, [USER, REPLY]),
+    ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]}, [USER, REPLY]),
+    ({"system": "S", "conversations": [{"from": "human", "value": "Hi"}]}, [SYSTEM, USER]),
+    ({"system": "S", "messages": [USER]}, [SYSTEM, USER]),
+    ({"system": "T", "messages": [SYSTEM, USER]}, [SYSTEM, USER]),
+    ({"instruction": "Hi", "input": "", "output": "Hello"}, [USER, REPLY]),
+    ({"system": "S", "instruction": "Add", "input": "1+1", "output": "Hello"},
+     [SYSTEM, {"role": "user", "content": "Add\n\n1+1"}, REPLY]),
+    ({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]},
+     [USER, {"role": "assistant", "tool_calls": [{"name": "f"}]}]),
+], ids=["messages", "sharegpt", "sharegpt-system", "system-of-messages", "system-among-messages", "alpaca",
+        "alpaca-input", "tool-calls"])  # fmt: skip
 def test_read_messages_gives_one_shape(record, expected):
     assert read_messages(record) == expected
 
@@ -184,59 +164,31 @@ PARTS = [{"type": "text", "text": "a", "image_url": None}, {"type": "text", "tex
 THOUGHT = {"reasoning_content": "t", "thinking": "t", "reasoning": "t"}
 
 
+FORMER = {"function_call": {"name": "f", "arguments": "{}"}}
+MADE = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]}
+
+
+def by(role, **more):
+    return {"role": role, **more}
+
+
 @pytest.mark.parametrize(("turn", "expected"), [
-    pytest.param(
-        {"content": "x", "role": "user", "name": None, "tool_calls": None},
-        {"content": "x", "role": "user"},
-        id="nulls",
-    ),
-    pytest.param(
-        {"role": None, "from": "human", "content": None, "value": "x"}, {"role": "user", "content": "x"}, id="union"
-    ),
-    pytest.param(
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "assistant", "tool_calls": [CALL]},
-        id="call",
-    ),
-    pytest.param(
-        {"role": "assistant", "tool_calls": '[{"name": "f"}]'},
-        {"role": "assistant", "tool_calls": [{"name": "f"}]},
-        id="calls-as-json",
-    ),
-    pytest.param(
-        {"role": "assistant", "content": "x", "reasoning": "t"},
-        {"role": "assistant", "content": "x", **THOUGHT},
-        id="reasoning",
-    ),
-    pytest.param(
-        {"role": "assistant", "thinking": "b", "reasoning_content": "t"},
-        {"role": "assistant", **THOUGHT, "thinking": "b"},
-        id="two-names",
-    ),
-    pytest.param(
-        {"role": "user", "content": PARTS},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        id="parts",
-    ),
-    pytest.param({"role": "gpt", "value": "x", "weight": 0}, {"role": "assistant", "content": "x"}, id="weight"),
-    pytest.param(
-        {"from": "function_call", "value": '{"name": "f", "arguments": {}}'},
-        {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}]},
-        id="function-call",
-    ),
-    pytest.param(
-        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
-        {
-            "role": "assistant",
-            "function_call": {"name": "f", "arguments": "{}"},
-            "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
-        },
-        id="former-call",
-    ),
-    pytest.param({"from": "function_call", "value": "f()"}, {"role": "assistant", "content": "f()"}, id="call-as-text"),
-    pytest.param({"from": "observation", "value": "4"}, {"role": "tool", "content": "4"}, id="observation"),
-    pytest.param({"role": "developer", "content": "x"}, {"role": "developer", "content": "x"}, id="developer"),
-])  # fmt: skip
+    ({"content": "x", "role": "user", "name": None, "tool_calls": None}, by("user", content="x")),
+    ({"role": None, "from": "human", "content": None, "value": "x"}, by("user", content="x")),
+    (by("assistant", content=None, tool_calls=[CALL]), by("assistant", tool_calls=[CALL])),
+    (by("assistant", tool_calls='[{"name": "f"}]'), by("assistant", tool_calls=[{"name": "f"}])),
+    (by("assistant", content="x", reasoning="t"), by("assistant", content="x", **THOUGHT)),
+    (by("assistant", thinking="b", reasoning_content="t"), by("assistant", **{**THOUGHT, "thinking": "b"})),
+    (by("user", content=PARTS), by("user", content=[{"type": "text", "text": text} for text in "ab"])),
+    (by("gpt", value="x", weight=0), by("assistant", content="x")),
+    ({"from": "function_call", "value": '{"name": "f", "arguments": {}}'}, MADE),
+    (by("assistant", content=None, **FORMER), by("assistant", **FORMER, tool_calls=[{"type": "function",
+     "function": {"name": "f", "arguments": "{}"}}])),
+    ({"from": "function_call", "value": "f()"}, by("assistant", content="f()")),
+    ({"from": "observation", "value": "4"}, by("tool", content="4")),
+    (by("developer", content="x"), by("developer", content="x")),
+], ids=["nulls", "union", "call", "calls-as-json", "reasoning", "two-names", "parts", "weight", "function-call",
+        "former-call", "call-as-text", "observation", "developer"])  # fmt: skip
 def test_message_is_what_templates_expect(turn, expected):
     assert read_message(turn, 1, DEFAULT_ROLES) == expected
 

@@ -14,13 +14,14 @@ from dsindex.instruction import tokens as token_batches
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encoder import InstructionEncoder
 from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
+from dsindex.instruction.records import parse_record
 from dsindex.instruction.rendered import spell_text
 from dsindex.instruction.tokens import ChatTokenizer, FastTexts, as_reference, encode_with_reference, make_fast_texts
 from dsindex.text.agreement import PATTERNS
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.chat_tokenizers import LINES, SPECIAL
-from tests.support.conversations import conversation
+from tests.support.conversations import CONVERSATIONS, SPEC, conversation
 from tests.support.golden import OWN
 
 PLACED = ("gpt2", "llama3", "qwen2", "strips")
@@ -209,3 +210,25 @@ def test_the_reference_is_no_fast_engine():
         FastTexts(data, engine, reference)
     fast = choose_engine(data, "auto", add_special_tokens=False)
     assert str(as_reference(fast, "of this").describe_fallback()).endswith("gigatoken: of this")
+
+
+def recipe_of(**options):
+    folder = str(OWN.plain_tokenizer)
+    tokenizer = load_tokenizer(folder)
+    engine = choose_engine(tokenizer, "auto", add_special_tokens=False)
+    return make_recipe(check_config({**SPEC, **options}, source="test"), tokenizer, folder, engine=engine)
+
+
+def test_recipe_carries_the_whole_configuration():
+    options = {
+        "jq_patterns": {"role": ".role", "instruction": ".instruction", "conversations": ".conversations"},
+        "max_length": 64,
+        "too_long": "truncate",
+        "role_prefixes": {"user": "USER: "},
+    }
+    recipe = recipe_of(**options)
+    record = parse_record(CONVERSATIONS.read_bytes().splitlines()[1])
+    direct = make_instruction_encoder(recipe)._config
+    assert direct == check_config({**SPEC, **options}, source="test")
+    assert len(make_instruction_encoder(recipe).encode(record).tokens) == 64
+    assert make_instruction_encoder(recipe) is make_instruction_encoder(recipe_of(**options))

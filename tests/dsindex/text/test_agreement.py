@@ -159,10 +159,3 @@ def test_tables_hold_ranges_outside_ascii():
         assert len(set(points)) == len(points), part
         assert differing_ranges((part,)) == join_points(points), part
         assert all(0x80 <= first <= last <= 0x10FFFF for first, last in ranges), part
-
-
-def test_ranges_of_several_parts_are_joined():
-    both = differing_ranges(("gpt2", "nfc"))
-    points = {point for first, last in both for point in range(first, last + 1)}
-    assert {0x88F, 0x898} <= points
-    assert both == join_points(sorted(points))

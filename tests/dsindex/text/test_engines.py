@@ -21,6 +21,7 @@ from dsindex.text.encoders import choose_engine, make_encoder
 from dsindex.text.tokenizer import reference_of
 from tests.support import text_tokenizers as trained
 from tests.support.golden import MODALITIES, TOKENIZERS
+from tests.support.threads import run_together
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -64,33 +65,25 @@ def with_limits():
     return trained.byte_level(change)
 
 
+def post_processed(**part):
+    return trained.byte_level_document(post_processor=part)
+
+
+def in_turn(*parts):
+    return post_processed(type="Sequence", processors=[json.loads(part)["post_processor"] for part in parts])
+
+
 SUITABLE = {
     "byte-level": trained.byte_level(),
     "no-post-processor": trained.byte_level_document(post_processor=None),
     "bos": trained.with_template("<|bos|> $A"),
     "eos": trained.with_template("$A <|eot|>"),
     "both": trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
-    "roberta": trained.byte_level_document(
-        post_processor={"type": "RobertaProcessing", "sep": ["<|eot|>", 0], "cls": ["<|bos|>", 1]}
-        | {"trim_offsets": True, "add_prefix_space": False}
+    "roberta": post_processed(
+        type="RobertaProcessing", sep=["<|eot|>", 0], cls=["<|bos|>", 1], trim_offsets=True, add_prefix_space=False
     ),
-    "sequence": trained.byte_level_document(
-        post_processor={
-            "type": "Sequence",
-            "processors": [
-                json.loads(trained.byte_level())["post_processor"],
-                json.loads(trained.with_template("<|bos|> <|eot|> $A <|bos|>"))["post_processor"],
-            ],
-        }
-    ),
-    "two-templates": trained.byte_level_document(
-        post_processor={
-            "type": "Sequence",
-            "processors": [
-                json.loads(trained.with_template(single))["post_processor"] for single in ("<|bos|> $A", "$A <|eot|>")
-            ],
-        }
-    ),
+    "sequence": in_turn(trained.byte_level(), trained.with_template("<|bos|> <|eot|> $A <|bos|>")),
+    "two-templates": in_turn(trained.with_template("<|bos|> $A"), trained.with_template("$A <|eot|>")),
     "nfc": trained.with_added(normalizer=normalizers.NFC()),
     "stripping-tokens": trained.with_added(
         AddedToken("Wheel", lstrip=True, special=True), AddedToken("12", normalized=False)
@@ -263,16 +256,6 @@ def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_
     assert len(built) == 2
 
 
-def test_gigatoken_is_kept_while_the_process_does_not_grow(monkeypatch):
-    monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: 100)
-    loaded = count_loads(monkeypatch)
-    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
-    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)  # loads it, to try it
-    first = encoded(make_encoder(tokenizer, engine), TEXTS[:50])
-    assert encoded(make_encoder(copy.deepcopy(tokenizer), engine), TEXTS[:50]) == first
-    assert len(loaded) == 1
-
-
 def test_what_learns_nothing_is_never_built_again(monkeypatch):
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 0)
     loaded = count_loads(monkeypatch)
@@ -305,59 +288,8 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
             if encoded(encoder, TEXTS[first:last]) != wanted[first:last]:
                 wrong.append(first)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(work, 6)
     assert not wrong
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("byte-level", [False, True]), ("sentencepiece-bpe", [False, False])])
-def test_calls_at_the_same_time_do_not_wait_for_each_other(monkeypatch, name, wanted):
-    """Two calls meet inside of gigatoken: one of them by a table of its pool, where it has tables."""
-    met = threading.Barrier(2, timeout=240)
-    seen = []
-
-    def meet(*_, parallel):
-        met.wait()
-        seen.append(parallel)
-        return np.empty(0, np.uint32), np.zeros(1, np.int64)
-
-    monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
-    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(SUITABLE[name]))
-    arguments = (np.array([0, 3]), np.frombuffer(b"abc", np.uint8))
-    threads = [threading.Thread(target=shared.encode, args=arguments) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(seen) == wanted
-
-
-def test_much_text_stays_in_the_calling_thread_and_waits_for_no_other(monkeypatch):
-    """gigatoken would divide it among threads of its own; so each call that is left over gets an object of its own."""
-    met = threading.Barrier(4, timeout=240)
-    seen = []
-
-    def meet(fast, *_, parallel):
-        seen.append((fast, parallel))
-        met.wait()
-        return np.empty(0, np.uint32), np.zeros(1, np.int64)
-
-    monkeypatch.setattr(fast_tokenizers, "encode_ragged", meet)
-    loaded = count_loads(monkeypatch)
-    shared = fast_tokenizers.fast_tokenizer(trained.as_tokenizer(trained.byte_level()))
-    text = np.zeros(fast_tokenizers._UNDIVIDED_BYTES, np.uint8)
-    for _ in range(2):
-        threads = [threading.Thread(target=shared.encode, args=(np.array([0, len(text)]), text)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(seen) == 8
-    assert not any(parallel for _, parallel in seen)
-    assert len({id(fast) for fast, _ in seen[:4]}) == len({id(fast) for fast, _ in seen}) == len(loaded) == 4
 
 
 def test_a_forked_process_waits_for_no_lock_of_its_parent():

@@ -42,7 +42,8 @@ def tokenizer(tmp_path_factory):
     return str(path)
 
 
-@pytest.mark.parametrize("bounds", [(1, 6), (1, 3), (2, 4), (1, 2)], ids=["four", "two", "one-empty-first", "none"])
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("bounds", [(1, 6), (2, 4), (1, 2)], ids=["four", "one-empty-first", "none"])
 @pytest.mark.parametrize(("few", "package", "imported"), [
     (9, False, False), (9, True, True), (0, False, True),
 ], ids=["list", "list-beside-awkward", "array"])  # fmt: skip

@@ -185,13 +185,6 @@ def test_unsuitable_files_are_named(tmp_path):
         list(read_records(TextPart(path=str(tmp_path), begin=0, end=1), keys=KEYS))
 
 
-@pytest.mark.quick(1)
-def test_importing_the_reader_leaves_pyarrow_json_out():
-    code = "import sys, dsindex.text.records; print('pyarrow.json' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "False"
-
-
 @pytest.mark.parametrize("piece", [1, 3, 4 << 20])
 def test_count_lines_gives_the_number_of_each_line(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(streams, "_COUNT_BYTES", piece)

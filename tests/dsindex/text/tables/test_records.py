@@ -155,18 +155,6 @@ def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format, tmp_path
 
 
 @pytest.mark.parametrize("format", STORED)
-def test_blocks_hold_the_wanted_size_or_one_row_without_spare_bytes(format, tmp_path):
-    table = pa.table({"text": ["a" * 30] * 50 + ["b" * 500] + ["c"] * 50})
-    path = write_table(tmp_path / "table", table, format, group_rows=101)
-
-    for block in read_table_records(path, 0, 1, format=format, columns=TEXT, block_bytes=100):
-        _, offsets, data = block.columns["text"].texts.buffers()
-        assert data.size < 100 + 30 or data.size <= 100 + 500
-        assert pa.Array.from_buffers(pa.int64(), 1, [None, offsets])[0].as_py() == 0
-        assert data.size == sum(map(len, block.columns["text"].texts.to_pylist()))
-
-
-@pytest.mark.parametrize("format", STORED)
 def test_texts_that_are_not_utf8_are_bad(format, tmp_path):
     texts = pa.array([b"good", b"a\xe9", b"\xed\xa0\x80", b"fine"]).view(pa.string())
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3, 4], pa.int32()), texts)
@@ -183,19 +171,6 @@ def test_texts_that_are_not_utf8_are_bad(format, tmp_path):
     found = read(path, format, {"list": ("list",)})
     assert found.texts == [(["good"],), ([],), (["fine"],)]
     assert found.bad == [(1, 2)]
-
-
-@pytest.mark.parametrize("format", STORED)
-def test_only_the_wanted_columns_are_read(format, tmp_path):
-    table = pa.table({"other": ["x" * 1_000_000], "text": ["a"], "meta": [{"text": "b", "other": "y" * 1_000_000}]})
-    path = write_table(tmp_path / "table", table, format, compression="zstd")
-    before = pa.total_allocated_bytes()
-
-    blocks = read_table_records(path, 0, 1, format=format, columns=TEXT)
-    block = next(blocks)
-
-    assert block.columns["text"].texts.to_pylist() == ["a"]
-    assert pa.total_allocated_bytes() - before < 900_000
 
 
 def test_the_head_of_a_row_that_is_too_large_is_kept(tmp_path):
