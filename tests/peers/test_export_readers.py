@@ -647,7 +647,6 @@ def nemo_rl_dataset(module, path, prompts, ranks):
     dataset.data_config = {
         "megatron_sft": {"prompt_format": prompts},
         "megatron_sft_prompt_format": prompts,
-        "megatron_sft_assistant_prefix_len": 3 if prompts == "nemotron-nano-v2" else 0,
         "megatron_sft_context_parallel_size": ranks,
     }
     dataset.set_processor()
