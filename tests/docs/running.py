@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from functools import partial
+from unittest.mock import patch
 
 from tests.docs.examples import ROOT, read_commands
 
@@ -45,7 +46,9 @@ class PageRunner:
         printed = io.StringIO()
         # Not by way of sys.stdout, which the test runner and libraries put their own streams into.
         self._namespace["print"] = partial(print, file=printed)
-        exec(compile(example.text, example.place, "exec"), self._namespace)
+        with patch.dict(os.environ):  # some packages set variables when they are imported
+            exec(compile(example.text, example.place, "exec"), self._namespace)
+        del self._namespace["print"]
         self._printed = printed.getvalue()
 
     def _assert_commands_print(self, example):
