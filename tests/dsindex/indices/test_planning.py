@@ -254,13 +254,6 @@ def test_sized_blend_without_weights_takes_lengths_as_weights():
     assert [cache.description.num_samples for cache in built.datasets] == [None, None]
 
 
-def test_job_path_stands_in_the_description_only():
-    (cache,) = plan(
-        [Blend(prefixes=("a",), weights=None), None, None], [5, 5, 5], job_path="/lustre/{}".format
-    ).datasets
-    assert (cache.prefix, cache.description.dataset_path) == ("a", "/lustre/a")
-
-
 def test_part_without_tokens_is_noted_where_megatron_makes_an_empty_dataset():
     built = plan(
         [None, None, Blend(prefixes=("a",), weights=None)],
@@ -278,11 +271,6 @@ def test_more_sequences_than_int32_names_are_refused():
             [None, None, None],
             count_part=lambda _prefix, _split: PartCounts(begin=0, end=2**31, tokens=2**40),
         )
-
-
-def test_weighted_blend_without_a_number_is_refused():
-    with pytest.raises(LimitError, match="split train: a weighted blend needs a number of samples, got none"):
-        plan([Blend(prefixes=("a",), weights=(1.0,)), None, None], [None, None, None])
 
 
 RAMP = {"train_samples": 3000, "rampup_batch_size": (2, 2, 999), "eval_interval": 10, "eval_iters": 1}
