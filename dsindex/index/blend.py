@@ -18,7 +18,7 @@ from dsindex.index.epochs import normalise
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MAX_DATASETS = np.iinfo(np.int16).max - 1
 """Megatron asserts fewer than 32767 datasets, since the dataset index is int16."""
@@ -72,6 +72,19 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
                 "dataset out, or change its weight"
             )
     return Blend(prefixes=tuple(prefixes), weights=weights)
+
+
+def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
+    """Return a sentence if the weights of the splits' blends have different sums, such as 100 and 1; else nothing."""
+    sums = {
+        split: round(math.fsum(blend.weights), 6)
+        for split, blend in blends.items()
+        if blend is not None and blend.weights is not None and len(blend.weights) > 1
+    }
+    if len(set(sums.values())) < 2:
+        return []
+    shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
+    return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
 
 
 def _number(word: str) -> float | None:

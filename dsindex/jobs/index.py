@@ -29,7 +29,7 @@ import numpy as np
 
 from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import tabulate_sequences
+from dsindex.datasets.origins import describe_tails, tabulate_sequences
 from dsindex.engine.nodes import require_shared
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.calls import Call
@@ -401,7 +401,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     return IndexResult(
         tasks=tuple(tasks),
         results=tuple(results),
-        notes=(*notes, *_masked(counts), *_ordered(config, settings)),
+        notes=(*notes, *_tails(settings, counts), *_masked(counts), *_ordered(config, settings)),
         findings=findings,
         seconds=time.monotonic() - began,
     )
@@ -486,6 +486,14 @@ def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:
             f"{', '.join(splits)}: {said}; start the job with "
             "--dataloader-defer-npy-index-mmap, or it builds Megatron's own without a word if it misses these caches"
         )
+
+
+def _tails(settings: CacheSettings, counts: Counts) -> Iterator[str]:
+    """Yield a note if validation is of other inputs than training, as it is the end of datasets."""
+    parts = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
+    said = describe_tails("valid", [(name, part.begin, part.end) for name, part in parts if part is not None])
+    if said is not None:
+        yield said
 
 
 def _masked(prefixes: Iterable[str]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from dataclasses import fields
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.amounts import count
 from dsindex.errors import InputError, LimitError
 from dsindex.index import bigscience, maxtext
-from dsindex.index.blend import Blend, parse_data_path, samples_wanted
+from dsindex.index.blend import Blend, describe_sums, parse_data_path, samples_wanted
 from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_ARRAYS,
@@ -368,14 +367,7 @@ def _name_tasks(
     if most is not None and most.epochs.num_epochs > MANY_EPOCHS:
         many = f"{SPLIT_NAMES[most.split]} reads {most.prefix} {most.epochs.num_epochs:,} times"
         notes.append(f"{many}, which has {count(most.epochs.tokens_per_epoch, 'token')} there; is that meant?")
-    sums = {
-        split: round(math.fsum(blend.weights), 6)
-        for split, blend in zip(SPLIT_NAMES, sources(config), strict=True)
-        if blend is not None and blend.weights is not None and len(blend.weights) > 1
-    }
-    if len(set(sums.values())) > 1:
-        shown = ", ".join(f"{total:g} in {split}" for split, total in sums.items())
-        notes.append(f"the weights sum to {shown}: Megatron divides each split's by their sum")
+    notes += describe_sums(dict(zip(SPLIT_NAMES, sources(config), strict=True)))
     repeated = Counter(os.path.basename(prefix) for prefix in {cache.prefix for cache in plan.datasets})
     tasks: list[IndexTask] = []
     for number, cache in enumerate(plan.datasets):

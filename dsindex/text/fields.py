@@ -76,14 +76,16 @@ def parse_record_exactly(line: bytes) -> dict[str, object] | str:
             with ThreadPoolExecutor(1) as fresh:
                 record = fresh.submit(_DECODER.decode, text).result()
     except json.JSONDecodeError as error:
-        return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}"
+        hint = _ARRAY_HINT if text.lstrip().startswith("[") else ""
+        return f"expected JSON, got an error at column {error.pos + 1}: {error.msg}{hint}"
     return record if isinstance(record, dict) else _describe_other(record)
 
 
+_ARRAY_HINT = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line"
+
+
 def _describe_other(value: object) -> str:
-    is_list = isinstance(value, list)
-    hint = "; if the file is one array, `jq -c '.[]'` writes each of its records on a line" if is_list else ""
-    return f"expected a JSON object, got {TYPE_NAMES[type(value)]}{hint}"
+    return f"expected a JSON object, got {TYPE_NAMES[type(value)]}{_ARRAY_HINT if isinstance(value, list) else ''}"
 
 
 def _parse_int(text: str) -> float:

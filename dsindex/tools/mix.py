@@ -19,12 +19,14 @@ import numpy as np
 
 from dsindex.amounts import align, count, short_number, shorten
 from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.origins import describe_tails
+from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, LimitError, OutputError
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.standard_streams import shown_columns
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header, read_index
-from dsindex.index.blend import Blend, parse_data_path
+from dsindex.index.blend import Blend, describe_sums, parse_data_path
 from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_CLASSES,
@@ -349,6 +351,8 @@ class SourceCounts:
     """Splits other than train that have a share of the dataset, but none of its tokens."""
     has_mask: bool
     """Whether it is instruction data, whose loss mask lies beside it."""
+    valid: PartCounts | None = None
+    """Its part in the valid split; None if there is none."""
 
 
 def count_source(prefix: str, matrix: SplitMatrix) -> SourceCounts:
@@ -384,6 +388,7 @@ def count_source(prefix: str, matrix: SplitMatrix) -> SourceCounts:
             if counts is not None and counts.tokens == 0
         ),
         has_mask=stem != prefix and os.path.isfile(f"{stem}{MASK_SUFFIX}.idx"),
+        valid=others[0],
     )
 
 
@@ -571,7 +576,9 @@ def find_warnings(mixture: Mixture, counts: Sequence[SourceCounts]) -> list[str]
             sentences.append(
                 f"{source.prefix} is instruction data; Megatron's blend ignores its loss mask and trains on all tokens"
             )
-    return sentences + _find_empty_splits(counts)
+    parts = [(each.prefix, each.valid) for each in counts]
+    tails = describe_tails("valid", [(prefix, part.begin, part.end) for prefix, part in parts if part is not None])
+    return sentences + _find_empty_splits(counts) + ([] if tails is None else [tails])
 
 
 def _find_empty_splits(counts: Sequence[SourceCounts]) -> list[str]:
@@ -635,6 +642,8 @@ class MixResult(Report):
     """The delivery that was written."""
     flags: tuple[str, ...] = ()
     """The flags of the datasets for the training script; all of them with a delivery."""
+    held_out: tuple[str, ...] = ()
+    """The validation sets beside the datasets, if valid has these."""
 
     @property
     def num_iterations(self) -> int | None:
@@ -671,9 +680,11 @@ def run_mix(config: MixConfig) -> MixResult:
         InputError: If a dataset is missing or has no tokens, or the amounts contradict each other.
         DsindexError: If Megatron would refuse the blend, or a file cannot be read or written.
     """
-    split = None if config.has_splits_of_their_own else config.split or DEFAULT_SPLIT
-    settings = _settings(config, split)
     prefixes, amounts, weights = _read_sources(config)
+    held = [] if config.has_splits_of_their_own else list(filter(None, map(find_hold_out, prefixes)))
+    is_held = len(held) == len(prefixes) and config.split is None
+    split = None if config.has_splits_of_their_own or is_held else config.split or DEFAULT_SPLIT
+    settings = _settings(config, split)
     matrix = WHOLE_IN_TRAIN if settings.matrix is None else settings.matrix
     if matrix[0] is None:
         raise InputError(f"--split: expected a share for train, got {split!r}; a mixture is of the train split")
@@ -691,6 +702,13 @@ def run_mix(config: MixConfig) -> MixResult:
         weights = write_weights(division.shares, num_samples or 1)
     mixture = mix(counts, weights, num_samples, settings=settings)
     warnings = find_warnings(mixture, counts)
+    if is_held:
+        config = config.model_copy(update={"valid_data_path": _with_weights(held, mixture)})
+    elif held:
+        warnings.append(
+            f"{', '.join(held[:3])}: held out of its dataset, but valid is by --split; give --valid-data-path in place "
+            "of --split"
+        )
     if amounts is None and weights is not None:
         warnings += find_weight_warnings([float(weight) for weight in weights], mixture, counts)
     drawn: list[DrawnBlend] = []
@@ -702,15 +720,6 @@ def run_mix(config: MixConfig) -> MixResult:
         drawn = [each for blend in blends for each in check_drawn(folder, blend, matrix=settings.matrix)]
     others = {"valid": config.valid_data_path, "test": config.test_data_path}
     warnings += _check_others(others, mixture)
-    flags = [f"--data-path {shlex.join(mixture.data_path)}"]
-    if config.per_split_data_args_path is not None:
-        _write_per_split(config.per_split_data_args_path, mixture, others)
-        flags = [f"--per-split-data-args-path {shlex.quote(config.per_split_data_args_path)}"]
-    elif split is None:
-        words = {"train": mixture.data_path, **others}
-        flags = [f"--{name}-data-path {shlex.join(given)}" for name, given in words.items() if given]
-    if config.write is not None:
-        flags = _write_delivery(config.write, config, mixture, split, others)
     return MixResult(
         mixture=mixture,
         split=split,
@@ -719,8 +728,47 @@ def run_mix(config: MixConfig) -> MixResult:
         drawn=tuple(drawn),
         per_split_data_args_path=config.per_split_data_args_path,
         delivery=config.write,
-        flags=tuple(flags),
+        flags=tuple(_write_files(config, mixture, split, others)),
+        held_out=tuple(held) if is_held else (),
     )
+
+
+def _write_files(
+    config: MixConfig, mixture: Mixture, split: str | None, others: Mapping[str, Sequence[str] | None]
+) -> list[str]:
+    """Write what the options ask for, and return the flags for the training script."""
+    flags = [f"--data-path {shlex.join(mixture.data_path)}"]
+    if config.per_split_data_args_path is not None:
+        _write_per_split(config.per_split_data_args_path, mixture, others)
+        flags = [f"--per-split-data-args-path {shlex.quote(config.per_split_data_args_path)}"]
+    elif split is None:
+        words = {"train": mixture.data_path, **others}
+        flags = [f"--{name}-data-path {shlex.join(given)}" for name, given in words.items() if given]
+    return flags if config.write is None else _write_delivery(config.write, config, mixture, split, others)
+
+
+def _with_weights(held: Sequence[str], mixture: Mixture) -> tuple[str, ...]:
+    """Return the blend of the validation sets with the weights of their datasets."""
+    pairs = zip(mixture.data_path[:-1:2] or [None], held, strict=True)
+    return tuple(word for pair in pairs for word in pair if word is not None)
+
+
+def find_hold_out(prefix: str) -> str | None:
+    """Return the validation set that `dsindex build --hold-out` wrote beside a dataset; None if there is none."""
+    manifest = read_manifest(prefix)
+    share = None if manifest is None else manifest.content.options.leave_out
+    if manifest is None or share is None:
+        return None
+    folder, name = os.path.split(prefix)
+    for place in (place for place, letter in enumerate(name) if letter == "_"):
+        other = os.path.join(folder, f"{name[:place]}_valid{name[place:]}")
+        beside = read_manifest(other)
+        if beside is None or beside.content.options.sample != share:
+            continue
+        inputs = [[each.fingerprint for each in each_manifest.content.inputs] for each_manifest in (manifest, beside)]
+        if inputs[0] == inputs[1] and os.path.isfile(f"{other}.idx"):
+            return other
+    return None
 
 
 def _write_delivery(
@@ -757,9 +805,10 @@ def _check_others(others: Mapping[str, Sequence[str] | None], mixture: Mixture) 
         InputError: If one is missing or empty.
     """
     trained = {_real(source.prefix) for source in mixture.sources}
-    warnings = []
-    for split, given in others.items():
-        prefixes = _parse_blend(given, split).prefixes if given else ()
+    blends = {split: _parse_blend(given, split) for split, given in others.items() if given}
+    warnings = describe_sums({"train": parse_data_path(mixture.data_path), **blends})
+    for split, blend in blends.items():
+        prefixes = blend.prefixes
         _count(prefixes, WHOLE_IN_TRAIN)
         warnings += [
             f"{prefix} is in {split} and in train, so the job is evaluated on what it was trained on"
@@ -981,6 +1030,8 @@ def _describe_run(report: MixResult) -> Iterator[str]:
         f"draws {count(mixture.num_samples, 'sample')} of {mixture.sequence_length:,} tokens from {part}{iterations}: "
         f"--train-samples {mixture.num_samples}"
     )
+    if report.held_out:
+        yield f"valid is what --hold-out set aside of {'it' if len(report.held_out) == 1 else 'them'}"
 
 
 def _describe_first(report: MixResult) -> Iterator[str]:

@@ -336,6 +336,8 @@ class DrawnSplit:
     num_samples: int
     intended: float | None
     """Share of the dataset's sequences that the split was to have; None if it has its own dataset."""
+    part: tuple[int, int]
+    """First sequence of the split, and one past its last."""
     part_tokens: int
     """Tokens of the split's part."""
     dataset_tokens: int
@@ -422,6 +424,7 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnS
         sequence_length=sequence_length,
         num_samples=len(samples),
         intended=None if part is None else part[1] - part[0],
+        part=(begin, end),
         part_tokens=int(lengths[begin:end].sum(dtype=np.int64)),
         dataset_tokens=int(lengths.sum(dtype=np.int64)),
         cuts=_count_cuts(path, lengths, sequence_length, len(samples)),

@@ -9,7 +9,9 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
+from dsindex.tools.delivery import read_delivery
 from tests.support.datasets import write_dataset
+from tests.support.golden import OWN
 
 
 @pytest.fixture
@@ -93,6 +95,28 @@ def test_what_did_not_arrive_is_found(harm, message, capsys):
     assert "--data-path" not in shown
     reports = [json.loads(line) for line in run("verify delivery.yaml --json", capsys, 1).splitlines() if "{" in line]
     assert sum(not report["is_whole"] for report in reports) == 1
+
+
+@pytest.mark.usefixtures("sent")
+def test_hold_outs_beside_the_datasets_are_valid_and_a_split_takes_the_last_inputs(capsys):
+    for name in "abc":
+        Path(f"{name}.jsonl").write_text("".join(f'{{"text": "number {n} of {name}"}}\n' for n in range(40)))
+    words = f"--tokenizer-model {OWN.plain_tokenizer} --append-eod --executor local"
+    run(f"build --input a.jsonl b.jsonl --output-prefix ab {words} --hold-out 20%", capsys)
+    run(f"build --input c.jsonl --output-prefix c {words} --hold-out 20%", capsys)
+    shown = run("mix ab_text_document=60% c_text_document --tokens 1k --seq-length 10 --write d.yaml", capsys)
+    assert "\nvalid is what --hold-out set aside of them\n" in shown
+    assert "\n--train-data-path 0.6 ab_text_document 0.4 c_text_document\n" in shown
+    assert "\n--valid-data-path 0.6 ab_valid_text_document 0.4 c_valid_text_document\n" in shown
+    delivery, _ = read_delivery("d.yaml")
+    assert [each.path for each in delivery.valid] == ["ab_valid_text_document", "c_valid_text_document"]
+    shown = run("mix ab_text_document --seq-length 10 --split 9,1,0", capsys)
+    assert "warning: ab_valid_text_document: held out of its dataset, but valid is by --split; give" in shown
+    tail = "valid is the end of each dataset in the order of its inputs: 6 documents of ab_text_document from 1 of 2 "
+    tail += "inputs (b.jsonl)"
+    assert f"warning: {tail}; `dsindex build --hold-out 1%` draws from all of them\n" in shown
+    job = "--data-path 1 ab_text_document 1 c_text_document --seq-length 10 --split 9,1,0 --num-samples 9,2,0"
+    assert f"note: {tail}; " in run(f"index {job} --plain-names --check", capsys)
 
 
 @pytest.mark.parametrize(("words", "message"), [

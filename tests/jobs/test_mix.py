@@ -69,6 +69,14 @@ def test_weights_of_a_job_are_explained(capsys):
     assert "their sum is 3, by which Megatron divides them, so 2 for web is 66.67% of the tokens" in warning
 
 
+def test_weights_of_splits_with_different_sums_are_told(tmp_path, capsys):
+    write_dataset(tmp_path / "other", [[[1] * 50]])
+    shown = plan("--data-path 60 web 40 books --valid-data-path 0.3 code 0.7 other --seq-length 10", capsys)
+    assert shown["warnings"] == [
+        "the weights sum to 100 in train, 1 in valid: Megatron divides each split's by their sum"
+    ]
+
+
 def test_file_for_each_split_is_as_megatron_reads_it(capsys):
     words = "web=75% books=25% --seq-length 10 --per-split-data-args-path new/mix.json --valid-data-path code web"
     code, out, _ = run(words, capsys)

@@ -13,6 +13,7 @@ import numpy as np
 from markupsafe import escape
 
 from dsindex.amounts import count, format_speed, format_token_speed, short_number
+from dsindex.datasets.origins import describe_tails
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
 from dsindex.text.tokenizer import shared_tokenizer
 from dsindex.tools.inspect import cut_pieces, show_text, text_of
@@ -296,7 +297,10 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
         )
         if caches.blends:
             sentence += " These are what each index has; blends below may draw less of it."
-        blocks.append(Block(title="Splits and epochs", sentences=(sentence,), tables=(table,)))
+        ends = {(each.prefix, *each.part) for each in caches.splits if each.split == "valid" and each.intended}
+        tails = describe_tails("valid", sorted(ends))
+        sentences = (sentence,) if tails is None else (sentence, f"{tails[0].upper()}{tails[1:]}.")
+        blocks.append(Block(title="Splits and epochs", sentences=sentences, tables=(table,)))
     tokens_of = {(each.prefix, each.split): each.part_tokens for each in caches.splits}
     for blend in caches.blends:
         total = sum(blend.num_samples)

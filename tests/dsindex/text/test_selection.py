@@ -252,6 +252,7 @@ EXPECTED = "expected a string or a list of strings under the key 'text', got "
     ),
     (b'{"' + b"k" * 50 + b'":1}', f"expected the key 'text', got only '{'k' * 40}…'"),
     (b'["text"]', GOT_ARRAY),
+    (b"[", "expected JSON, got an error at column 2: Expecting value" + ARRAY),
     (b'{"a.b": 1}', "expected the key 'text', got only 'a.b'"),
     (b'"text"', "expected a JSON object, got a string"),
     (b"null", "expected a JSON object, got null"),
