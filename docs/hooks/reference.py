@@ -13,6 +13,7 @@ import html
 import importlib
 import inspect
 import itertools
+import json
 import re
 import sys
 import textwrap
@@ -51,6 +52,8 @@ COMMAND_PAGE = "reference/commands/dsindex-{name}.md"
 """Path of a command's page; the prefix is needed because a command is called `index`."""
 OPTIONS_PAGE = "reference/options.md"
 CHANGELOG_PAGE = "changelog.md"
+COMMON_WORDS = {"for", "from", "like", "where"}
+"""Flags that the site's search finds by a tag of their pages, as they are words of many pages, too."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -145,7 +148,9 @@ def write_command_page(name: str, parser: argparse.ArgumentParser, summary: str)
         parts.append(table(("flag", "meaning"), [(_flag(action), _meaning(action)) for action in actions]))
     if parser.epilog:
         parts.append(describe(parser.epilog))
-    return "\n\n".join(parts) + "\n"
+    flags = {flag.lstrip("-") for action in parser._actions for flag in action.option_strings}
+    tags = f"---\ntags: {json.dumps(sorted(flags & COMMON_WORDS))}\n---\n\n"
+    return tags + "\n\n".join(parts) + "\n"
 
 
 def as_sentence(text: str) -> str:

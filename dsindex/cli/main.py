@@ -128,6 +128,11 @@ def program() -> None:
     `os._exit` saves the 0.3 s that Python needs to free the memory of a large build, and never waits for a Ray that
     hangs; a cluster ends the work of a driver that is gone.
     """
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks how a command line goes on
+        import argcomplete
+
+        words = os.environ.get("COMP_LINE", "").split()[1:]
+        argcomplete.autocomplete(make_parser(next((word for word in words if word in COMMANDS), None)))
     prepare_standard_streams()
     try:
         code = main()
