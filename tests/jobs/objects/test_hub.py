@@ -82,6 +82,7 @@ def on_disk(files, folder):
     return str(folder)
 
 
+WAYS = [{}, {"shard_size": "4KiB", "workers": 3}, {"executor": "processes"}]
 SOURCES = [
     ("", {"input_split": "train"}), ("/data/", {"input_split": "test"}), ("/data", {"input_split": "all"}),
     ("/data/train-*.parquet", {}), ("/**/*.jsonl", {}), ("/en/part.jsonl", {}), ("/de/a b#%.jsonl", {}),
@@ -89,8 +90,9 @@ SOURCES = [
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("way", [{}, {"shard_size": "4KiB", "workers": 3}, {"executor": "processes"}], ids=str)
-@pytest.mark.parametrize(("path", "options"), SOURCES, ids=str)
+@pytest.mark.parametrize(
+    ("path", "options", "way"), [(*source, WAYS[number % 3]) for number, source in enumerate(SOURCES)], ids=str
+)
 def test_hub_gives_the_bytes_of_the_disk(hub, files, tmp_path, path, options, way):
     copy = on_disk(
         {name: content for name, content in files.items() if not path or name != "README.md"}, tmp_path / "c"
