@@ -191,6 +191,12 @@ def test_condition_that_leaves_out_everything_is_an_error(source, tmp_path):
         run_config(config_of(source, tmp_path, where=".nosuch"))
 
 
+def test_share_of_bad_records_counts_filtered_ones_as_records(source, tmp_path):
+    options = {"where": ".n == 5", "max_bad_records": "1%"}
+    report = run_config(config_of(source, tmp_path, **options))
+    assert (report.counts.kept, report.counts.quarantined) == (2, 2)
+
+
 def test_records_that_are_all_bad_are_an_error(tmp_path):
     (tmp_path / "bad.jsonl").write_text("{}\n\n{}\n")
     with pytest.raises(InputError, match=r"got none but 2 bad ones; the first is .*bad\.jsonl, line 1: .*'text'"):

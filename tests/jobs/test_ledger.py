@@ -106,6 +106,15 @@ def test_file_that_is_made_again_has_no_ranges(tmp_path):
     again.close()
 
 
+def test_ledger_finds_a_shard_whose_number_moved(tmp_path):
+    """Added inputs move the numbers of later shards; what a shard reads is what it is known by."""
+    written(tmp_path / "ledger")
+    ledger = Ledger(str(tmp_path / "ledger"))
+    assert ledger.shard(replace(task_of(1), shard=99, input=7)) == result_of(1)
+    assert ledger.shard(replace(task_of(1), input_version="6")) is None
+    ledger.close()
+
+
 @pytest.mark.parametrize("lost", [1, 10, 100, 300])
 def test_ledger_forgets_only_a_torn_line(tmp_path, lost):
     written(tmp_path / "ledger")
