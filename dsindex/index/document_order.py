@@ -104,9 +104,10 @@ def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np
         read_repeats(path, begin, count)
         return numbers[times > 0].reshape(1, -1)
     if len(numbers) not in {count, num_epochs * count}:
+        every = f" or of all {num_epochs} ({num_epochs * count})" if num_epochs > 1 else ""
         raise InputError(
-            f"{path}: expected document numbers of one epoch ({count}) or of all {num_epochs} ({num_epochs * count}), "
-            f"got {len(numbers)}; an epoch that repeats or leaves out documents has to state their times"
+            f"{path}: expected document numbers of one epoch ({count}){every}, got {len(numbers)}; an epoch that "
+            "repeats or leaves out documents has to state their times"
         )
     epochs: NDArray[np.integer[Any]] = numbers.reshape(-1, count)
     for number, epoch in enumerate(epochs):
@@ -134,17 +135,16 @@ def read_repeats(path: str, begin: int, count: int) -> NDArray[np.int64] | None:
     stated = np.full(count, -1, np.int64)
     stated[documents] = times
     seen = np.bincount(documents[times > 0], minlength=count)
-    for wrong, said in (
-        (stated < 0, "no row; a document that is left out has a row with 0 times"),
-        (stated != seen, "{seen} that state {stated} times; each row has the times of its document"),
-        (np.bincount(documents, times != stated[documents], count) > 0, "rows that state different times"),
+    expected = f"{path}: expected each document in as many rows as it has times, got"
+    for wrong, got in (
+        (stated < 0, "no row of document {document}; state 0 times to leave it out"),
+        (stated != seen, "document {document} in {rows} with {times} times"),
+        (np.bincount(documents, times != stated[documents], count) > 0, "rows of document {document} that differ"),
     ):
         if wrong.any():
             at = int(np.argmax(wrong))
-            got = said.format(seen=count_of(int(seen[at]), "row"), stated=stated[at])
-            raise InputError(
-                f"{path}: expected each document as often as it states, got document {begin + at} with {got}"
-            )
+            told = {"document": begin + at, "rows": count_of(int(seen[at]), "row"), "times": stated[at]}
+            raise InputError(f"{expected} {got.format(**told)}")
     if count and not stated.any():
         raise InputError(f"{path}: expected documents, got 0 times for each")
     return stated

@@ -255,14 +255,14 @@ def plan_over_time(
         first = read_first_job(config.continue_from, flag="--continue-from")
         _check_first_job(config, settings, first, consumed)
         begin = _match(first, members, consumed, is_blend=blend is not None)
-    if not consumed < max(size, 1):
+    requested = size if blend is None else blend.requested or size
+    if not consumed < max(requested, 1):
         raise InputError(
-            f"--consumed-samples: expected less than the {size} samples of this job, which count from the begin of the "
-            f"first one, got {consumed}; request more with --train-samples or --train-iters"
+            f"--consumed-samples: expected less than the {requested} samples of this job, which count from the begin "
+            f"of the first one, got {consumed}; request more with --train-samples or --train-iters"
         )
     if config.blend_schedule is not None:
         schedule = read_blend_schedule(config.blend_schedule)
-        requested = size if blend is None else blend.requested or size
         curve = replace(draw_curve(schedule, prefixes, num_samples=requested, sequence_length=length), num_samples=size)
     else:
         curve = constant_curve([1.0] if blend is None else blend.weights, size)

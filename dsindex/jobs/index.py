@@ -172,6 +172,9 @@ def _faults(
     settings: Mapping[str, Any] | None,
 ) -> list[str]:
     """Return sentences about changes that Megatron's hash does not cover."""
+    if record is None and (asked := recorded_order({"settings": settings or {}})):
+        doubt = f"no {os.path.basename(files.record)} says that it has {show_order(asked)}"
+        return [f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"]
     if record is None and wanted["class"] == BLENDED_CLASS:
         return []
     if record is None:
@@ -426,13 +429,11 @@ def _write_order(config: IndexConfig, executor: Executor, order: OrderFunction, 
     config = with_given_paths(config.model_copy(update={"document_order": "shuffled"}))
     settings = cache_settings(config)
     counts = count_all(config, settings, executor)
-    ((prefix, parts), *others), (split, *more) = counts.items(), settings.ordered_splits
+    ((prefix, parts), *others), (split,) = counts.items(), settings.ordered_splits
     part = parts[SPLIT_NAMES.index(split)]
-    if others or more or part is None:
-        raise InputError(
-            f"--document-order: expected one dataset and one split with documents for a function, got {len(counts)} "
-            f"and {', '.join(settings.ordered_splits)}; index each by itself"
-        )
+    if others or part is None:
+        got = f"{len(counts)} datasets" if others else f"no documents in {split}"
+        raise InputError(f"--document-order: expected one dataset, whose documents a function orders, got {got}")
     result = order(tabulate_sequences(absolute(prefix), part.begin, part.end))
     numbers, *times = map(np.asarray, result if isinstance(result, tuple) else (result,))
     shapes = [(part.end - part.begin,)] * len(times)
@@ -460,7 +461,7 @@ def _write_order(config: IndexConfig, executor: Executor, order: OrderFunction, 
 def _with_repeats(settings: CacheSettings, counts: Counts) -> tuple[CacheSettings, Counts]:
     """Let an epoch of an order that states repeats have the tokens of its entries."""
     order = settings.order
-    if order.digest is None:
+    if order.digest is None or len(counts) > 1:
         return settings, counts
     from dsindex.index.document_order import read_repeats  # loads numba
 

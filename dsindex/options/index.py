@@ -485,6 +485,9 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
             f"--document-order and --shuffle-epochs need Megatron's caches; leave out --layout {self.layout}": (
                 other and self.has_own_order
             ),
+            "--document-order-splits: a file or a function orders the documents of one split; name one": (
+                self.document_order not in DOCUMENT_ORDERS and len(self.document_order_splits) != 1
+            ),
             **self._problems_over_time(),
             "--document-order and --shuffle-epochs were not tried with --fim-data; leave one of them out": (
                 self.dataset_class != "GPTDataset" and self.has_own_order

@@ -158,9 +158,9 @@ def test_order_of_a_file(tmp_path, name, epochs):
     ([0, 1, 2, 3, 0, 1, 1, 3], "got 1 2 times in epoch 1"),
     ([0.0, 1.0, 2.0, 3.0], "as integers, got float64"),
     ([[0, 1, 1]] * 4, r"cannot be read \(its shape is \(4, 3\)\)"),
-    ([[0, 1], [1, 1], [2, 1]], "got document 3 with no row; a document that is left out has a row with 0 times"),
-    ([[0, 1], [1, 1], [2, 2], [2, 2], [2, 2], [3, 0]], "got document 2 with 3 rows that state 2 times"),
-    ([[0, 1], [0, 2], [1, 1], [2, 1], [3, 1]], "got document 0 with rows that state different times"),
+    ([[0, 1], [1, 1], [2, 1]], "got no row of document 3; state 0 times to leave it out"),
+    ([[0, 1], [1, 1], [2, 2], [2, 2], [2, 2], [3, 0]], "got document 2 in 3 rows with 2 times"),
+    ([[0, 1], [0, 2], [1, 1], [2, 1], [3, 1]], "got rows of document 0 that differ"),
     ([[0, 0], [1, 0], [2, 0], [3, 0]], "expected documents, got 0 times for each"),
     ([[0, 1], [1, 1], [2, 1], [3, -1]], "with times from 0 to 4, got -1 to 1"),
 ])  # fmt: skip

@@ -77,6 +77,11 @@ def test_another_order_under_the_same_name_is_refused(there, asked, said):
 def test_swapped_arrays_are_noticed(capsys):
     indexed(data_cache_path="stock")
     indexed(document_order="packed")
+    assert "this name holds the document order 'packed': a job that misses" in "\n".join(indexed(explain=True).lines())
+    next(Path("stock").glob("*train-dsindex.json")).unlink()  # as if another program had written it
+    unknown = indexed(explain=True, document_order="packed", data_cache_path="stock")
+    assert not unknown.ok
+    assert "-train-dsindex.json says that it has the document order 'packed'" in "\n".join(unknown.lines())
     for path in Path("stock").glob("*train-*.npy"):
         Path("cache", path.name).write_bytes(path.read_bytes())  # as long, and sound by itself
     assert "-train-shuffle_index.npy changed since dsindex wrote it" in "\n".join(indexed(explain=True).lines())
@@ -159,7 +164,7 @@ def test_functions_and_their_files_give_the_same_bytes(function, first, entries)
     (lambda _: "order", r"expected the function to return document numbers, .* got <U5 of shape \(\)"),
     (lambda _: (np.arange(240), np.ones(3, int)), r"of the 240 documents, .* and int64 of shape \(3,\)"),
     (lambda _: np.arange(239), r"expected document numbers of one epoch \(240\)"),
-    (lambda _: (np.arange(240), np.full(240, 2)), "got document 0 with 1 row that state 2 times"),
+    (lambda _: (np.arange(240), np.full(240, 2)), "got document 0 in 1 row with 2 times"),
     (lambda _: (np.arange(1, 241), np.ones(240, int)), "expected document numbers from 0 to 239, got 240"),
 ])  # fmt: skip
 def test_functions_that_return_no_order(returned, said):
@@ -196,6 +201,7 @@ def test_files_that_are_no_orders(changes, error, said):
 @pytest.mark.parametrize(("changes", "said"), [
     ({"document_order": "sorted"}, "expected shuffled, packed, length, or a file .npy or .parquet, got 'sorted'"),
     ({"document_order": "s3://b/order.npy"}, "s3://b/order.npy"),
+    ({"document_order": "o.npy", "document_order_splits": ["train", "valid"]}, "orders the documents of one split"),
     ({"document_order": "packed", "layout": "bigscience"}, "leave out --layout bigscience"),
     ({"document_order": "packed", "dataset_class": "GPTFIMDataset"}, "were not tried with --fim-data"),
 ])  # fmt: skip
