@@ -216,6 +216,7 @@ def build_continued_arrays(
         FormatError: If the arrays of the first job are not those of these lengths.
     """
     from dsindex.index.arrays import build_sample_index, shuffle_in_place
+    from dsindex.index.document_order import order_epoch
 
     rng = np.random.RandomState([seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
     end = begin + len(lengths)
@@ -234,15 +235,9 @@ def build_continued_arrays(
         ids = grown if epoch in plan.growth else np.arange(begin, end, dtype=DOCUMENT_DTYPE)
         chosen = documents[place_in : place_in + len(ids)]
         chosen[:] = ids
-        shuffle_in_place(chosen, rng=rng)
-        if order.documents == "packed":
-            from dsindex.index.document_order import pack_epoch
-
-            room = pack_epoch(
-                chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, rng=rng
-            )
-        elif order.documents == "length":
-            chosen[:] = chosen[np.argsort(lengths[chosen - begin], kind="stable")]
+        room = order_epoch(
+            chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, order=order, rng=rng
+        )
         segments.append((len(ids), epoch))
         place_in += len(ids)
     samples = build_sample_index(lengths, documents, plan.num_samples, rule=rule, begin=begin, threads=threads)

@@ -81,11 +81,9 @@ def build_ordered_document_index(
     room = sequence_length
     for number, epoch in enumerate(documents):
         epoch[:] = np.arange(begin, begin + len(lengths), dtype=DOCUMENT_DTYPE)
-        shuffle_in_place(epoch, rng=rng)
-        if order.documents == "packed":
-            room = pack_epoch(epoch, lengths, begin=begin, length=sequence_length, room=room, epoch=number, rng=rng)
-        elif order.documents == "length":
-            epoch[:] = epoch[np.argsort(lengths[epoch - begin], kind="stable")]
+        room = order_epoch(
+            epoch, lengths, begin=begin, length=sequence_length, room=room, epoch=number, order=order, rng=rng
+        )
     return documents.reshape(-1)
 
 
@@ -189,7 +187,7 @@ def _read_numbers(
     return numbers, more[0] if more else None
 
 
-def pack_epoch(
+def order_epoch(
     documents: NDArray[np.int32],
     lengths: NDArray[np.int32],
     *,
@@ -197,32 +195,39 @@ def pack_epoch(
     length: int,
     room: int,
     epoch: int,
+    order: DocumentOrder,
     rng: np.random.RandomState,
 ) -> int:
-    """Rearrange the documents of one epoch in place.
+    """Rearrange the documents of one epoch in place, by any order but that of a file.
 
     Args:
-        documents: Ids in [begin, begin + n) in random order, shape [n].
+        documents: Ids from `begin` on, ascending.
         lengths: Tokens of each sequence, shape [n].
         begin: The id of lengths[0].
         length: L.
         room: Free tokens in the sample in which the epoch begins, in [1, L].
         epoch: Number of the epoch. In every other one, the only document of a size that fills a sample exactly gives
             way to two others, so that documents of rare sizes do not share a sample in every epoch.
-        rng: Decides the order of documents within a sample.
+        order: How they are arranged after a shuffle.
+        rng: Shuffles them, and packed ones within a sample.
 
     Returns:
-        Free tokens in the sample in which the epoch ends, in [1, L].
+        Free tokens in the sample in which a packed epoch ends, in [1, L].
     """
+    shuffle_in_place(documents, rng=rng)
+    if order.documents == "length":
+        documents[:] = documents[np.argsort(lengths[documents - begin], kind="stable")]
+    if order.documents != "packed":
+        return room
     width, seed = int(min(length, lengths.max(initial=1))), np.uint64(rng.randint(1 << 31))
     room, packed, _ = _pack(documents, lengths, begin, length, width, room, epoch, seed, TAIL)
     # The fewer documents are left, the fewer sums they have: the last ones are tried in several orders.
     tail, fewest, last_room = documents[packed:].copy(), len(documents) + 1, room
     for attempt in range(ATTEMPTS):
-        order = tail.copy() if attempt == 0 else rng.permutation(tail)
-        end, _, num_cut = _pack(order, lengths, begin, length, width, room, epoch, seed, 0)
+        tried = tail.copy() if attempt == 0 else rng.permutation(tail)
+        end, _, num_cut = _pack(tried, lengths, begin, length, width, room, epoch, seed, 0)
         if num_cut < fewest:
-            documents[packed:], last_room, fewest = order, end, num_cut
+            documents[packed:], last_room, fewest = tried, end, num_cut
         if num_cut == 0:
             break
     return int(last_room)
