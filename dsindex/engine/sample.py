@@ -201,6 +201,7 @@ def encode_piece(
 
     file = inputs[piece.input]
     part, stored_per_byte = _part_of(piece, file)
+    part = replace(part, is_sample=True)
     size = piece.end - piece.begin
     most = size if stored_per_byte is None or piece.to_end else int(size / stored_per_byte)
     blocks = read_part(

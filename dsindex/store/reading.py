@@ -8,8 +8,8 @@ large. A handful of ranges is held at a time, whatever the size of the object.
 from __future__ import annotations
 
 import io
+import mmap
 import os
-import threading
 from collections import OrderedDict, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,60 +30,6 @@ if TYPE_CHECKING:
     from io import BufferedReader, FileIO
 
     from dsindex.store.urls import ObjectUrl
-
-
-# Memory that is used again for one range of an object after the other.
-#
-# New memory costs as much as what is copied into it: the system clears each page first.
-
-MOST_SPARE_BYTES = 64 << 20
-"""Capacity of the buffer pool."""
-_UNIT_BYTES = 1 << 20
-
-
-class _Spare:
-    """Pool of free buffers."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._buffers: list[bytearray] = []
-        self._num_bytes = 0
-
-    def take(self, num_bytes: int) -> bytearray:
-        with self._lock:
-            for number, buffer in enumerate(self._buffers):
-                if num_bytes <= len(buffer) <= 2 * num_bytes:
-                    self._num_bytes -= len(buffer)
-                    return self._buffers.pop(number)
-        return bytearray(-(-num_bytes // _UNIT_BYTES) * _UNIT_BYTES)
-
-    def give_back(self, buffer: bytearray) -> None:
-        with self._lock:
-            if self._num_bytes + len(buffer) <= MOST_SPARE_BYTES:
-                self._buffers.append(buffer)
-                self._num_bytes += len(buffer)
-
-
-_spare = _Spare()
-
-
-def _forget_buffers() -> None:
-    """Reset after a fork, during which the lock may have been held."""
-    global _spare
-    _spare = _Spare()
-
-
-os.register_at_fork(after_in_child=_forget_buffers)
-
-
-def take_buffer(num_bytes: int) -> bytearray:
-    """Check out an uninitialised buffer of at least this size."""
-    return _spare.take(num_bytes)
-
-
-def give_back(buffer: bytearray) -> None:
-    """Return a buffer without views to the pool."""
-    _spare.give_back(buffer)
 
 
 # The seam between what reads inputs and where they are: files of this machine, or objects in stores.
@@ -430,17 +376,9 @@ class _Range:
     begin: int
     end: int
     future: Future[Any]
-    buffer: bytearray | None = None
-    """What the content is written into, to be used again."""
 
     def content(self) -> memoryview[int]:
         return memoryview(result_of(self.future)).cast("B")
-
-    def let_go(self) -> None:
-        """Forget the content, of which nobody has a view any more."""
-        if (self.future.cancel() or self.future.done()) and self.buffer is not None:
-            give_back(self.buffer)
-            self.buffer = None
 
 
 @dataclass(slots=True)
@@ -495,7 +433,7 @@ class ObjectReader:
         for way in ways:
             self._ways.remove(way)
             for each in way.ranges:
-                each.let_go()
+                each.future.cancel()
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
         """Return the bytes from an offset on, fewer than asked for only at the end of the object."""
@@ -540,7 +478,7 @@ class ObjectReader:
 
     def _on_way(self, way: _Way, position: int) -> _Range | None:
         while way.ranges and way.ranges[0].end <= position:
-            way.ranges.pop(0).let_go()
+            way.ranges.pop(0)
         self._request_ahead(way, position)
         if way.ranges and way.ranges[0].begin <= position:
             return way.ranges[0]
@@ -551,7 +489,7 @@ class ObjectReader:
             way.next = position
         while way.next < way.end and len(way.ranges) <= RANGES_AHEAD:
             end = min(way.next + way.step, way.end)
-            way.ranges.append(self._request(way.next, end, buffer=take_buffer(end - way.next)))
+            way.ranges.append(self._request(way.next, end, into=_map_memory(end - way.next)))
             way.next = end
 
     def _elsewhere(self, position: int, num_bytes: int) -> _Range:
@@ -572,14 +510,19 @@ class ObjectReader:
             self._others.popitem(last=False)
         return held
 
-    def _request(self, begin: int, end: int, *, buffer: bytearray | None = None) -> _Range:
+    def _request(self, begin: int, end: int, *, into: memoryview[int] | None = None) -> _Range:
         if end <= HEAD_BYTES and begin == 0:
             _, head = head_object(self._url)
             future: Future[Any] = fetch_later(lambda: head[:end])
         else:
-            url, into = self._url, None if buffer is None else memoryview(buffer)[: end - begin]
+            url = self._url
             future = fetch_later(lambda: read_range(url, begin, end, into=into, is_given_up=lambda: self._is_closed))
-        return _Range(begin, end, future, buffer)
+        return _Range(begin, end, future)
+
+
+def _map_memory(num_bytes: int) -> memoryview[int]:
+    """Return memory that the system has back as soon as nobody uses it, which malloc would keep."""
+    return memoryview(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 # An object as a file of Python's, for programs that read one forwards or by its end.

@@ -55,6 +55,8 @@ class TextPart:
     """Whether its first line is the first of the input, where alone a BOM is skipped."""
     name: str | None = None
     """Path of the input, if `path` holds text that was unpacked from it."""
+    is_sample: bool = False
+    """Whether only its first records are read, so that a store is asked for no range ahead of its reader."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end:

@@ -80,7 +80,6 @@ class PlainSource:
         self._position = self.origin
         self._end = end
         self.own_end = end - 1 - self.origin
-        file.expect_forwards(self.origin, end + OVERRUN_BYTES)
 
     @property
     def at_end(self) -> bool:
@@ -107,7 +106,6 @@ class StreamSource:
     origin = None
 
     def __init__(self, path: str, file: Readable, container: Container, begin: int, end: int) -> None:
-        file.expect_forwards(begin, end + OVERRUN_BYTES)
         self._decoder = Decoder(path, file, container, begin=begin)
         self._end = end
         self._position = 0
@@ -160,6 +158,8 @@ def open_source(part: TextPart) -> Iterator[ByteSource]:
     """
     path, container = part.path, part.form.container
     with opened_input(path, part.expected_size) as file:
+        if not part.is_sample:
+            file.expect_forwards(part.begin - 1, part.end + OVERRUN_BYTES)  # with the byte before a part of lines
         if container == "plain":
             yield PlainSource(path, file, part.begin, part.end)
         else:

@@ -22,10 +22,9 @@ from dsindex.errors import InputError
 from dsindex.json_text import encode_json
 from dsindex.store import ranges, reading
 from dsindex.store import ranges as kept
-from dsindex.store import reading as buffers
 from dsindex.store.clients import StoreWriteError, persist
 from dsindex.store.ranges import ObjectArray, ObjectRanges
-from dsindex.store.reading import ObjectReader, give_back, take_buffer
+from dsindex.store.reading import ObjectReader
 from dsindex.store.redirects import redirects
 from dsindex.store.requests import MOST_REQUESTS, Backoff, Gate, StoreError, gate_of, request_counts, retry
 from dsindex.store.storage import local_copy
@@ -523,44 +522,18 @@ MIB = 1 << 20
 LARGE = random.Random(0).randbytes(3 * MIB)
 
 
-@pytest.fixture(autouse=True)
-def none_spare(monkeypatch):
-    monkeypatch.setattr(buffers, "_spare", type(buffers._spare)())
-
-
 @pytest.fixture
 def pair(monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     monkeypatch.setattr(reading, "RANGE_BYTES", 200_000)
-    monkeypatch.setattr(buffers, "_UNIT_BYTES", 1000)
     with serving_objects(objects={"in/a": LARGE, "in/b": LARGE[::-1]}, public={"in"}) as server:
         yield server
-
-
-def test_buffer_is_used_again_for_ranges_of_about_its_size():
-    first = take_buffer(MIB + 1)
-    assert len(first) == 2 * MIB
-    give_back(first)
-    assert take_buffer(2 * MIB) is first
-    give_back(first)
-    assert take_buffer(2 * MIB + 1) is not first  # too small
-    assert take_buffer(MIB - 1) is not first  # too large: it would be wasted
-    assert take_buffer(MIB) is first
-
-
-def test_few_buffers_are_kept(monkeypatch):
-    monkeypatch.setattr(buffers, "MOST_SPARE_BYTES", 3 * MIB)
-    taken = [take_buffer(MIB) for _ in range(5)]
-    for buffer in taken:
-        give_back(buffer)
-    again = [take_buffer(MIB) for _ in range(5)]
-    assert [any(buffer is old for old in taken) for buffer in again] == [True] * 3 + [False] * 2
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_readers_side_by_side_read_what_is_there(seed, pair):
-    """Forwards, past ranges, back again and elsewhere, while others take the buffers that were let go."""
+    """Forwards, past ranges, back again and elsewhere."""
     pair.faults += [Fault(kind="reset", operation="GetObject", after=3, times=2)]
     chosen = random.Random(seed)
     contents = {"a": LARGE, "b": LARGE[::-1]}
@@ -582,29 +555,6 @@ def test_readers_side_by_side_read_what_is_there(seed, pair):
             readers[name].expect_forwards(positions[name], len(LARGE))
     for reader in readers.values():
         reader.close()
-
-
-def test_memory_of_a_request_that_is_under_way_is_nobody_elses(pair, monkeypatch):
-    """Its reader was closed meanwhile, but the answer may still be written there."""
-    began, goes_on = threading.Semaphore(0), threading.Event()
-    written = []
-
-    def answer_late(_url, begin, end, *, into, **_):
-        written.append(into.obj)
-        began.release()
-        goes_on.wait()
-        into[:] = bytes(end - begin)
-        return into
-
-    monkeypatch.setattr(reading, "read_range", answer_late)
-    reader = ObjectReader(parse_url("s3://in/a", Access(endpoint_url=pair.url)))
-    reader.expect_forwards(2 * MIB, 3 * MIB)
-    for _ in range(reading.RANGES_AHEAD + 1):
-        assert began.acquire(timeout=60)
-    reader.close()
-    taken = [take_buffer(200_000) for _ in range(8)]
-    goes_on.set()
-    assert not any(buffer is other for buffer in taken for other in written)
 
 
 def test_no_more_requests_pass_than_a_gate_allows():

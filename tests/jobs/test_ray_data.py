@@ -1,4 +1,7 @@
-"""Rows of Ray Data become the dataset that the same rows in a file become, whatever their blocks."""
+"""Rows of Ray Data become the dataset that the same rows in a file become, whatever their blocks.
+
+Most tests use a sink's parts without Ray, as a pipeline of another kind does.
+"""
 
 import contextlib
 import json
@@ -19,7 +22,7 @@ from tests.support.local_cluster import local_cluster
 from tests.support.processes import wait_until
 
 pytest.importorskip("pandas", reason="Ray Data needs pandas (the extra ray-data)")
-pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 TEXTS = [f"document {number} " * (number % 7) for number in range(400)]
 ROWS = pa.table(
@@ -41,16 +44,19 @@ OPTIONS = {
 }
 
 
-@pytest.fixture
-def rows(ray_instance):  # noqa: ARG001 - Ray Data uses it
-    """Return a function that makes a Ray Data dataset of a table in so many blocks."""
-    import ray.data
+def blocks_of(table, num_blocks):
+    step = -(-table.num_rows // num_blocks)
+    return [table.slice(number * step, step) for number in range(num_blocks)]
 
-    def make(table, num_blocks):
-        step = -(-table.num_rows // num_blocks)
-        return ray.data.from_arrow([table.slice(number * step, step) for number in range(num_blocks)])
 
-    return make
+def build_blocks(table, num_blocks, **options):
+    sink = dsindex.datasink(tokenizer=TOKENIZER, **options)
+    sink.begin()
+    try:
+        return sink.finish([made for block in blocks_of(table, num_blocks) for made in sink.make(block)])
+    except BaseException:
+        sink.give_up()
+        raise
 
 
 def files_of(result, *suffixes):
@@ -61,15 +67,13 @@ def content_of(result):
     return [json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"] for prefix in result.prefixes]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_rows_become_what_a_file_of_them_becomes(name, tmp_path, rows):
-    options = {"tokenizer": TOKENIZER, "append_eod": True, **OPTIONS[name]}
+def test_rows_become_what_a_file_of_them_becomes(name, tmp_path):
+    options = {"append_eod": True, **OPTIONS[name]}
     pq.write_table(ROWS, tmp_path / "rows.parquet")
-    expected = dsindex.build(tmp_path / "rows.parquet", output_prefix=tmp_path / "file", **options)
-    built = [
-        dsindex.build(rows(ROWS, number), output_prefix=tmp_path / f"rows{number}", **options) for number in (1, 7)
-    ]
+    expected = dsindex.build(tmp_path / "rows.parquet", tokenizer=TOKENIZER, output_prefix=tmp_path / "file", **options)
+    built = [build_blocks(ROWS, number, output_prefix=tmp_path / f"rows{number}", **options) for number in (1, 7)]
     for result in built:
         assert files_of(result, "bin", "idx") == files_of(expected, "bin", "idx")
         assert dsindex.verify(result)
@@ -78,36 +82,21 @@ def test_rows_become_what_a_file_of_them_becomes(name, tmp_path, rows):
     assert not list(tmp_path.glob("*.build"))
 
 
-def test_arrays_of_ids_are_lists(tmp_path, rows):
-    """Batches of numpy arrays, which Ray Data makes tensors, of different lengths or of the same one."""
-    import numpy as np
-
-    options = {"tokenizer": TOKENIZER, "token_ids": "ids"}
-    for name, lists in (("ragged", ROWS["ids"].to_pylist()), ("equal", [[1, 2]] * 40)):
-        pq.write_table(pa.table({"ids": lists}), tmp_path / f"{name}.parquet")
-        expected = dsindex.build(tmp_path / f"{name}.parquet", output_prefix=tmp_path / f"file-{name}", **options)
-        arrays = rows(pa.table({"ids": lists}), 3).map_batches(
-            lambda batch: {"ids": [np.array(ids, np.int64) for ids in batch["ids"]]}, batch_format="numpy"
-        )
-        built = dsindex.build(arrays, output_prefix=tmp_path / f"rows-{name}", **options)
-        assert files_of(built, "bin", "idx") == files_of(expected, "bin", "idx")
-
-
-def test_finished_rows_are_only_compared(tmp_path, rows):
-    options = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": tmp_path / "out"}
-    first = dsindex.build(rows(ROWS, 3), **options)
+def test_finished_rows_are_only_compared(tmp_path):
+    options = {"append_eod": True, "output_prefix": tmp_path / "out"}
+    first = build_blocks(ROWS, 3, **options)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     for consent in ({}, {"replace": True}):
-        assert dsindex.build(rows(ROWS, 5), **options, **consent).already_complete
+        assert build_blocks(ROWS, 5, **options, **consent).already_complete
     with pytest.raises(dsindex.DsindexError, match=r"the input <ray\.data> was written again"):
-        dsindex.build(rows(ROWS.slice(1), 2), **options)
+        build_blocks(ROWS.slice(1), 2, **options)
     swapped = pa.concat_tables([ROWS.slice(1, 1), ROWS.slice(0, 1), ROWS.slice(2)])
     with pytest.raises(dsindex.DsindexError, match="finished output of another plan"):
-        dsindex.build(rows(swapped, 2), **options)
+        build_blocks(swapped, 2, **options)
     with pytest.raises(dsindex.DsindexError, match=r"append-eod was on .* and is off"):
-        dsindex.build(rows(ROWS, 2), **{**options, "append_eod": False})
+        build_blocks(ROWS, 2, **{**options, "append_eod": False})
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
-    replaced = dsindex.build(rows(ROWS.slice(1), 2), **options, replace=True)
+    replaced = build_blocks(ROWS.slice(1), 2, **options, replace=True)
     assert replaced.datasets[0].num_documents == first.datasets[0].num_documents - 1
     assert not list(tmp_path.glob("*.build"))
 
@@ -115,35 +104,71 @@ def test_finished_rows_are_only_compared(tmp_path, rows):
 REFUSED = {
     "no-rows": (ROWS.slice(0, 0), {}, r"<ray\.data>: expected at least one row, got none"),
     "no-column": (ROWS, {"json_keys": ["body"]}, r"<ray\.data>: expected the column 'body', got no such column"),
-    "bad-row": (pa.table({"text": ["a", None]}), {}, r"<ray\.data>, row {'text': None}: .* on_bad_record quarantine"),
+    "bad-row": (pa.table({"text": ["a", None]}), {}, r"<ray\.data>, row {'text': None}: .* on.bad.record quarantine"),
     "option-of-files": (ROWS, {"input_format": "lines"}, "there is no option 'input_format'"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_rows_are_refused_in_a_sentence_and_leave_nothing(name, tmp_path, rows):
+def test_rows_are_refused_in_a_sentence_and_leave_nothing(name, tmp_path):
     table, options, message = REFUSED[name]
     with pytest.raises(dsindex.DsindexError, match=message) as refused:
-        dsindex.build(rows(table, 2), tokenizer=TOKENIZER, output_prefix=tmp_path / "out", **options)
+        build_blocks(table, 2, output_prefix=tmp_path / "out", **options)
     assert "\n" not in str(refused.value)
     assert [path.name for path in tmp_path.iterdir() if path.name != "out.build"] == []
 
 
-SETTINGS = {
-    "any-order": (lambda _: None, "expected preserve_order"),
-    "errors-skipped": (lambda context: setattr(context, "max_errored_blocks", 5), "expected max_errored_blocks 0"),
-}
+def test_bad_rows_are_set_aside_with_their_numbers(tmp_path):
+    table = pa.table({"text": ["a", "b", None, "c", "d", None]})
+    built = [build_blocks(table, n, output_prefix=tmp_path / str(n), on_bad_record="quarantine") for n in (1, 3)]
+    stored = [pa.input_stream(f"{result.prefixes[0]}.quarantine.jsonl.zst", compression="zstd") for result in built]
+    first, second = ([json.loads(line) for line in stream.read().splitlines()] for stream in stored)
+    assert [(entry["file"], entry["line"]) for entry in first] == [("<ray.data>", 3), ("<ray.data>", 6)]
+    assert first == second
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_sink_refuses_pipelines_that_lose_order_or_rows(name, tmp_path, rows):
-    change, message = SETTINGS[name]
-    dataset = rows(ROWS, 2)
-    dataset.context.execution_options.preserve_order = name != "any-order"
-    change(dataset.context)
-    with pytest.raises(Exception, match=message):
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("lists", ["ragged", "equal"])
+def test_pipeline_becomes_what_a_file_of_its_rows_becomes(lists, tmp_path):
+    """Batches of numpy arrays, which Ray Data makes tensors, of different lengths or of the same one."""
+    import numpy as np
+    import ray.data
+
+    table = pa.table({"ids": ROWS["ids"].to_pylist() if lists == "ragged" else [[1, 2]] * 40})
+    options = {"tokenizer": TOKENIZER, "token_ids": "ids"}
+    pq.write_table(table, tmp_path / "rows.parquet")
+    expected = dsindex.build(tmp_path / "rows.parquet", output_prefix=tmp_path / "file", **options)
+    arrays = ray.data.from_arrow(blocks_of(table, 3)).map_batches(
+        lambda batch: {"ids": [np.array(ids, np.int64) for ids in batch["ids"]]}, batch_format="numpy"
+    )
+    built = dsindex.build(arrays, output_prefix=tmp_path / "rows", **options)
+    assert files_of(built, "bin", "idx") == files_of(expected, "bin", "idx")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+@pytest.mark.parametrize("setting", ["preserve_order", "max_errored_blocks"])
+def test_pipelines_that_lose_order_or_rows_are_refused(setting, tmp_path):
+    import ray.data
+
+    dataset = ray.data.from_arrow(blocks_of(ROWS, 2))
+    dataset.context.execution_options.preserve_order = setting != "preserve_order"
+    dataset.context.max_errored_blocks = 5 if setting == "max_errored_blocks" else 0
+    with pytest.raises(Exception, match=f"expected {setting}"):
         dataset.write_datasink(dsindex.datasink(tokenizer=TOKENIZER, output_prefix=tmp_path / "out"))
     assert not list(tmp_path.glob("out_*"))
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_error_of_a_block_is_told_as_any(tmp_path):
+    import ray.data
+
+    table, _, message = REFUSED["bad-row"]
+    with pytest.raises(dsindex.DsindexError, match=message) as refused:
+        dsindex.build(ray.data.from_arrow(table), tokenizer=TOKENIZER, output_prefix=tmp_path / "out")
+    assert "\n" not in str(refused.value)
 
 
 PIPELINE = """\
@@ -167,6 +192,7 @@ print(sink.result)
 
 
 @pytest.mark.exhaustive
+@pytest.mark.ray
 def test_killed_pipeline_on_two_nodes_keeps_what_was_tokenized(tmp_path):
     table = ROWS.append_column("number", pa.array(range(400)))
     (tmp_path / "rows").mkdir()

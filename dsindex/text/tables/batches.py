@@ -632,6 +632,7 @@ def read_rows(
         if format in {"csv", "tsv"}:
             yield from _read_csv(path, file, format, columns)
             return
+        file.is_sampled = part.is_sample
         opened = open_parquet(file) if format == "parquet" else None
         schema = read_arrow_schema(file) if opened is None else opened.schema_arrow
         if columns is None:

@@ -207,6 +207,8 @@ class TableFile:
         self.remote_version = None if isinstance(file, LocalFile) else file.version
         """Version of an object, whose bytes are always the same; None for a local file."""
         self.closed = False
+        self.is_sampled = False
+        """Whether to request no range ahead of its reader."""
         self._file = file
         self._position = 0
         self._map: mmap.mmap | None = None
@@ -254,7 +256,7 @@ class TableFile:
 
     def expect_forwards(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Say that these ranges of bytes will be read forwards, next to each other; a local file needs no such hint."""
-        if not isinstance(self._file, LocalFile):
+        if not isinstance(self._file, LocalFile) and not self.is_sampled:
             for begin, end in ranges:
                 self._file.expect_forwards(begin, end)
 

@@ -137,14 +137,16 @@ def _read_in_fork(path, size_bytes):
 
 
 def test_small_row_groups_share_a_request(hub, tmp_path):
-    """The footer is read once, each byte once, and the redirect is asked for once."""
+    """The footer is read once, each byte once but for a sample's, and the redirect is asked for once."""
     table = pa.table({"text": [f"text {n} " * 50 for n in range(5000)], "id": [f"id {n}" for n in range(5000)]})
     pq.write_table(table, tmp_path / "small.parquet", row_group_size=20, use_dictionary=False, compression="none")
-    hub.commit({"small.parquet": (tmp_path / "small.parquet").read_bytes()})
+    content = (tmp_path / "small.parquet").read_bytes()
+    hub.commit({"small.parquet": content})
     build(f"{NAME}/small.parquet", tmp_path / "hub", workers=1)
     build(str(tmp_path / "small.parquet"), tmp_path / "disk", workers=1)
     assert outputs(tmp_path / "hub") == outputs(tmp_path / "disk")
     assert sum(each.startswith("storage GET") for each in hub.requests) < 12  # of 250 row groups
+    assert bytes_asked_for(hub) < 1.5 * len(content)
     assert sum("/resolve/" in each for each in hub.requests) == 1
 
 
