@@ -104,7 +104,7 @@ def test_finished_rows_are_only_compared(tmp_path):
 REFUSED = {
     "no-rows": (ROWS.slice(0, 0), {}, r"<ray\.data>: expected at least one row, got none"),
     "no-column": (ROWS, {"json_keys": ["body"]}, r"<ray\.data>: expected the column 'body', got no such column"),
-    "bad-row": (pa.table({"text": ["a", None]}), {}, r"<ray\.data>, row {'text': None}: .* on.bad.record quarantine"),
+    "bad-row": (pa.table({"text": ["a", None]}), {}, r"<ray\.data>, row {'text': None}: .*on.bad.record quarantine"),
     "option-of-files": (ROWS, {"input_format": "lines"}, "there is no option 'input_format'"),
 }
 
