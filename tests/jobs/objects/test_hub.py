@@ -136,6 +136,11 @@ def _read_in_fork(path, size_bytes):
     os._exit(0 if len(read_input(path)) == size_bytes else 1)
 
 
+def bytes_asked_for(hub):
+    ranges = [re.search(r"bytes=(\d+)-(\d+)", each) for each in hub.requests if each.startswith("storage GET")]
+    return sum(int(found[2]) - int(found[1]) + 1 for found in ranges if found)
+
+
 def test_small_row_groups_share_a_request(hub, tmp_path):
     """The footer is read once, each byte once but for a sample's, and the redirect is asked for once."""
     table = pa.table({"text": [f"text {n} " * 50 for n in range(5000)], "id": [f"id {n}" for n in range(5000)]})
