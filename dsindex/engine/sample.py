@@ -6,7 +6,7 @@ It shows whether the engines agree, and how large the output will be.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class Piece:
     input: int
     begin: int
     end: int
-    to_end: bool = False
+    to_end: bool = field(default=False, repr=False)
     """Whether that part is read to its end."""
 
 
