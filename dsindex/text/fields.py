@@ -49,12 +49,18 @@ def parse_record(line: bytes) -> dict[str, object] | str:
     Returns:
         The object, in which integers beyond 64 bits are floats; or a string with the reason why the line is no record.
     """
+    record = parse_record_strictly(line)
+    return parse_record_exactly(line) if record is None else record
+
+
+def parse_record_strictly(line: bytes) -> dict[str, object] | str | None:
+    """Parse one line as `parse_record` does; return None if orjson refuses it, as `Infinity` and a lone surrogate."""
     if is_too_deep(line):
         return f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return parse_record_exactly(line)
+        return None
     return record if isinstance(record, dict) else _describe_other(record)
 
 

@@ -10,11 +10,12 @@ A key is the name of a top-level key, a path or a jq program:
 An exact name that begins with a dot, or contains `=.`, is written as a path: `.".name"`, `."a=.b"`.
 
 `Selection.read_lines` is the reference for names and paths, which `records.py` reads faster; jq (`jq.py`) reads only
-programs and conditions, since it takes ten times as long for a line.
+programs and conditions, since it takes ten times as long for a line. Simple conditions do without (`conditions.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass, replace
@@ -24,12 +25,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
+from dsindex.text.conditions import UncertainError, parse_condition
 from dsindex.text.fields import (
     Texts,
     find_fault,
     find_value,
-    parse_record,
     parse_record_exactly,
+    parse_record_strictly,
     show_place,
     type_name,
 )
@@ -40,7 +42,7 @@ from dsindex.text.record_blocks import RecordBlock, TextColumn
 from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers
@@ -144,8 +146,15 @@ class Selection:
 
     @property
     def needs_jq(self) -> bool:
-        """Whether jq runs on every record."""
+        """Whether jq, or a condition in Python, runs on every record."""
         return self.where is not None or any(key.program is not None for key in self.keys)
+
+    @property
+    def condition(self) -> Callable[[Any], bool] | None:
+        """The condition where jq need not run, except on records for which this raises UncertainError."""
+        if self.where is None or any(key.program is not None for key in self.keys):
+            return None
+        return parse_condition(self.where)
 
     @property
     def paths(self) -> dict[str, Path] | None:
@@ -176,25 +185,43 @@ class Selection:
         Raises:
             LimitReachedError: At the first line for which jq takes too much time or memory.
         """
-        records = [parse_record(line) for line in lines]
-        patterns = self._open_patterns() if self.needs_jq else None
+        strict = [parse_record_strictly(line) for line in lines]
+        records = [
+            parse_record_exactly(line) if record is None else record for line, record in zip(lines, strict, strict=True)
+        ]
+        decided = self._decide(strict)
         # jq accepts more than JSON lines, so it does not decide whether a line is a record.
-        answers = (
-            None
-            if patterns is None
-            else patterns.read_all(
-                [line for line, record in zip(lines, records, strict=True) if not isinstance(record, str)]
-            )
-        )
-        for line, record in zip(lines, records, strict=True):
+        asked = [
+            line
+            for line, record, holds in zip(lines, records, decided, strict=True)
+            if holds is None and not isinstance(record, str)
+        ]
+        answers = self._open_patterns().read_all(asked) if asked else iter(())
+        for line, record, holds in zip(lines, records, decided, strict=True):
             if isinstance(record, str):
                 yield record
                 continue
-            answer = None if answers is None else next(answers)
+            if holds is False:
+                yield None
+                continue
+            answer = None if holds else next(answers)
             found = self._read(record, answer)
             if isinstance(found, str) and self.vocabulary_size is not None:  # it may show a number
                 found = self._read(cast("dict[str, object]", parse_record_exactly(line)), answer)
             yield found
+
+    def _decide(self, records: Sequence[dict[str, object] | str | None]) -> list[bool | None]:
+        """Return for each record whether the condition keeps it; None where jq must read the record."""
+        if not self.needs_jq:
+            return [True] * len(records)
+        condition = self.condition
+        decided: list[bool | None] = [None] * len(records)
+        for number, record in enumerate(records):
+            if condition is None or not isinstance(record, dict):
+                continue
+            with contextlib.suppress(UncertainError):
+                decided[number] = condition(record)
+        return decided
 
     def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
         """Return the column of one key's values."""

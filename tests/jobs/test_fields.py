@@ -36,6 +36,7 @@ KINDS = {
     "jq": {"json_keys": ("text", "both=.text + .meta.text", "list=. | [.text, .meta.text]")},
     "join": {"json_keys": ("text", ".meta.text", ".meta.tags"), "join": r"\n"},
     "where": {"json_keys": (".meta.text", "text"), "where": '.n % 3 != 0 and .lang == "en"'},
+    "where without jq": {"json_keys": (".meta.text", "text"), "where": '.meta.more.title != "t 7" and .lang <= "en"'},
     "join and where": {"json_keys": ("text", ".n | tostring"), "join": "\n\t", "where": ".meta.tags | length"},
     "token ids": {"token_ids": ".meta.ids", "append_eod": True},
     "token ids where": {"token_ids": "own=.lists", "where": ".n > 7"},
@@ -307,8 +308,11 @@ def test_interrupted_build_continues_to_the_same_output(
 
 
 def test_jq_runs_in_processes(source, tmp_path):
-    config = config_of(source, tmp_path, where=".n == 1", executor="auto", workers=1)
-    assert run_config(config).run.executor == "processes"
+    for number, (where, workers) in enumerate([(".n == (1, 2)", 1), (".n == 1", 5)]):
+        config = config_of(source, tmp_path / f"{number}", where=where, executor="auto", workers=workers)
+        assert run_config(config).run.executor == "processes"
+    config = config_of(source, tmp_path / "a", where=".n == 1", executor="auto", workers=4)
+    assert run_config(config).run.executor == "local"
     config = config_of(source, tmp_path / "b", json_keys=(".meta.text",), executor="auto", workers=1)
     assert run_config(config).run.executor == "local"
 
