@@ -8,12 +8,11 @@ large. A handful of ranges is held at a time, whatever the size of the object.
 from __future__ import annotations
 
 import io
-import mmap
 import os
 from collections import OrderedDict, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xxhash
@@ -365,6 +364,8 @@ RANGES_AHEAD = 3
 """Ranges that are requested before their reader comes to them."""
 FIRST_BYTES = 64 << 10
 """Bytes of a request elsewhere, at first."""
+TAIL_BYTES = 256 << 10
+"""Bytes that are read of an object's end, where most footers fit."""
 HELD_RANGES = 4
 """Ranges that are kept elsewhere."""
 _MOST_WAYS = 24
@@ -489,7 +490,7 @@ class ObjectReader:
             way.next = position
         while way.next < way.end and len(way.ranges) <= RANGES_AHEAD:
             end = min(way.next + way.step, way.end)
-            way.ranges.append(self._request(way.next, end, into=_map_memory(end - way.next)))
+            way.ranges.append(self._request(way.next, end))
             way.next = end
 
     def _elsewhere(self, position: int, num_bytes: int) -> _Range:
@@ -501,7 +502,7 @@ class ObjectReader:
             if held.end == position:
                 size = 2 * (held.end - held.begin)
         size = min(max(size, num_bytes), RANGE_BYTES)
-        begin, end = min(position, max(0, self.size_bytes - FIRST_BYTES)), position + size  # footers are read backwards
+        begin, end = min(position, max(0, self.size_bytes - TAIL_BYTES)), position + size  # footers are read backwards
         if position + num_bytes <= HEAD_BYTES:
             begin, end = 0, HEAD_BYTES
         held = self._request(begin, min(end, self.size_bytes))
@@ -510,19 +511,22 @@ class ObjectReader:
             self._others.popitem(last=False)
         return held
 
-    def _request(self, begin: int, end: int, *, into: memoryview[int] | None = None) -> _Range:
+    def _request(self, begin: int, end: int) -> _Range:
         if end <= HEAD_BYTES and begin == 0:
             _, head = head_object(self._url)
             future: Future[Any] = fetch_later(lambda: head[:end])
+        elif end == self.size_bytes and end - begin <= TAIL_BYTES:
+            future = fetch_later(partial(_read_tail, self._url, self.version, begin, end))
         else:
             url = self._url
-            future = fetch_later(lambda: read_range(url, begin, end, into=into, is_given_up=lambda: self._is_closed))
+            future = fetch_later(lambda: read_range(url, begin, end, is_given_up=lambda: self._is_closed))
         return _Range(begin, end, future)
 
 
-def _map_memory(num_bytes: int) -> memoryview[int]:
-    """Return memory that the system has back as soon as nobody uses it, which malloc would keep."""
-    return memoryview(mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+@lru_cache(16)
+def _read_tail(url: ObjectUrl, _version: str, begin: int, end: int) -> bytes:
+    """Read the end of an object once for what detects its format, measures and samples it."""
+    return bytes(read_range(url, begin, end))
 
 
 # An object as a file of Python's, for programs that read one forwards or by its end.

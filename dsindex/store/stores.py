@@ -203,8 +203,6 @@ def _parse_entry(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "last_modified": None if modified is None else datetime.fromisoformat(modified)}
 
 
-CHUNK_BYTES = 64 << 10
-"""Chunk size for reads into a preallocated buffer."""
 HEAD_BYTES = 4096
 """Bytes read along with the metadata."""
 REQUEST_SECONDS = 30
@@ -265,7 +263,6 @@ def read_range(
     begin: int,
     end: int,
     *,
-    into: memoryview[int] | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> Any:  # noqa: ANN401 - obstore's bytes
     """Return bytes [begin, end) of a pinned object.
@@ -274,7 +271,6 @@ def read_range(
         url: The object.
         begin: First byte.
         end: One past the last byte.
-        into: Memory of this size for them, which is returned unless it was not needed; None for new memory.
         is_given_up: Tells whether nobody waits for the answer any more.
 
     Raises:
@@ -285,7 +281,7 @@ def read_range(
         raise ValueError(f"expected an object that was looked at, got {url}")
     is_own = identity.version.startswith(OWN_VERSION)
     try:
-        content, meta = get_range(url, begin, end, if_match=identity.version, into=into, is_given_up=is_given_up)
+        content, meta = get_range(url, begin, end, if_match=identity.version, is_given_up=is_given_up)
     except MissingObjectError as error:
         if not is_own:
             raise
@@ -422,7 +418,6 @@ def get_range(
     end: int,
     *,
     if_match: str | None = None,
-    into: memoryview[int] | None = None,
     is_given_up: Callable[[], bool] = lambda: False,
 ) -> tuple[Any, Any]:
     """Return bytes [begin, end) of an object, and its metadata.
@@ -432,7 +427,6 @@ def get_range(
         begin: First byte, which must exist.
         end: One past the last byte; may lie behind the object's end.
         if_match: The version that is expected; None for any.
-        into: As for `read_range`.
         is_given_up: Tells whether nobody waits for the answer any more.
 
     Raises:
@@ -448,7 +442,7 @@ def get_range(
     def request() -> tuple[Any, Any]:
         count_requests(gets=1)
         answer = _get(url, options)
-        content = answer.bytes() if into is None else _receive(url, answer, into)
+        content = answer.bytes()
         count_requests(received_bytes=len(content))
         return content, answer.meta
 
@@ -483,17 +477,6 @@ def _get(url: ObjectUrl, options: dict[str, Any]) -> Any:  # noqa: ANN401 - obst
         if status is None and not is_redirect(error):
             raise
         raise RefusedRedirectError(there.bucket, status or "another redirect") from None
-
-
-def _receive(url: ObjectUrl, answer: Any, into: memoryview[int]) -> memoryview[int]:  # noqa: ANN401 - obstore's
-    """Copy the response body into a buffer; return the filled part."""
-    filled = 0
-    for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
-        if filled + len(chunk) > len(into):
-            raise changed_object(url)
-        into[filled : filled + len(chunk)] = memoryview(chunk)
-        filled += len(chunk)
-    return into[:filled]
 
 
 def _identity(url: ObjectUrl, meta: Any) -> ObjectIdentity:  # noqa: ANN401 - obstore's ObjectMeta

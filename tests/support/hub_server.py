@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import mmap
+import os
+import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -31,7 +35,7 @@ class HubServer:
     storage: str = ""
     """The other server, with the content."""
     name: str = "org/name"
-    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    commits: dict[str, dict[str, bytes | mmap.mmap]] = field(default_factory=dict)
     """Commit → path → content."""
     revisions: dict[str, str] = field(default_factory=dict)
     """Branch or tag → commit."""
@@ -143,7 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
         if begin > end:
             self.send(416, b"", {**named, "Content-Range": f"bytes */{len(content)}"})
         elif "Range" in self.headers:
-            self.send(206, content[begin : end + 1], {**named, "Content-Range": f"bytes {begin}-{end}/{len(content)}"})
+            named["Content-Range"] = f"bytes {begin}-{end}/{len(content)}"
+            self.send(206, memoryview(content)[begin : end + 1], named)
         else:
             self.send(200, content, named)
 
@@ -258,3 +263,21 @@ def serving_hub():
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+def main(folder, latency):
+    """Serve the files of a folder in this process until its standard input ends; print address and process id."""
+    with serving_hub() as hub:
+        files = {}
+        for path in Path(folder).iterdir():
+            with path.open("rb") as file:
+                files[path.name] = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        hub.commit(files)
+        hub.latency = float(latency)
+        sys.stdout.write(f"{hub.url}\n{os.getpid()}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -23,6 +23,7 @@ from dsindex.text.tables.files import (
     check_range,
     errors_named,
     find_columns,
+    is_list,
     is_text,
     joined_fields,
     nested_column,
@@ -284,7 +285,7 @@ _GAP_BYTES = 64 << 10
 chunk."""
 _RANGES_AT_ONCE = 2
 """Ranges of one row group that are read ahead next to each other, where the file is not on this machine."""
-_MOST_AHEAD, _BYTES_AHEAD = 16, 4 * RANGE_BYTES
+_MOST_AHEAD, _BYTES_AHEAD = 16, 2 * RANGE_BYTES
 """Ranges of row groups that are requested before their turn, and their bytes."""
 _FOOTER_BYTES = 16 << 20
 """Footers of files that are not on this machine and were read last, kept for the next part of the same file."""
@@ -390,7 +391,8 @@ def _read_parquet(
     ]
     if encoded and fields is not None:
         opened = open_parquet(file, encoded, opened.metadata)
-    ahead = _ReadAhead(file, plan_ranges([list(map(_chunk_range, chunks)) for chunks in groups]))
+    planned = plan_ranges([list(map(_chunk_range, chunks)) for chunks in groups])
+    ahead = _ReadAhead(file, planned[:1] if file.is_sampled else planned)
     for number, chunks in enumerate(groups, begin):
         ahead.come_to(number - begin)
         num_rows = opened.metadata.row_group(number).num_rows
@@ -399,7 +401,8 @@ def _read_parquet(
             batches = opened.iter_batches(_FIRST_ROWS, row_groups=[number], columns=columns, use_threads=False)
         missing = num_rows
         # A few rows may be much larger than those before them: as many as fit by the average never cost much time.
-        average_rows = batch_bytes * num_rows // max(1, sum(chunk.total_uncompressed_size for chunk in chunks))
+        plain_bytes = sum(chunk.total_uncompressed_size for chunk in chunks if not _stays_encoded(chunk))
+        average_rows = batch_bytes * num_rows // max(1, plain_bytes)
         while True:
             with errors_named(file.path, what):
                 rows = next(batches, None)
@@ -407,14 +410,26 @@ def _read_parquet(
                 break
             missing -= rows.num_rows
             yield number, rows
-            fitting_rows = batch_bytes * rows.num_rows // max(1, rows.nbytes)
-            most = min(2 * rows.num_rows, _MOST_ROWS, average_rows, fitting_rows)
+            dictionary_bytes = sum(map(_dictionary_bytes, rows.columns))
+            fitting_rows = batch_bytes * rows.num_rows // max(1, rows.nbytes - dictionary_bytes)
+            growth = 16 if dictionary_bytes else 2
+            most = min(growth * rows.num_rows, _MOST_ROWS, average_rows, fitting_rows)
             opened.reader.set_batch_size(max(1, most))
         if missing:
             raise InputError(
                 f"{file.path}: expected {num_rows} rows in row group {number}, got {num_rows - missing}; "
                 "the file is damaged, fetch or write it again"
             )
+
+
+def _dictionary_bytes(column: pa.Array) -> int:
+    """Return the size of stored dictionaries, which pyarrow makes anew for each batch, however few its rows are."""
+    if pa.types.is_struct(column.type):
+        return sum(map(_dictionary_bytes, column.flatten()))
+    if is_list(column.type):
+        return _dictionary_bytes(column.values)
+    is_stored = pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column)
+    return int(column.dictionary.nbytes) if is_stored else 0
 
 
 def plan_ranges(groups: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, list[tuple[int, int]]]]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.store.reading import LocalFile
+from dsindex.store.reading import RANGE_BYTES, LocalFile
 from dsindex.text.streams import changed, opened_input
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class TableFile:
         """Version of an object, whose bytes are always the same; None for a local file."""
         self.closed = False
         self.is_sampled = False
-        """Whether to request no range ahead of its reader."""
+        """Whether its reader wants no more than the first rows."""
         self._file = file
         self._position = 0
         self._map: mmap.mmap | None = None
@@ -255,10 +255,14 @@ class TableFile:
         return memoryview(self._map)
 
     def expect_forwards(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Say that these ranges of bytes will be read forwards, next to each other; a local file needs no such hint."""
-        if not isinstance(self._file, LocalFile) and not self.is_sampled:
+        """Say that these ranges of bytes will be read forwards, next to each other; a local file needs no such hint.
+
+        Of a sampled one, only those are requested whole that are small: its reader may want the first rows alone.
+        """
+        if not isinstance(self._file, LocalFile):
             for begin, end in ranges:
-                self._file.expect_forwards(begin, end)
+                if not self.is_sampled or end - begin <= RANGE_BYTES:
+                    self._file.expect_forwards(begin, end)
 
     def forget(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Say that these ranges, which were expected, will not be read again."""

@@ -153,6 +153,7 @@ def test_small_row_groups_share_a_request(hub, tmp_path):
     assert sum(each.startswith("storage GET") for each in hub.requests) < 12  # of 250 row groups
     assert bytes_asked_for(hub) < 1.5 * len(content)
     assert sum("/resolve/" in each for each in hub.requests) == 1
+    assert sum(f"-{len(content) - 1}" in each for each in hub.requests) == 1
 
 
 def test_commit_is_resolved_once_and_keeps_giving_the_same(hub, files, tmp_path, monkeypatch):

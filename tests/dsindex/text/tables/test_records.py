@@ -1,13 +1,14 @@
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.text.forms import TextPart
+from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.records import read_records
-from dsindex.text.tables.batches import measure_table
+from dsindex.text.tables.batches import measure_table, read_rows
 from tests.dsindex.text.tables.readings import STORED, collect, read_table_records, write_table
 
 TEXT = {"text": ("text",)}
@@ -152,6 +153,17 @@ def test_indices_of_large_strings_are_decoded_a_block_at_a_time(format, tmp_path
 
     assert num_rows == 10_000
     assert peak < 20 << 20
+
+
+def test_dictionary_of_different_texts_is_made_a_few_times(tmp_path):
+    """Writers look at a dictionary's size once in 1,024 rows, so that a smaller row group has all its texts in one."""
+    texts = [f"{number} " * 1000 for number in range(1000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "table", write_statistics=False)
+    part = TextPart(path=str(tmp_path / "table"), begin=0, end=1, form=InputForm(format="parquet"))
+
+    batches = list(read_rows(part, TEXT, batch_bytes=1 << 20, purpose="texts"))
+    assert [text for rows in batches for text in rows.columns["text"].to_pylist()] == texts
+    assert len(batches) < 5
 
 
 @pytest.mark.parametrize("format", STORED)
