@@ -118,6 +118,8 @@ class RecordedInput(_Part):
     kept: Count | None = None
     quarantined: Count | None = None
     filtered: Count | None = None
+    tokenized_bytes: Count | None = None
+    """Size of the kept texts, in UTF-8."""
     share: Share | None = None
     """Share of its records that was taken; absent for all."""
     elsewhere: Count | None = None
@@ -240,6 +242,12 @@ class Content(_Part):
         if self.account is None:
             raise ValueError("expected a dataset that was made from records")
         return self.account
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """The bytes of text in UTF-8 per token, EOD included; None if they were not counted."""
+        sizes = [file.tokenized_bytes for file in self.inputs if file.tokenized_bytes is not None]
+        return sum(sizes) / self.tokens if self.tokens and len(sizes) == len(self.inputs) else None
 
     @property
     def eod_id(self) -> int | None:

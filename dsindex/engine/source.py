@@ -445,6 +445,7 @@ class TextSource:
         *,
         filters: bool = False,
         sample: int | None = None,
+        key: int | None = None,
     ) -> list[RecordedInput]:
         """Return the manifest's `inputs`, with fingerprints and record counts.
 
@@ -453,25 +454,31 @@ class TextSource:
             work_dir: The work folder.
             filters: Whether to count the records that were left out.
             sample: Number of the sample to which the results belong, if there are several.
+            key: Number of the dataset's part in each result; None if it is not made of texts.
         """
         own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
+        tokenized = [0 for _ in self.inputs]
         for task, result in results:
             if result.files is None:
                 own[task.input].append(result)
+                tokenized[task.input] += 0 if key is None else result.keys[key].tokenized_bytes
             else:
                 for number, counts in zip(task.inputs, read_file_results(result.files, work_dir, sample), strict=True):
                     own[number].append(counts)
-        shares: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
+                    tokenized[number] += 0 if key is None else counts.tokenized_bytes[key]
+        more: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
+        if key is not None:
+            more = [{**each, "tokenized_bytes": num_bytes} for each, num_bytes in zip(more, tokenized, strict=True)]
         return [
             RecordedInput(
                 path=file.path,
                 size_bytes=file.size_bytes,
                 fingerprint=shards[0].input_fingerprint,
-                **share,
+                **each,
                 **_describe_form(file, shards),
                 **count_records(shards, filters=filters),
             )
-            for file, share, shards in zip(self.inputs, shares, own, strict=True)
+            for file, each, shards in zip(self.inputs, more, own, strict=True)
         ]
 
     def describe_damaged(self) -> dict[str, Any]:

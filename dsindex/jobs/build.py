@@ -311,6 +311,7 @@ class BuildJob(TextJob):
         return self.content(
             parts,
             sample=sample if len(self._config.samples) > 1 else None,
+            key=number if self._config.token_ids is None else None,
             with_tokens=header.num_documents - empty,
             empty=empty,
             filters=bool(self._filters()),

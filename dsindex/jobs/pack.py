@@ -299,6 +299,7 @@ class _Pack(TextJob):
             shards,
             with_tokens=num_documents,
             empty=sum(shard.num_empty_documents for shard in shards),
+            key=0,
             documents=num_documents,
             sequences=num_documents,
             token_dtype=np.dtype(f"u{self._token_bytes}").name,

@@ -176,6 +176,7 @@ class TextJob(ABC):
         empty: int,
         filters: bool = False,
         sample: int | None = None,
+        key: int | None = None,
         **own: Any,  # noqa: ANN401 - fields of Content
     ) -> Content:
         """Return the content of a manifest.
@@ -186,13 +187,14 @@ class TextJob(ABC):
             empty: Number of texts without tokens.
             filters: Whether options leave out records.
             sample: Number of the sample to which the parts belong, if there are several.
+            key: Number of the parts in their shards; None if they are not made of texts.
             own: Fields in which the kind of the job differs.
         """
         source, results = self.source, self.results
         if sample is not None:
             results = [(task, _of_part(result, part)) for (task, result), part in zip(results, parts, strict=True)]
         return Content(
-            inputs=source.describe_inputs(results, self.work_dir, filters=filters, sample=sample),
+            inputs=source.describe_inputs(results, self.work_dir, filters=filters, sample=sample, key=key),
             **source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in results], filters=filters),

@@ -74,6 +74,12 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
     return f"record of {num_bytes} bytes is larger than the limit of {limit} bytes"
 
 
+def text_sizes(column: TextColumn) -> NDArray[np.int64]:
+    """Return the size of each record's texts in UTF-8, shape [records]."""
+    bounds, counts = string_buffers(column.texts)[0], column.texts_per_record
+    return np.diff(bounds if counts is None else bounds[np.concatenate(([0], np.cumsum(counts)))])
+
+
 def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Return the buffers of an Arrow array without copies.
 

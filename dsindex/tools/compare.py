@@ -274,6 +274,10 @@ def _settings(one: Mapping[str, Any], other: Mapping[str, Any], before: str = ""
 
 BLOCK_ENDS = 1 << 20
 """Documents whose ends are compared at once."""
+FIRST_BLOCK_ENDS = 64
+"""The same after a document that only one dataset has, where the next may be near."""
+SHOWN_PLACES = 10
+"""Places with documents that only one dataset has, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,6 +551,8 @@ class Comparison:
     surplus: int | None = None
     """Documents that the first one has more than the second at the difference (of 0, one differs), if all others are
     the same; None if not."""
+    lacking: tuple[range, ...] = ()
+    """Documents of the larger one that the other lacks, in several places, if all others are the same."""
 
     @property
     def is_same(self) -> bool:
@@ -584,12 +590,15 @@ def compare_datasets(
     counted = count_bare(first, edges[0]), count_bare(second, edges[1])
     unexplained = find_bare_difference((first, second), edges)
     surplus = None if unexplained is None else _find_surplus(first, second, difference)
+    lacking = () if unexplained is None or surplus is not None else _find_lacking(first, second, difference)
+    is_named = surplus is not None or bool(lacking)
     return Comparison(
         same_tokens=len(first.tokens) == len(second.tokens) and first_unequal(first.tokens, second.tokens) is None,
         same_boundaries=False,
-        edges=counted if surplus is None else plain,
-        difference=unexplained if surplus is None else difference,
+        edges=plain if is_named else counted,
+        difference=difference if is_named else unexplained,
         surplus=surplus,
+        lacking=lacking,
     )
 
 
@@ -610,6 +619,49 @@ def _find_surplus(first: TokenStore, second: TokenStore, difference: Difference)
         if not np.array_equal(one, other):
             return None
     return surplus
+
+
+def _find_lacking(first: TokenStore, second: TokenStore, difference: Difference) -> tuple[range, ...]:
+    """Return the documents that only the larger dataset has, if without these both are the same; else nothing."""
+    larger, other = (first, second) if first.num_documents > second.num_documents else (second, first)
+    [number] = {each for each in difference.documents if each is not None}
+    places: list[range] = []
+    left = larger.num_documents - other.num_documents
+    at, to = number, number
+    while left:
+        num_same = 0
+        begin = at
+        while left and not num_same:
+            at, left = at + 1, left - 1
+            num_same = _count_same(larger, at, other, to)
+        places.append(range(begin, at))
+        at, to = at + num_same, to + num_same
+    return tuple(places) if places and at == larger.num_documents and to == other.num_documents else ()
+
+
+def _count_same(one: TokenStore, at: int, other: TokenStore, to: int) -> int:
+    """Return how many documents are the same from document `at` of one and document `to` of the other on."""
+    begins = one.end(at - 1), other.end(to - 1)
+    shared = min(one.num_documents - at, other.num_documents - to)
+    num_same = num_tokens = 0
+    block = FIRST_BLOCK_ENDS
+    while num_same < shared:
+        end = min(num_same + block, shared)
+        ends = one.ends(at + num_same, at + end) - begins[0]
+        unequal = np.flatnonzero(ends != other.ends(to + num_same, to + end) - begins[1])
+        ends = ends[: unequal[0]] if len(unequal) else ends
+        limit = int(ends[-1]) if len(ends) else num_tokens
+        tokens = (
+            store.tokens[begin + num_tokens : begin + limit] for store, begin in zip((one, other), begins, strict=True)
+        )
+        token = first_unequal(*tokens)
+        if token is not None:
+            return num_same + int(np.searchsorted(ends, num_tokens + token, side="right"))
+        num_same, num_tokens = num_same + len(ends), limit
+        if len(unequal):
+            break
+        block = min(4 * block, BLOCK_ENDS)
+    return num_same
 
 
 def _have_same_sequences(first: TokenStore, second: TokenStore) -> bool:
@@ -999,11 +1051,25 @@ def _describe_rules(report: DatasetComparison) -> list[str]:
     lines += [f"  rule: {sentence}" for sentence in _describe_edges(a, b)]
     if comparison.surplus is not None:
         lines.append(_describe_surplus(report, comparison.surplus))
+    elif comparison.lacking:
+        lines += _describe_lacking(report)
     elif not lines and comparison.difference is not None:
         lines.append("  no rule for the edges of documents explains it")
     elif comparison.difference is None and not comparison.same_tokens:
         lines.append("  that is all: apart from it every document has the same tokens")
     return lines
+
+
+def _describe_lacking(report: DatasetComparison) -> list[str]:
+    places, sizes = report.comparison.lacking, [side.num_documents for side in report.sides]
+    has, lacks = "AB" if sizes[0] > sizes[1] else "BA"
+    documents = count(sum(map(len, places)), "document")
+    lines = [f"  {lacks} lacks {documents} of {has} in {len(places):,} places; all other documents are the same"]
+    for place in places[:SHOWN_PLACES]:
+        source = _find_source(report.sides["AB".index(has)], place[0])
+        numbers = f"document {place[0]:,}" if len(place) == 1 else f"documents {place[0]:,} to {place[-1]:,}"
+        lines.append(f"    {numbers}" + ("" if source is None else f", from {source}"))
+    return lines + ([f"    and in {len(places) - SHOWN_PLACES:,} more places"] if len(places) > SHOWN_PLACES else [])
 
 
 def _describe_surplus(report: DatasetComparison, surplus: int) -> str:
@@ -1049,6 +1115,8 @@ def _describe_difference(report: DatasetComparison) -> list[str]:
     if report.comparison.difference is None:
         return []
     surplus = report.comparison.surplus
+    if report.comparison.lacking:
+        surplus = report.sides[0].num_documents - report.sides[1].num_documents
     lines = [] if surplus else ["  first difference:" if surplus is None else "  difference:"]
     shown = "AB" if not surplus else "A" if surplus > 0 else "B"
     for name, excerpt in zip("AB", report.excerpts, strict=True):

@@ -177,6 +177,8 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     if content.account is not None:
         account = content.account
         facts["records"] = f"{account.kept:,} kept, {account.quarantined:,} quarantined, {account.filtered:,} filtered"
+    if content.bytes_per_token is not None:
+        facts["bytes of text per token"] = f"{content.bytes_per_token:.2f}"
     if content.tokenizer is not None:
         tokenizer = content.tokenizer
         facts["tokenizer"] = (

@@ -294,7 +294,7 @@ def _describe(
     notes: list[str] = []
     lines = _lines_of(opened, content, [*chosen], notes, findings)
     used = int(np.count_nonzero(found.counts.by_id))
-    text_bytes = TextBytes.of(found.sources, texts)
+    text_bytes = TextBytes.of(found.sources, texts, content)
     share = text_bytes.whole
     tiles = [
         ("documents", short_number(found.documents)),

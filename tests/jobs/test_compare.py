@@ -1,6 +1,7 @@
 """`dsindex compare` on datasets, instruction data and index caches: what it prints and its exit code."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,43 @@ def test_first_difference_is_shown_with_its_source_and_text(built, tmp_path, cap
     assert found["is_same"] is False
     assert found["first_difference"][1]["document"] == 7
     assert [row["name"] for row in found["settings"]] == ["inputs"]
+
+
+def test_documents_that_lack_in_several_places_are_named(built, tmp_path, capsys):
+    lines = OWN.docs.read_bytes().splitlines()
+    fewer = tmp_path / "fewer.jsonl"
+    fewer.write_bytes(b"\n".join([*lines[:7], *lines[8:20], *lines[23:60], *lines[61:]]))
+    assert main(["compare", built("whole"), built("fewer", input=(str(fewer),))]) == 1
+    assert (
+        "DIFFERENT\n"
+        "  B lacks 5 documents of A in 3 places; all other documents are the same\n"
+        f"    document 7, from {OWN.docs}, line 8\n"
+        f"    documents 20 to 22, from {OWN.docs}, line 21\n"
+        f"    document 60, from {OWN.docs}, line 61\n"
+        f"    A  document 7 ({OWN.docs}, line 8): "
+    ) in capsys.readouterr().out
+    assert main(["compare", str(tmp_path / "fewer_text_document"), str(tmp_path / "whole_text_document")]) == 1
+    assert "  A lacks 5 documents of B in 3 places; all other documents" in capsys.readouterr().out
+    fewer.write_bytes(b"\n".join([*lines[:7], *lines[8:20], b'{"text": "another"}', *lines[21:60], *lines[61:]]))
+    assert main(["compare", str(tmp_path / "whole_text_document"), built("other", input=(str(fewer),))]) == 1
+    assert "lacks" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_drawn_datasets_without_the_named_documents_are_the_same(seed, tmp_path):
+    rng = random.Random(seed)
+    texts = [[[rng.randrange(3) for _ in range(rng.randrange(4))] for _ in range(1)] for _ in range(300)]
+    dropped = set(rng.sample(range(300), rng.randrange(2, 40)))
+    write_dataset(tmp_path / "a", texts)
+    write_dataset(tmp_path / "b", [text for number, text in enumerate(texts) if number not in dropped])
+    found = dsindex.compare(str(tmp_path / "a"), str(tmp_path / "b")).comparison
+    named = {number for place in found.lacking for number in place}
+    if found.surplus is None and found.difference is not None:
+        assert len(named) == len(dropped)
+        kept = [text for number, text in enumerate(texts) if number not in named]
+        assert kept == [text for number, text in enumerate(texts) if number not in dropped]
+    else:
+        assert not named
 
 
 def test_packed_data_is_compared_too(tmp_path, capsys):

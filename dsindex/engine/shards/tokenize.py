@@ -36,7 +36,7 @@ from dsindex.store.storage import (
 )
 from dsindex.store.urls import joined, pin_object
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
-from dsindex.text.record_blocks import TextColumn
+from dsindex.text.record_blocks import TextColumn, text_sizes
 from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
@@ -306,6 +306,8 @@ class KeyResult:
     """Provenance of this key's documents if they differ from those of the other keys."""
     num_reference_texts: int = 0
     """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
+    tokenized_bytes: int = 0
+    """Size of the texts that were tokenized, in UTF-8."""
     is_aligned: bool = False
     """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
 
@@ -349,6 +351,8 @@ class FileResult:
     num_quarantined: int
     num_filtered: int
     text_bytes: int
+    tokenized_bytes: tuple[int, ...]
+    """Of each key."""
     input_fingerprint: str
 
 
@@ -372,9 +376,10 @@ def read_file_results(stored: StoredFile, work_dir: str, sample: int | None = No
                 num_quarantined=quarantined,
                 num_filtered=lines - blank - (kept if sample is None else samples[sample]) - quarantined,
                 text_bytes=text_bytes,
+                tokenized_bytes=tuple(tokenized_bytes),
                 input_fingerprint=fingerprint,
             )
-            for (lines, blank, kept, quarantined, text_bytes), fingerprint, samples in rows
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint, samples, tokenized_bytes in rows
         ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
@@ -397,6 +402,8 @@ class KeyWriter:
         self._empty_documents = settings.empty_documents
         self._layout = settings.layout
         self._empty = self._eod_in_text = self._reference_texts = 0
+        self.tokenized_bytes = 0
+        """Size of the texts so far, in UTF-8."""
 
     @property
     def num_tokens(self) -> int:
@@ -436,6 +443,7 @@ class KeyWriter:
             num_empty_documents=self._empty,
             eod_in_text=self._eod_in_text,
             num_reference_texts=self._reference_texts,
+            tokenized_bytes=self.tokenized_bytes,
             bin=bin_file,
             idx=idx_file,
         )
@@ -534,6 +542,7 @@ class _SampleWriter:
         encoded: Mapping[str, EncodedColumn],
         numbers: NDArray[np.int64] | None,
         kept: NDArray[np.bool_] | None,
+        bytes_of_files: NDArray[np.int64],
     ) -> None:
         """Append a block's records that are in the sample.
 
@@ -542,10 +551,19 @@ class _SampleWriter:
             encoded: Its tokens by key.
             numbers: The number of each record's file, of several that are read together.
             kept: Whether each record is in the sample; None: all are.
+            bytes_of_files: Size of the texts of each file and key, to which those of this block are added.
         """
         from dsindex.text.encoders import keep_encoded
 
         offsets, lines = block.offsets, block.lines
+        for place, key in enumerate(self.keys):
+            column = block.columns[key.key]
+            if not isinstance(column, TextColumn):
+                continue
+            sizes = text_sizes(column) if kept is None else text_sizes(column)[kept]
+            key.tokenized_bytes += int(sizes.sum())
+            if numbers is not None:
+                np.add.at(bytes_of_files[:, place], numbers if kept is None else numbers[kept], sizes)
         if kept is not None:
             encoded = {key: keep_encoded(column, kept) for key, column in encoded.items()}
             offsets, lines, numbers = offsets[kept], lines[kept], None if numbers is None else numbers[kept]
@@ -585,6 +603,8 @@ class _ShardWriter:
             (len(task.files), 0 if len(self._samples) == 1 else len(self._samples)), np.int64
         )
         """Records of each file in each sample."""
+        self._bytes_of_files = np.zeros((len(task.files), len(self._samples), len(settings.keys)), np.int64)
+        """Size of the texts of each file, sample and key."""
 
     @property
     def so_far(self) -> tuple[int, int, int]:
@@ -609,7 +629,7 @@ class _ShardWriter:
         with self._attempt.errors_named():
             for number, sample in enumerate(self._samples):
                 kept = None if hashes is None else sample.sample.holds(hashes, self._task.share)
-                sample.add(block, encoded, numbers, kept)
+                sample.add(block, encoded, numbers, kept, self._bytes_of_files[:, number])
                 if kept is not None and numbers is not None:
                     self._kept_of_files[:, number] += np.bincount(numbers[kept], minlength=len(self._kept_of_files))
             for record in block.bad:
@@ -678,7 +698,11 @@ class _ShardWriter:
             if self._files is not None:
                 file = self._attempt.open("files")
                 rows = zip(
-                    self._files.counts.tolist(), self._files.fingerprints, self._kept_of_files.tolist(), strict=True
+                    self._files.counts.tolist(),
+                    self._files.fingerprints,
+                    self._kept_of_files.tolist(),
+                    self._bytes_of_files.reshape(len(self._task.files), -1).tolist(),
+                    strict=True,
                 )
                 file.write(encode_json(list(rows)))
                 counts = file.finish()

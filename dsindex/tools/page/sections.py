@@ -654,11 +654,19 @@ class TextBytes:
     by_source: dict[int, float]
     """Of the largest sources that have tokens."""
     whole: float | None
-    """Of the dataset: the mean of the sources by their tokens."""
+    """Of the dataset; if it was not counted, the mean of the sources by their tokens."""
+    is_counted: bool = False
+    """Whether the build counted them; otherwise they are those of documents that were drawn."""
 
     @classmethod
-    def of(cls, totals: Sequence[SourceTotals], texts: DocumentTexts) -> Self:
-        """Measure the documents drawn of the largest sources, given the texts of documents drawn of each."""
+    def of(cls, totals: Sequence[SourceTotals], texts: DocumentTexts, content: Content | None) -> Self:
+        """Return what the build counted, or measure the documents drawn of the largest sources."""
+        if content is not None and content.bytes_per_token is not None:
+            sizes = [file.tokenized_bytes or 0 for file in content.inputs]
+            counted: dict[int, float] = {}
+            if len(sizes) == len(totals):  # else the sources are not the inputs
+                counted = {place: sizes[place] / each.tokens for place, each in enumerate(totals) if each.tokens}
+            return cls(by_source=counted, whole=content.bytes_per_token, is_counted=True)
         used = [place for place in largest_sources(totals)[0] if totals[place].tokens]
         shares = ((place, texts.bytes_per_token(totals[place].drawn)) for place in used)
         known = {place: share for place, share in shares if share is not None}
@@ -962,6 +970,8 @@ def show_sources(totals: Sequence[SourceTotals], names: Sequence[str], text_byte
         picture = draw_shares("Tokens by source", "source", bars, unit="tokens", rest=remaining if others else None)
         pictures.append(picture)
     said = f"Bytes of text are of up to {DRAWN} documents of each source, drawn evenly and decoded."
+    if text_bytes.is_counted:
+        said = "Bytes of text are those of the texts in UTF-8, counted by the build; the tokens include EOD."
     return Block(
         title="Sources",
         sentences=(said,) if text_bytes.by_source else (),
