@@ -688,7 +688,11 @@ class InstructionEncoder:
     ) -> tuple[list[MaskedTokens], int]:
         """Return sequences of at most `limit` tokens, and the number of tokens left out."""
         if self._config.too_long == "refuse":
-            raise RecordProblem("too-long", f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`")
+            raise RecordProblem(
+                "too-long",
+                f"expected at most {limit} tokens, got {len(whole.tokens)}; see `too_long`, or "
+                "--longer-than-pack drop, truncate or split-turns with --seq-length",
+            )
         if self._config.too_long == "truncate":
             first = MaskedTokens(tokens=whole.tokens[:limit], mask=whole.mask[:limit])
             if not first.mask.any():

@@ -176,6 +176,14 @@ def test_arguments_of_a_call_may_be_json_text(name):
     assert shown(name, [USER, {"role": "assistant", "tool_calls": [spelt]}, *called[2:]]) == shown(name, called)
 
 
+@pytest.mark.parametrize("name", ["mistral", "mistral-tekken", "llama3.1", "qwen2.5"])
+def test_arguments_that_are_no_json_object_are_quoted(name):
+    """As these families' own templates and mistral-common quote them, so that a call stays JSON."""
+    loose = {**MISTRAL_CALL, "function": {"name": "f", "arguments": 'x = "1"'}}
+    text = shown(name, [USER, {"role": "assistant", "tool_calls": [loose]}, *MISTRAL_CALLED[2:]])
+    assert r'"x = \"1\""' in text
+
+
 @pytest.mark.parametrize(("messages", "reason"), [
     ([SYSTEM, USER, REPLY], "user and assistant in turn"),
     ([USER, CALL], "ids of 9 characters"),
