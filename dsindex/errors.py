@@ -2,9 +2,11 @@
 
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
-    │   └── RecordError         one line of an input stops the job; knows the file and byte offset
-    │       ├── BadRecordError  the line is not a record
-    │       └── RecordLimitError    a template or pattern takes too much time or memory for the line
+    │   ├── RecordError         one line of an input stops the job; knows the file and byte offset
+    │   │   ├── BadRecordError  the line is not a record
+    │   │   └── RecordLimitError    a template or pattern takes too much time or memory for the line
+    │   └── StoreError          an object store refuses a request, or cannot be reached
+    │       └── MissingObjectError  there is no object at an address
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
     ├── TokenizerError          a tokenizer cannot be read, or lacks what the job needs
     │   └── UnencodableError    its library fails on texts; the reader of a file makes bad records of theirs
@@ -43,6 +45,14 @@ class DsindexError(Exception):
 
 class InputError(DsindexError):
     """An input is missing, empty, unreadable, or changed while it was read."""
+
+
+class StoreError(InputError):
+    """An object store refuses a request, or cannot be reached."""
+
+
+class MissingObjectError(StoreError):
+    """There is no object at an address."""
 
 
 class RecordError(InputError):

@@ -7,7 +7,6 @@ checkers and editors; `python -m dsindex.api.stub` writes it.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import numbers
@@ -242,6 +241,8 @@ def _describe_misuse(name: str, signature: inspect.Signature, options: Mapping[s
 
         if unknown in IndexOptions.model_fields:
             return f"{name}: {unknown!r} is an option of the index caches; give index=dsindex.IndexOptions({unknown}=…)"
+    import difflib
+
     renamed = _PARAMETER_OF_FLAG.get(unknown)
     close = (
         [renamed] if renamed in signature.parameters else difflib.get_close_matches(unknown, signature.parameters, n=1)

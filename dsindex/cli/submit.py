@@ -529,7 +529,7 @@ def _another_server(address: str) -> str:
 
 
 def _connect(address: Location, token: Token | None) -> Any:  # noqa: ANN401 - Ray's client; ray is imported here only
-    import ray.dashboard.optional_deps  # noqa: F401 - what ray[default] brings: without it, the client fails later
+    import aiohttp  # noqa: F401 - of ray[default]: without it, the client fails later
     from ray.job_submission import JobSubmissionClient
 
     for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from dsindex.amounts import format_size
-from dsindex.errors import FormatError, InputError, MissingPackageError, TokenizerError
+from dsindex.errors import FormatError, InputError, MissingObjectError, MissingPackageError, TokenizerError
 from dsindex.json_text import decode_json, encode_json, show_name
 from dsindex.store.reading import open_stored
-from dsindex.store.requests import MissingObjectError
 from dsindex.store.urls import local_paths, with_suffix
 
 if TYPE_CHECKING:

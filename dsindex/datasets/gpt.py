@@ -28,7 +28,6 @@ from dsindex.datasets.sample_parts import (
     find_parts,
     find_pieces,
 )
-from dsindex.datasets.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import GPT_CLASS, read_description
 from dsindex.store.storage import open_file
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.samples import Occurrence
+    from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace
 
 
 # Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.
@@ -543,10 +542,14 @@ class GPTDataset:
             IndexError: If there is no such sample.
             FormatError: If the indices point outside the data, or manifest or provenance are damaged.
         """
+        from dsindex.datasets.samples import trace_samples
+
         return trace_samples([self.locate(index)])[0]
 
     def locate(self, index: SupportsIndex) -> LocatedSample:
         """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
+        from dsindex.datasets.samples import LocatedSample
+
         data, parts = find_in_source(self.dataset, self.parts(index))
         return LocatedSample(sample=self._number(index), dataset=0, data=data, parts=parts)
 

@@ -20,8 +20,7 @@ from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import FormatError
-from dsindex.formats.mmididx import check_ends, check_index, read_index
-from dsindex.formats.token_copy import as_items, open_token_array
+from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
 from dsindex.formats.view import read_view
 from dsindex.store.urls import absolute, located, pickled_address, with_suffix
 
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.formats.mmididx import SequenceIndex
-    from dsindex.formats.token_copy import Tokens
+    from dsindex.formats.mmididx import SequenceIndex, Tokens
 
 
 AHEAD_BYTES, MOST_AHEAD = 4 << 20, 1024

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, InputError
+from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import MAGIC
-from dsindex.formats.pbin import PICKLE_START
-from dsindex.formats.raw_index import raw_index_path
 from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
 from dsindex.index.slot import read_record
 from dsindex.store.reading import is_stored
@@ -253,6 +252,8 @@ class _Opening:
             msg = f"{path}: expected a dataset, got an array of an index cache; use the cache's description or folder"
             raise FormatError(msg)
         if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
+            from dsindex.formats.raw_index import raw_index_path
+
             return self._open_lines(path, raw_index_path(path))
         return self._open_packed(path)
 
@@ -382,6 +383,8 @@ def _find_lines(idx_path: str) -> str:
     Raises:
         InputError: If there is none, or several without a `.jsonl` among them.
     """
+    from dsindex.formats.raw_index import raw_index_path
+
     stem = os.path.splitext(idx_path)[0]
     beside = [path for path in sorted(glob.glob(f"{glob.escape(stem)}.*")) if raw_index_path(path) == idx_path]
     found = [path for path in beside if path != idx_path and os.path.isfile(path)]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
+    from dsindex.formats.mmididx import Tokens
     from dsindex.formats.pbin import PbinHeader, PbinVersion
-    from dsindex.formats.token_copy import Tokens
 
 
 # The blocks of a `.pbin` that begin where documents begin.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from dsindex.datasets.reading_order import ReadingOrder
-from dsindex.datasets.samples import Occurrence, find_range, find_values, rows_with_position
 from dsindex.errors import FormatError
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.datasets.indexed import IndexedDataset
+    from dsindex.datasets.samples import Occurrence
     from dsindex.store.ranges import ObjectArray
 
 
@@ -140,6 +140,8 @@ def find_occurrences(
     Returns:
         The occurrences; where the indices point outside the samples, the row that does not exist.
     """
+    from dsindex.datasets.samples import Occurrence, find_range, find_values, rows_with_position
+
     seen: Counter[int] = Counter()
     found = []
     for position in find_range(document_index, sequences.start, sequences.stop).tolist():

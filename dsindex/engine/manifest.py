@@ -27,10 +27,9 @@ from pydantic_core import PydanticCustomError
 
 import dsindex
 from dsindex.engine.identity import EMPTY_PLAN, is_plan
-from dsindex.errors import FormatError
+from dsindex.errors import FormatError, MissingObjectError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import input_status, open_readable
-from dsindex.store.requests import MissingObjectError
 from dsindex.store.storage import StoredFile
 from dsindex.store.urls import with_suffix
 

@@ -20,10 +20,10 @@ from dsindex.engine.manifest import (
     read_manifest,
 )
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
-from dsindex.errors import InputError, OutputError, PlanError
+from dsindex.errors import InputError, MissingObjectError, OutputError, PlanError
 from dsindex.json_text import show_name
 from dsindex.store.reading import digest_file, stored_size
-from dsindex.store.requests import MissingObjectError, fetch_all
+from dsindex.store.requests import fetch_all
 from dsindex.store.storage import remove_if_present
 from dsindex.store.urls import absolute, local_paths, with_suffix
 from dsindex.store.writing import identify, is_tagged

@@ -27,14 +27,13 @@ from dsindex.engine.ledger import read_cuts
 from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
-from dsindex.errors import InputError, PlanError, TokenizerError
+from dsindex.errors import InputError, PlanError, StoreError, TokenizerError
 from dsindex.execution.choice import wants_ray
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.journal import ledger_path
 from dsindex.store.ownership import read_folder_id
-from dsindex.store.requests import StoreError
 from dsindex.store.spool import spool_path
 from dsindex.store.stores import ignore
 from dsindex.text.compressed import detect_file, require_whole

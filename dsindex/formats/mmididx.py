@@ -20,20 +20,22 @@ import os
 import struct
 import tempfile
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
 from dsindex.formats.view import read_view
-from dsindex.store.storage import local_copy, open_file
+from dsindex.store.reading import pinned, stored_size
+from dsindex.store.storage import local_copy, open_file, open_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from dsindex.store.ranges import ObjectArray
     from dsindex.store.storage import DigestingWriter
 
 
@@ -447,3 +449,31 @@ def _spooled(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
     file.seek(0)
     while data := file.read(CHUNK_ITEMS * dtype.itemsize):
         yield np.frombuffer(data, dtype=dtype)
+
+
+# The tokens of a `.bin` as an array: mapped from a file, or read in ranges from an object.
+
+Tokens: TypeAlias = "NDArray[Any] | ObjectArray"
+"""Tokens that are sliced like an array; kernels take those of files only."""
+
+
+def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
+    """Open a `.bin`, and return its complete tokens, read-only, and its size in bytes.
+
+    Raises:
+        FormatError: If a file cannot be read.
+        InputError: If an object cannot be read.
+    """
+    try:
+        path = pinned(bin_path)
+        return open_items(path, dtype), stored_size(path)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{bin_path}: cannot be read ({error})") from error
+
+
+def as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
+    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
+    if not len(array):
+        return ()
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return memoryview(native.view(np.uint8).data).cast(code)

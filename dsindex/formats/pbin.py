@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.errors import FormatError, LimitError
+from dsindex.formats import PICKLE_START
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.formats.token_copy import TokenRun, write_token_file
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.formats.mmididx import Tokens
     from dsindex.formats.raw_index import RunTasks
-    from dsindex.formats.token_copy import Tokens
     from dsindex.store.clients import Bytes
     from dsindex.store.storage import DigestingWriter
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 DATA_LENGTH_BYTES = 8
 TOKEN_SIZE_BYTES = 4
 TOKEN_SIZES = (1, 2, 4)
-PICKLE_START = b"\x80"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,18 +16,14 @@ from dsindex.dtypes import cast_tokens
 from dsindex.errors import FormatError
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.store.range_copy import open_source, write_chunks
-from dsindex.store.reading import pinned, stored_size
-from dsindex.store.storage import DigestingWriter, open_items
+from dsindex.store.storage import DigestingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from dsindex.formats.new_files import NewFile
     from dsindex.formats.raw_index import RunTasks
     from dsindex.store.range_copy import Source
-    from dsindex.store.ranges import ObjectArray
 
 
 RANGE_TOKENS = 16 << 20
@@ -163,31 +159,3 @@ def _cut_runs(output: NewFile, runs: Sequence[TokenRun], dtype: np.dtype[Any], o
                 dtype=dtype.str,
             )
             offset += count * dtype.itemsize
-
-
-# The tokens of a `.bin` as an array: mapped from a file, or read in ranges from an object.
-
-Tokens: TypeAlias = "NDArray[Any] | ObjectArray"
-"""Tokens that are sliced like an array; kernels take those of files only."""
-
-
-def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
-    """Open a `.bin`, and return its complete tokens, read-only, and its size in bytes.
-
-    Raises:
-        FormatError: If a file cannot be read.
-        InputError: If an object cannot be read.
-    """
-    try:
-        path = pinned(bin_path)
-        return open_items(path, dtype), stored_size(path)
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{bin_path}: cannot be read ({error})") from error
-
-
-def as_items(array: NDArray[Any], code: Literal["i", "q"]) -> memoryview[int] | tuple[int, ...]:
-    """Return a view of an array whose items are plain ints; a tuple if it is empty, which memoryviews cannot be."""
-    if not len(array):
-        return ()
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return memoryview(native.view(np.uint8).data).cast(code)

@@ -16,7 +16,6 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import reprlib
@@ -26,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import FormatError, InputError, MissingObjectError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.slot import CacheSlot
 from dsindex.store.reading import input_status, version_number
-from dsindex.store.requests import MissingObjectError
 from dsindex.store.storage import open_file
 from dsindex.store.urls import absolute
 
@@ -121,6 +119,8 @@ def description_text(identifiers: Mapping[str, Any]) -> str:
 
 def description_hash(text: str) -> str:
     """Return the hash that begins the names of a cache's files."""
+    import hashlib  # slow to import for readers
+
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dsindex.errors import InputError
-from dsindex.formats.pbin import CURRENT_VERSION, PICKLE_START, PbinEra
+from dsindex.formats import PICKLE_START
+from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
 from dsindex.formats.safe_pickle import read_pairs
 from dsindex.option_problems import describe_problem
 from dsindex.options.config import Options, TextConfig, access_of, output_place

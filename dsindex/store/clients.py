@@ -19,13 +19,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from dsindex.errors import OutputError
+from dsindex.errors import OutputError, StoreError
 from dsindex.store import google_store
 from dsindex.store.requests import (
     NODE_REMEDIES,
     REGION_CODES,
     WRONG_SERVER,
-    StoreError,
     count_requests,
     describe_answer,
     no_credentials,

@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from dsindex.errors import InputError
-from dsindex.store.requests import Backoff, MissingObjectError, StoreError, count_requests, retry
+from dsindex.errors import InputError, MissingObjectError, StoreError
+from dsindex.store.requests import Backoff, count_requests, retry
 from dsindex.store.urls import HUB_ADDRESS, ObjectIdentity, ObjectUrl, check_endpoint, parse_url
 
 if TYPE_CHECKING:

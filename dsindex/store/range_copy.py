@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
 from dsindex.store.clients import Blocks
-from dsindex.store.reading import ObjectReader, open_readable
+from dsindex.store.object_reader import ObjectReader
+from dsindex.store.reading import open_readable
 from dsindex.store.requests import fetch_later, result_of
 from dsindex.store.storage import start_writeback, write_at
 from dsindex.store.stores import read_range

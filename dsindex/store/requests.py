@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from dsindex.amounts import count, format_size
-from dsindex.errors import DsindexError, InputError
+from dsindex.errors import DsindexError, InputError, MissingObjectError, StoreError
 from dsindex.store.redirects import is_redirect
 from dsindex.store.urls import is_url
 
@@ -289,14 +289,6 @@ def all_requests() -> RequestCounts:
     return RequestCounts(
         process=_own.process, **{name: sum(getattr(counts, name) for counts in known) for name in _COUNTED}
     )
-
-
-class StoreError(InputError):
-    """An object store refuses a request, or cannot be reached."""
-
-
-class MissingObjectError(StoreError):
-    """There is no object at an address."""
 
 
 class EmptyRangeError(StoreError):

@@ -26,7 +26,6 @@ import xxhash
 
 from dsindex.errors import OutputError
 from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url, parse_url
-from dsindex.store.writing import new_tag, put_object, remove_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -375,6 +374,8 @@ def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
         OutputError: If the folder, the disk or the store refuses.
     """
     if isinstance(path, ObjectUrl):
+        from dsindex.store.writing import new_tag, put_object
+
         put_object(path, data, tag=new_tag())
         return
     try:
@@ -420,6 +421,8 @@ def create_file(path: str) -> Iterator[IO[bytes]]:
         OutputError: If a folder or a store refuses.
     """
     if isinstance(path, ObjectUrl):
+        from dsindex.store.writing import put_object
+
         with tempfile.TemporaryFile(prefix="dsindex-object-") as file:
             yield file
             file.seek(0)
@@ -438,6 +441,8 @@ def create_empty(path: str) -> None:
         OutputError: If a store refuses.
     """
     if isinstance(path, ObjectUrl):
+        from dsindex.store.writing import put_object
+
         put_object(path, b"")
     else:
         open(path, "xb").close()
@@ -536,6 +541,8 @@ def remove_if_present(path: str) -> None:
         OutputError: If that is refused.
     """
     if isinstance(path, ObjectUrl):
+        from dsindex.store.writing import remove_objects
+
         remove_objects([path])
         return
     try:

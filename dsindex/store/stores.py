@@ -20,7 +20,7 @@ from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dsindex.errors import InputError
+from dsindex.errors import InputError, MissingObjectError, StoreError
 from dsindex.store import requests
 from dsindex.store.clients import describe_reading, list_pages
 from dsindex.store.google_store import token_for_readers
@@ -36,9 +36,7 @@ from dsindex.store.redirects import (
 )
 from dsindex.store.requests import (
     EmptyRangeError,
-    MissingObjectError,
     RefusedRedirectError,
-    StoreError,
     changed_object,
     count_requests,
     fetch_later,
@@ -61,8 +59,7 @@ if TYPE_CHECKING:
 # (`relay_process.py`) when it first needs an object, and the two talk through pipes.
 
 _ERRORS: dict[str, type[InputError]] = {
-    kind.__name__: kind
-    for kind in (InputError, requests.StoreError, requests.MissingObjectError, requests.EmptyRangeError)
+    kind.__name__: kind for kind in (InputError, StoreError, MissingObjectError, requests.EmptyRangeError)
 } | {requests.ChangedObjectError.__name__: requests.ChangedObjectError}
 
 _PROCESSES = 3

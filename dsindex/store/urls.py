@@ -12,7 +12,6 @@ import posixpath
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
 from dsindex.errors import InputError
 from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Location
@@ -172,6 +171,8 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
 
 
 def _parse_web_url(shown: Location, access: Access) -> ObjectUrl:
+    from urllib.parse import urlsplit, urlunsplit  # slow to import for readers
+
     try:
         parts = urlsplit(shown.raw)
     except ValueError as error:  # an incomplete IPv6 address

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
-    from dsindex.formats.token_copy import Tokens
+    from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import CompareConfig
     from dsindex.tools.inspect_kinds import TokenStore
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.gpt import GPTDataset
     from dsindex.datasets.origins import PartDocument
-    from dsindex.formats.token_copy import Tokens
+    from dsindex.formats.mmididx import Tokens
     from dsindex.index.cuts import Cuts
     from dsindex.options.datasets import InspectConfig
     from dsindex.text.tokenizer import Tokenizer

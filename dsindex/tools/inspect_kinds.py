@@ -17,8 +17,9 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import DESCRIPTION_SUFFIX, LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
 from dsindex.errors import FormatError, InputError
 from dsindex.execution.local import map_ahead
+from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import MAGIC
-from dsindex.formats.pbin import PICKLE_START, open_tokens, read_document_lengths, read_pbin_header
+from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.reading import is_stored, stored_size
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.formats.token_copy import Tokens
+    from dsindex.formats.mmididx import Tokens
 
 
 KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "export", "work folder"]

@@ -11,9 +11,8 @@ from dsindex.datasets.origins import PartDocument, find_parts, part_number
 from dsindex.datasets.provenance import read_source
 from dsindex.engine.manifest import read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
-from dsindex.errors import DsindexError, FormatError
+from dsindex.errors import DsindexError, FormatError, MissingObjectError
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
-from dsindex.store.requests import MissingObjectError
 from dsindex.text.recorded_tokenizer import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.verify_report import name_tokenizer

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
-    from dsindex.formats.token_copy import Tokens
+    from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
     from dsindex.tools.inspect_kinds import Subject
     from dsindex.tools.inspect_origin import Origin

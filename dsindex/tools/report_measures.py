@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.formats.token_copy import Tokens
+    from dsindex.formats.mmididx import Tokens
     from dsindex.tools.inspect_kinds import TokenStore
     from dsindex.tools.inspect_origin import LengthSummary
 

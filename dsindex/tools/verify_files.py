@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.errors import FormatError, InputError
-from dsindex.formats.mmididx import check_index, read_index
+from dsindex.errors import FormatError, InputError, MissingObjectError
+from dsindex.formats.mmididx import check_index, open_token_array, read_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths
-from dsindex.formats.token_copy import open_token_array
 from dsindex.index.cache import count_tokens
 from dsindex.store.reading import digest_file, open_readable, open_stored
-from dsindex.store.requests import MissingObjectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

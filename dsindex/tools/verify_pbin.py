@@ -16,12 +16,12 @@ from dsindex.engine.nodes import require_shared
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError
 from dsindex.execution.calls import Call
+from dsindex.formats import PICKLE_START
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
     DATA_LENGTH_BYTES,
     JOIN_SHORTFALL,
     PBIN_VERSIONS,
-    PICKLE_START,
     TOKEN_SIZE_BYTES,
     TOKEN_SIZES,
     PbinHeader,

@@ -20,12 +20,11 @@ from dsindex.engine.manifest import read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.engine.shards.shuffle import shuffled_order
-from dsindex.errors import BadRecordError, InputError, RecordProblem, TokenizerError
+from dsindex.errors import BadRecordError, InputError, MissingObjectError, RecordProblem, StoreError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there, stored_size
-from dsindex.store.requests import MissingObjectError, StoreError
 from dsindex.store.spool import spooled_path
 from dsindex.text.fields import find_value, parse_record
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart

@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.datasets.reading_order import ReadingOrder
-from dsindex.errors import InputError
+from dsindex.errors import InputError, StoreError
 from dsindex.json_text import encode_json
-from dsindex.store import ranges, reading
+from dsindex.store import object_reader, ranges
 from dsindex.store import ranges as kept
 from dsindex.store.clients import StoreWriteError, persist
+from dsindex.store.object_reader import ObjectReader
 from dsindex.store.ranges import ObjectArray, ObjectRanges
-from dsindex.store.reading import ObjectReader
 from dsindex.store.redirects import redirects
-from dsindex.store.requests import MOST_REQUESTS, Backoff, Gate, StoreError, gate_of, request_counts, retry
+from dsindex.store.requests import MOST_REQUESTS, Backoff, Gate, gate_of, request_counts, retry
 from dsindex.store.storage import local_copy
 from dsindex.store.stores import get_range, head_object, list_folder, read_range
 from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
@@ -81,8 +81,8 @@ def test_query_of_an_address_is_never_part_of_its_text():
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_ranges_are_read_as_they_are(store, monkeypatch, seed):
-    monkeypatch.setattr(reading, "RANGE_BYTES", 50_000)
-    monkeypatch.setattr(reading, "FIRST_BYTES", 5_000)
+    monkeypatch.setattr(object_reader, "RANGE_BYTES", 50_000)
+    monkeypatch.setattr(object_reader, "FIRST_BYTES", 5_000)
     reader, chosen = ObjectReader(address(store)), random.Random(seed)
     position = 0
     for _ in range(60):
@@ -98,7 +98,7 @@ def test_any_ranges_are_read_as_they_are(store, monkeypatch, seed):
 
 
 def test_forward_reads_request_each_byte_once_and_ahead(store, monkeypatch):
-    monkeypatch.setattr(reading, "RANGE_BYTES", 100_000)
+    monkeypatch.setattr(object_reader, "RANGE_BYTES", 100_000)
     url, _ = head_object(address(store))
     reader, before = ObjectReader(url), request_counts()
     reader.expect_forwards(0, len(CONTENT))
@@ -525,7 +525,7 @@ LARGE = random.Random(0).randbytes(3 * MIB)
 @pytest.fixture
 def pair(monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-    monkeypatch.setattr(reading, "RANGE_BYTES", 200_000)
+    monkeypatch.setattr(object_reader, "RANGE_BYTES", 200_000)
     with serving_objects(objects={"in/a": LARGE, "in/b": LARGE[::-1]}, public={"in"}) as server:
         yield server
 

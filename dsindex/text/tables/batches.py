@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from dsindex.errors import InputError
-from dsindex.store.reading import RANGE_BYTES
+from dsindex.store.object_reader import RANGE_BYTES
 from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION, ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.streams import SourceFile, open_source
 from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header

@@ -89,6 +89,14 @@ def test_three_packages_read_what_all_packages_read(python):
     assert light == whole
 
 
+def test_open_loads_nothing_that_only_stores_tracing_and_other_formats_need(python):
+    code = "import sys, numpy; known = {*sys.modules}; import dsindex; dsindex.open; print(*{*sys.modules} - known)"
+    loaded = set(run(python, "-c", code).stdout.split())
+    others = {"dsindex.store.requests", "dsindex.datasets.origins", "dsindex.formats.pbin", "hashlib", "urllib.parse"}
+    assert "dsindex.datasets.gpt" in loaded
+    assert loaded.isdisjoint({*others, "logging", "subprocess", "concurrent.futures"})
+
+
 @pytest.mark.usefixtures("built")
 def test_three_packages_verify_the_structure(python):
     code = "import dsindex; print(dsindex.verify('out/docs_text_document', cache='cache'))"
