@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.store.reading import RANGE_BYTES, LocalFile
+from dsindex.store.object_reader import RANGE_BYTES
+from dsindex.store.reading import LocalFile
 from dsindex.text.streams import changed, opened_input
 
 if TYPE_CHECKING:
