@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +39,7 @@ from dsindex.text.compressed import detect_file, require_whole
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
-from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
+from dsindex.text.tokenizer_file import find_tokenizer, parse_object, read_folder_config, token_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -118,7 +117,7 @@ def _other_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
     config = read_folder_config(folder)
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
     beginning = f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which"
-    document = json.loads(tokenizer.json)
+    document = parse_object(folder, tokenizer.json)
     if name in _ADDS_SPACE and _has_byte_level(document):
         return  # such a class leaves a tokenizer.json of another family alone
     loaded = shared_tokenizer(tokenizer)

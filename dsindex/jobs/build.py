@@ -157,11 +157,12 @@ class BuildJob(TextJob):
 
     def run(self) -> BuildResult:
         """Run the job and return its result."""
-        source, encodes = self.source, self._config.token_ids is None
+        check_nodes = partial(
+            require_sound_nodes, self.source, keys=self._config.output_names, selection=self._selection
+        )
         outcome = self.carry_out(
-            engine=source.engine if encodes else None,
-            notes=source.first_notes(encodes=encodes),
-            check_nodes=partial(require_sound_nodes, source, keys=self._config.output_names, selection=self._selection),
+            encodes=self._config.token_ids is None,
+            check_nodes=check_nodes,
             conclude=self._conclude if self._index_configs or self._shuffles else None,
         )
         return self._report(outcome)

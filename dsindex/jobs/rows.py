@@ -250,8 +250,8 @@ class _RowJob(BuildJob):
     def examine(self) -> None:
         """The shards are made: there is nothing to try."""
 
-    def carry_out(self, **own: Any) -> JobOutcome:  # noqa: ANN401 - fields of Job
-        return super().carry_out(**{**own, "check_nodes": None, "require_same_inputs": None})
+    def carry_out(self, *, encodes: bool = True, **own: Any) -> JobOutcome:  # noqa: ANN401 - fields of Job
+        return super().carry_out(encodes=encodes, **{**own, "check_nodes": None, "require_same_inputs": None})
 
     def make(self, work: Work) -> Made:
         for task, block in zip(self.source.tasks(), self.source.blocks, strict=True):

@@ -116,16 +116,16 @@ class TextJob(ABC):
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         """Return the content of each manifest, in the order of the outputs."""
 
-    def carry_out(self, **own: Any) -> JobOutcome:  # noqa: ANN401 - fields of Job
-        """Run the job; `own` are the fields of Job in which its kind differs."""
+    def carry_out(self, *, encodes: bool = True, **own: Any) -> JobOutcome:  # noqa: ANN401 - fields of Job
+        """Run the job, which encodes texts or not; `own` are the fields of Job in which its kind differs."""
         source = self.source
         shared: dict[str, Any] = {
             "config": self._options,
             "plan": self.plan,
             "outputs": tuple(self.outputs),
             "input_bytes": source.total_bytes,
-            "engine": source.engine,
-            "notes": source.first_notes(),
+            "engine": source.engine if encodes else None,
+            "notes": source.first_notes(encodes=encodes),
             "require_same_inputs": partial(require_recorded_inputs, source.inputs),
             "check_nodes": partial(require_sound_nodes, source, keys=()),
             "count_kept": partial(count_kept, source),

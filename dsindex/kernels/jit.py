@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
 from numba.core import config, entrypoints, errors
+from numba.core.runtime import rtsys
 
 from dsindex.kernels.cache import LOCATOR
 
@@ -39,6 +40,7 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
             result = numba.njit(cache=True, nogil=True, forceinline=forceinline)(function)
     except RuntimeError:
         result = numba.njit(nogil=True, forceinline=forceinline)(function)
+    _load_without_registries(result._cache)
     compile_it = result._compile_for_args
 
     def compile_alone(*args: Any, **kws: Any) -> Any:  # noqa: ANN401 - numba's own types
@@ -47,6 +49,22 @@ def compiled(function: F, *, forceinline: bool = False) -> F:
 
     result._compile_for_args = compile_alone
     return cast("F", result)
+
+
+def _load_without_registries(cache: Any) -> None:  # noqa: ANN401 - numba has no types
+    """Load cached kernels without numba's implementations of functions, whose import takes 0.1 s of CPU time.
+
+    numba imports them before it looks into the cache, and again before it compiles, where alone they are needed.
+    """
+    load = getattr(cache, "_load_overload", None)
+    if load is None:  # no cache, or another version of numba
+        return
+
+    def load_alone(signature: Any, context: Any) -> Any:  # noqa: ANN401 - as above
+        rtsys.initialize(context)  # a kernel may allocate
+        return load(signature, context)
+
+    cache.load_overload = load_alone
 
 
 @contextlib.contextmanager

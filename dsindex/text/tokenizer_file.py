@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import orjson
+
 from dsindex.errors import TokenizerError
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
@@ -188,7 +190,10 @@ def parse_json(file: str, content: bytes) -> object:
         TokenizerError: If it holds none.
     """
     try:
-        return json.loads(content)
+        try:
+            return orjson.loads(content)
+        except orjson.JSONDecodeError:  # such as a lone surrogate, which `json` takes
+            return json.loads(content)
     except (ValueError, RecursionError) as error:
         msg = f"{file}: expected JSON, but it cannot be read ({error}); fetch or save the file again"
         raise TokenizerError(msg) from error

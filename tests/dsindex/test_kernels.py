@@ -52,6 +52,16 @@ def test_extensions_of_other_packages_are_left_to_those_who_need_them(tmp_path):
     assert ended.stdout.split()[1:] == ["False", "True"]
 
 
+def test_compiled_kernels_load_without_what_numba_needs_to_compile(tmp_path):
+    """It takes 0.1 s of CPU time, and is imported once something is compiled."""
+    program = f"{COMPILE}print('numba.np.linalg' in sys.modules)\nimport numba\n"
+    program += "print(numba.njit(lambda numbers: numbers.sum())(np.ones(2)), 'numba.np.linalg' in sys.modules)\n"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    said = [subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout.split() for _ in "ab"]
+    assert said == [[b"0", b"True", b"2.0", b"True"], [b"1", b"False", b"2.0", b"True"]]
+
+
 def test_folder_depends_on_the_source(cache, tmp_path):
     source = tmp_path / "kernel.py"
     source.write_text("a = 1\n")
