@@ -37,7 +37,7 @@ from tests.benchmarks.earlier import measure_against_earlier
 from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.loading import measure_loading
 from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
-from tests.benchmarks.objects import measure_objects
+from tests.benchmarks.objects import measure_hub, measure_objects
 from tests.benchmarks.packing import measure_packing
 from tests.benchmarks.plans import measure_cluster, measure_planning
 from tests.benchmarks.processes import ROOT, RunError, measure
@@ -77,7 +77,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "encoding": (measure_encoding,),
     "containers": (measure_containers,),
     "ray": (measure_ray, measure_warm_ray),
-    "objects": (measure_objects,),
+    "objects": (measure_objects, measure_hub),
     "loading": (measure_loading,),
     "growth": (measure_growth,),
     "merge": (measure_merge,),

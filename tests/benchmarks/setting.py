@@ -17,7 +17,7 @@ from tests.benchmarks.processes import ROOT, Run, RunError, measure
 from tests.benchmarks.texts import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +76,19 @@ class Setting:
 
     # Ours
 
-    def build(self, source: Path, *options: str, engine: str = "auto") -> Run:
+    def build(
+        self, source: Path | str, *options: str, engine: str = "auto", env: Mapping[str, str] | None = None
+    ) -> Run:
         """Measure a whole `dsindex build`, with the digest of what it wrote."""
         output = self.fresh("ours")
         command = ["build", "--input", str(source), "--output-prefix", str(output / "out"), *self._tokenizing()]
-        run = self.dsindex(*command, "--engine", engine, "--workers", str(self.workers), *options)
+        run = self.dsindex(*command, "--engine", engine, "--workers", str(self.workers), *options, env=env)
         return replace(run, digest=digest_dataset(output / "out_text_document"))
 
-    def dsindex(self, *arguments: str) -> Run:
+    def dsindex(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
         """Measure a command of ours."""
-        return measure([sys.executable, "-m", "dsindex", *arguments], cwd=ROOT, env={"PYTHONWARNINGS": "ignore"})
+        variables = {"PYTHONWARNINGS": "ignore", **(env or {})}
+        return measure([sys.executable, "-m", "dsindex", *arguments], cwd=ROOT, env=variables)
 
     def _tokenizing(self) -> list[str]:
         return ["--tokenizer-model", str(self.tokenizer), "--append-eod"]

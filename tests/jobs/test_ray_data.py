@@ -6,7 +6,6 @@ Most tests use a sink's parts without Ray, as a pipeline of another kind does.
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -193,7 +192,9 @@ print(sink.result)
 
 @pytest.mark.exhaustive
 @pytest.mark.ray
-def test_killed_pipeline_on_two_nodes_keeps_what_was_tokenized(tmp_path):
+@pytest.mark.parametrize("lost", ["driver", "node"])
+def test_pipeline_on_two_nodes_survives_a_kill(lost, tmp_path):
+    """What was tokenized is kept. A lost node ends nothing; after the driver's end, the same command goes on."""
     table = ROWS.append_column("number", pa.array(range(400)))
     (tmp_path / "rows").mkdir()
     for number in range(16):
@@ -201,28 +202,30 @@ def test_killed_pipeline_on_two_nodes_keeps_what_was_tokenized(tmp_path):
     expected = dsindex.build(tmp_path / "rows", tokenizer=TOKENIZER, append_eod=True, output_prefix=tmp_path / "file")
     gate, made = tmp_path / "gate", lambda: set(tmp_path.glob("out/rows.build/shards/*/*.rows"))
     command = [sys.executable, "-c", PIPELINE, str(tmp_path), str(gate), str(TOKENIZER)]
-    with local_cluster(2) as cluster:
+    with local_cluster(2) as cluster, open(tmp_path / "log", "wb") as log:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment |= {**cluster.access, "PYTHONPATH": str(ROOT)}
-        with open(tmp_path / "log", "wb") as log:
-            driver = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        driver = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
             wait_until(lambda: len(made()) >= 4 or driver.poll() is not None, "four blocks")
             assert driver.poll() is None, (tmp_path / "log").read_text()
+            if lost == "node":
+                cluster.script("remove")
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                driver.send_signal(signal.SIGKILL)
-            driver.wait()
+            if lost == "driver" or not made():
+                driver.kill()
+                driver.wait()
         assert not list(tmp_path.glob("out/rows_*"))
         kept = {path: path.stat().st_mtime_ns for path in made()}
         last = min(kept)
         bins = sorted(last.parent.glob(f"*.{last.name.split('.')[1][:16]}*.bin"))
         gate.touch()
-        with open(tmp_path / "log", "wb") as log:
+        if lost == "driver":
             driver = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         seen = set()
         while driver.poll() is None:
-            seen |= {(path, path.stat().st_mtime_ns) for path in made() & kept.keys() if path.exists()}
+            with contextlib.suppress(FileNotFoundError):
+                seen |= {(path, path.stat().st_mtime_ns) for path in made() & kept.keys()}
             with contextlib.suppress(subprocess.TimeoutExpired):
                 driver.wait(0.05)
         assert driver.returncode == 0, (tmp_path / "log").read_text()
