@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import sys
+import typing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -616,6 +617,10 @@ def test_megatron_learns_the_same_tokens_from_packs_of_messages(packed_messages,
         check_pack(sample["tokens"].tolist(), ends[: ends.index(LENGTH) + 1], own, 1 if ranks == 1 else 2 * ranks)
 
 
+class _Spec(typing.TypedDict):
+    """A stub whose fields can be asked for, as the reader of September 2026 does."""
+
+
 @pytest.fixture(scope="module")
 def nemo_rl():
     """NeMo-RL's dataset, processor and collate function."""
@@ -634,7 +639,7 @@ def nemo_rl():
     }
     for name, contents in stubs.items():
         sys.modules.setdefault(name, ModuleType(name)).__dict__.update(contents)
-    interfaces = dict.fromkeys(("DatumSpec", "PreferenceDatumSpec", "TaskDataSpec"), dict)
+    interfaces = dict.fromkeys(("DatumSpec", "PreferenceDatumSpec", "TaskDataSpec"), _Spec)
     interfaces |= dict.fromkeys(("TaskDataPreProcessFnCallable", "TaskDataProcessFnCallable"), object)
     sys.modules["nemo_rl.data.interfaces"] = ModuleType("nemo_rl.data.interfaces")
     sys.modules["nemo_rl.data.interfaces"].__dict__.update(interfaces)
