@@ -61,7 +61,8 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
     if script and words:
         raise UsageError("give --from-command or the command after --, not both")
     if words and not any(word.endswith(".py") or word.startswith("--") for word in words):
-        raise UsageError(f"expected a flag, got {words[0]!r}")
+        hint = "; if it is a delivery, there is no such file" if words[0].endswith((".yaml", ".yml")) else ""
+        raise UsageError(f"expected a flag, got {words[0]!r}{hint}")
     place = next((word for word in script if "=" not in word), "the script") if script else "the command"
     replacements = parse_replacements(merged.get("dataset_path_as") or ())
     command = take_command(
