@@ -130,6 +130,8 @@ def build(
     sample: float | str | None = None,
     leave_out: float | str | None = None,
     hold_out: float | str | None = None,
+    hold_out_by: str | None = None,
+    output_by: str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
 ) -> BuildResult:
     """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
@@ -197,6 +199,8 @@ def build(
         sample: Keep this share of the records (10% or 0.1), by their texts.
         leave_out: Leave out the records that sample SHARE keeps.
         hold_out: Write the records that sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document.
+        hold_out_by: With hold_out, choose by the string under this key, so that equal ones stay together.
+        output_by: Make datasets P_VALUE_KEY_document of the records with each string VALUE under this key.
         repeat: Read these inputs several times or in part: 2.5 is twice, then a sample of one half.
 
     Raises:
@@ -446,6 +450,8 @@ def datasink(
     sample: float | str | None = None,
     leave_out: float | str | None = None,
     hold_out: float | str | None = None,
+    hold_out_by: str | None = None,
+    output_by: str | None = None,
 ) -> Any:
     """Return a `ray.data.Datasink` that builds a dataset of the rows, for `Dataset.write_datasink`.
 
@@ -505,6 +511,8 @@ def datasink(
         sample: Keep this share of the records (10% or 0.1), by their texts.
         leave_out: Leave out the records that sample SHARE keeps.
         hold_out: Write the records that sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document.
+        hold_out_by: With hold_out, choose by the string under this key, so that equal ones stay together.
+        output_by: Make datasets P_VALUE_KEY_document of the records with each string VALUE under this key.
 
     Raises:
         OptionsError: If the options are invalid.
@@ -560,6 +568,8 @@ def estimate(
     sample: float | str | None = None,
     leave_out: float | str | None = None,
     hold_out: float | str | None = None,
+    hold_out_by: str | None = None,
+    output_by: str | None = None,
     repeat: Sequence[str] | Mapping[str, float] = (),
 ) -> EstimateResult:
     """Estimate the output, time, memory and disk space of `build` with the same options, as `dsindex plan` does.
@@ -625,6 +635,8 @@ def estimate(
         sample: Keep this share of the records (10% or 0.1), by their texts.
         leave_out: Leave out the records that sample SHARE keeps.
         hold_out: Write the records that sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document.
+        hold_out_by: With hold_out, choose by the string under this key, so that equal ones stay together.
+        output_by: Make datasets P_VALUE_KEY_document of the records with each string VALUE under this key.
         repeat: Read these inputs several times or in part: 2.5 is twice, then a sample of one half.
 
     Raises:

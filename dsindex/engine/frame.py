@@ -21,6 +21,7 @@ from dsindex.engine.outputs import (
     find_finished,
     look_at_output,
     refuse_inputs,
+    remove_published,
     require_unchanged,
 )
 from dsindex.engine.partial_files import partial_path
@@ -70,6 +71,8 @@ class Made:
     """Number of shards."""
     num_reference_texts: int = 0
     """Texts that the reference encoded while a faster engine encoded the others."""
+    outputs: tuple[Output, ...] | None = None
+    """All outputs, in the order of the datasets, if they follow from the parts; None for those of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,7 @@ class Job:
     """Options of the executor and the work folder."""
     plan: Plan
     outputs: tuple[Output, ...]
-    """All outputs, in the order of the datasets of all groups."""
+    """All outputs, in the order of the datasets of all groups; or those of an earlier run, if `make` finds them."""
     make: Callable[[Work], Made]
     """Makes all parts of all datasets; raises DsindexError if they cannot be made."""
     describe: Callable[[Made, Sequence[dict[str, StoredFile]]], list[Content]]
@@ -155,7 +158,7 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
                 owned.enter_context(hold_output(output.prefix))
             finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
-                return _run(job, folder, reporter, began)
+                return _run(job, folder, reporter, began, owned)
     try:
         if job.conclude is not None:
             with contextlib.closing(make_executor(job.config)) as executor:
@@ -171,7 +174,7 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
 
 
 def _find_finished(job: Job) -> list[Manifest] | None:
-    if job.config.fresh:
+    if job.config.fresh or not job.outputs:
         return None
     finished = find_finished(
         [look_at_output(output) for output in job.outputs],
@@ -229,7 +232,7 @@ def _progress_file(job: Job) -> LastingFile | None:
     return open_progress_file(path, temporary=partial_path(path, job.plan.plan_id))
 
 
-def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
+def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float, owned: contextlib.ExitStack) -> JobOutcome:
     file = _progress_file(job)
     progress = None if file is None else ProgressFile(file, output=job.prefix)
     opened: list[Ledger] = []
@@ -239,7 +242,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobO
             reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
         try:
             with last_words(partial(_end_at_once, reporter, kept)):
-                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
+                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened, owned=owned)
         except ClusterLostError as lost:
             raise ClusterLostError(f"{lost}; {kept()} on a new cluster") from lost
         except BaseException as stop:
@@ -270,10 +273,10 @@ def _describe_changes(job: Job, folder: WorkFolder) -> list[str]:
     if job.config.fresh:
         return []
     old = folder.history.plan
-    if old is None:
+    if old is None and job.outputs:
         manifest = read_manifest(job.outputs[0].prefix)
         old = job.plan.to_json() if manifest is None else manifest.run.plan
-    changes = "; ".join(describe_inputs(old, job.plan))
+    changes = "" if old is None else "; ".join(describe_inputs(old, job.plan))
     lost = "" if folder.history.has_work else ": no shards were kept, so all are made"
     return [f"{changes}{lost}"] if changes else []
 
@@ -286,8 +289,9 @@ def _carry_out(
     *,
     progress: ProgressFile | None,
     opened: list[Ledger],
+    owned: contextlib.ExitStack,
 ) -> JobOutcome:
-    """Run the job; `opened` gets the ledger once it is open."""
+    """Run the job; `opened` gets the ledger once it is open, and `owned` the locks of outputs that are found late."""
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
@@ -313,7 +317,11 @@ def _carry_out(
                     if executor.is_cluster and job.check_nodes is not None:
                         markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
                         job.check_nodes(executor, markers)
-                    contents, run = _make_and_publish(job, work, standings, began)
+                    made, former = job.make(work), []
+                    if made.outputs is not None:
+                        former = [standing for standing in standings if standing.output not in made.outputs]
+                        standings = _own_outputs(job, made.outputs, folder, ledger, standings, owned)
+                    contents, run = _publish(job, work, made, standings, former, began)
                     if job.conclude is not None:
                         job.conclude(executor)
             except BaseException as stop:
@@ -348,8 +356,40 @@ def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
     return []
 
 
-def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began: float) -> tuple[list[Content], Run]:
-    made = job.make(work)
+def _own_outputs(
+    job: Job,
+    outputs: Sequence[Output],
+    folder: WorkFolder,
+    ledger: Ledger,
+    known: Sequence[Standing],
+    owned: contextlib.ExitStack,
+) -> list[Standing]:
+    """Take ownership of outputs that are known only now, as of others before; return what is under their names.
+
+    Raises:
+        PlanError: If another driver or another plan has one of them.
+        OutputError: If an output is an input, or nothing proves that dsindex wrote what is there.
+    """
+    refuse_inputs(outputs, [file.path for file in job.plan.inputs])
+    names = {standing.output.prefix: standing for standing in known}
+    standings = []
+    for output in sorted(outputs, key=lambda output: output.prefix):
+        if output.prefix not in names:
+            owned.enter_context(hold_output(output.prefix))
+            standing = look_at_output(output)
+            if not job.config.fresh:
+                read = partial(read_unfinished, job.work_dir)
+                find_finished([standing], job.plan, replaces=job.config.replace, read_unfinished=read)
+            names[output.prefix] = standing
+    standings = [names.pop(output.prefix) for output in outputs]
+    prefixes = [absolute(output.prefix) for output in outputs]
+    ledger.record_run(job.plan, keep=folder.keep, fresh=job.config.fresh, outputs=prefixes, work_dir=str(folder.path))
+    return standings
+
+
+def _publish(
+    job: Job, work: Work, made: Made, standings: Sequence[Standing], former: Sequence[Standing], began: float
+) -> tuple[list[Content], Run]:
     datasets = [dataset for group in made.groups for dataset in group]
     files = assemble(datasets, work)
     contents = job.describe(made, files)
@@ -363,8 +403,10 @@ def _make_and_publish(job: Job, work: Work, standings: Sequence[Standing], began
         num_reference_texts=made.num_reference_texts,
         tokenizer_path=_tokenizer_path(job),
     )
-    for standing in standings:
+    for standing in [*standings, *former]:
         require_unchanged(standing)
+    for standing in former:  # datasets of values that no record has any more
+        remove_published(standing.output)
     _record_publishing(standings, datasets, work.ledger)
     encoded = [Manifest(content=content, run=run).encode() for content in contents]
     ready = iter(zip(datasets, files, encoded, strict=True))

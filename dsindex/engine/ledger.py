@@ -287,6 +287,7 @@ def _inside(result: ShardResult) -> ShardResult:
     for key in result.keys:
         counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]
         counts += [key.eod_in_text, key.num_reference_texts, key.tokenized_bytes]
+        counts += [key.bin_offset, key.idx_offset, key.first_row]
     files = stored_files(result)
     _require_inside(files, counts)
     return result
@@ -435,12 +436,14 @@ class Ledger:
     ) -> None:
         """Record that a run of a plan begins, the prefixes of its outputs, and the folder in which it works."""
         before, stored = self.history, plan.to_json()
-        if (before.plan, before.keep, before.fresh, before.finished, before.work_dir) != (
+        recorded = before.runs[-1].outputs if before.runs else None
+        if (before.plan, before.keep, before.fresh, before.finished, before.work_dir, recorded) != (
             decode_json(encode_json(stored)),
             keep,
             fresh,
             False,
             work_dir,
+            tuple(map(str, outputs)),
         ):
             entry = {"plan": stored, "keep": keep, "fresh": fresh, "outputs": list(map(str, outputs))}
             self._record({"kind": "run", **entry, "work-dir": work_dir, "places": plan.places})

@@ -179,6 +179,13 @@ class RecordedOptions(_Part):
     sample: Share | None = None
     leave_out: Share | None = None
     """Share of the records, those of such a sample, that are not in the dataset."""
+    hold_out_by: str | None = None
+    """The key of the strings, instead of the texts, by which a record is in such a share."""
+    output_by: str | None = None
+    """The key whose string is `value` in all records of the dataset."""
+    value: str | None = None
+    outputs: dict[str, list[str]] | None = None
+    """Of each value of `output_by`, the names of its datasets, which are beside this one."""
     shuffle_documents: Count | None = None
     """The seed of the documents' order; absent if they are in the order of the inputs."""
     instruction: dict[str, Any] | None = None

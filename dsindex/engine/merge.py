@@ -75,11 +75,15 @@ class Part:
     """Identifies the bytes of both files, as for a piece."""
     bin_bytes: int
     header: IndexHeader
+    bin_offset: int = 0
+    """Where its tokens begin in a file that has those of several parts."""
+    idx_offset: int = 0
+    """The same of its index."""
 
     @property
     def piece(self) -> Piece:
         """Return the whole `.bin` as a piece."""
-        return Piece(path=self.bin_path, identity=self.identity, offset=0, size_bytes=self.bin_bytes)
+        return Piece(path=self.bin_path, identity=self.identity, offset=self.bin_offset, size_bytes=self.bin_bytes)
 
 
 def open_part(prefix: str) -> Part:
@@ -225,7 +229,7 @@ _SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "
 def _sections(parts: Sequence[Part], name: str) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
     """Yield each part with the items of a section of its index, a chunk at a time."""
     dtype = _SECTIONS[name]
-    offsets = [getattr(part.header, f"{name}_offset") for part in parts]
+    offsets = [part.idx_offset + getattr(part.header, f"{name}_offset") for part in parts]
     counts = [part.header.num_boundaries if name == "boundaries" else part.header.num_sequences for part in parts]
     extents = [
         Extent(path=part.idx_path, begin=offset, end=offset + count * dtype.itemsize)

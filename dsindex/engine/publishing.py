@@ -259,7 +259,9 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
         bin_path=stored_path(work_dir, shard.bin),
         idx_path=stored_path(work_dir, shard.idx),
         identity=shard.bin.name,  # unique per attempt, so a shard that was made again has another one
-        bin_bytes=shard.bin.size_bytes,
+        bin_bytes=shard.num_tokens * dtype.itemsize,
+        bin_offset=shard.bin_offset,
+        idx_offset=shard.idx_offset,
         header=IndexHeader(
             dtype=dtype,
             num_sequences=shard.num_sequences,
@@ -359,24 +361,31 @@ def _rename(target: Target, suffix: str) -> None:
 
 
 def shard_provenance(
-    results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, *, key: str | None = None
+    results: Sequence[tuple[ShardTask, ShardResult]],
+    work_dir: str,
+    *,
+    key: str | None = None,
+    value: str | None = None,
 ) -> tuple[ShardProvenance, ...]:
-    """Return each shard's provenance, or a key's own, with the number of the shard's first line in its input."""
-    stored = [
-        next((part.provenance for part in result.keys if part.key == key), None) or result.provenance
-        for _, result in results
-    ]
-    return tuple(
-        ShardProvenance(
-            path=stored_path(work_dir, file),
-            input=None if task.files else task.input,
-            first_input=task.input,
-            first_line=first_line,
-            first_offset=first_offset,
+    """Return each shard's provenance, or a key's and value's own, with the shard's first line in its input."""
+    provenance = []
+    for (task, result), (first_line, first_offset) in zip(results, first_places(results), strict=True):
+        part = result.find_part(key, value)
+        file = result.provenance if part is None or part.provenance is None else part.provenance
+        if file is None:
+            continue
+        provenance.append(
+            ShardProvenance(
+                path=stored_path(work_dir, file),
+                input=None if task.files else task.input,
+                first_input=task.input,
+                first_line=first_line,
+                first_offset=first_offset,
+                first_row=0 if part is None else part.first_row,
+                num_rows=None if part is None or value is None else part.num_documents,
+            )
         )
-        for (task, _), file, (first_line, first_offset) in zip(results, stored, first_places(results), strict=True)
-        if file is not None
-    )
+    return tuple(provenance)
 
 
 def shard_quarantine(

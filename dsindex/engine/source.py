@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -162,13 +162,19 @@ def select(config: BuildConfig, tokenizer: Tokenizer) -> Selection:
     Raises:
         InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
     """
-    size = None if config.token_ids is None else tokenizer.vocabulary_size
-    return open_selection(config.keys, where=config.where, join=config.join, vocabulary_size=size)
+    return open_selection(
+        config.keys,
+        where=config.where,
+        join=config.join,
+        vocabulary_size=None if config.token_ids is None else tokenizer.vocabulary_size,
+        routes=config.routes,
+    )
 
 
 def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
     """Return the columns of texts that a table must have; None if jq reads whole records, or ids are read."""
     keys = [parse_key(key) for key in config.keys]
+    keys += [replace(parse_key(key), name=name) for name, key in config.routes.items()]
     if config.token_ids is not None or config.where is not None or any(key.path is None for key in keys):
         return None
     return {key.name: key.path for key in keys if key.path is not None}
@@ -189,7 +195,9 @@ def run_jq_in_processes(config: BuildConfig, selection: Selection) -> BuildConfi
 def plan_settings(config: BuildConfig) -> dict[str, Any]:
     """Return the selection's part of a plan's settings, named after the options that are used."""
     keys = {"json-keys": list(config.json_keys)} if config.token_ids is None else {"token-ids": config.token_ids}
-    used = _used({"join": config.join, "where": config.where})
+    used = _used(
+        {"join": config.join, "where": config.where, **{name.lstrip("-"): key for name, key in config.routes.items()}}
+    )
     return {**keys, **used, **({} if config.empty_documents == "keep" else {"empty-documents": config.empty_documents})}
 
 
@@ -207,7 +215,8 @@ def recorded_options(config: BuildConfig, output: int) -> dict[str, Any]:
     else:
         keys = {"json_key": config.json_keys[output]}
     own = None if config.empty_documents == "keep" else config.empty_documents
-    return {**keys, **_used({"join": config.join, "where": config.where, "empty_documents": own})}
+    used = {"join": config.join, "where": config.where, "empty_documents": own}
+    return {**keys, **_used(used | {"hold_out_by": config.hold_out_by, "output_by": config.output_by})}
 
 
 def _used(options: dict[str, Any]) -> dict[str, Any]:
@@ -442,8 +451,8 @@ class TextSource:
         work_dir: str,
         *,
         filters: bool = False,
-        sample: int | None = None,
-        key: int | None = None,
+        groups: Sequence[int] | None = None,
+        parts: Sequence[int] | None = None,
     ) -> list[RecordedInput]:
         """Return the manifest's `inputs`, with fingerprints and record counts.
 
@@ -451,21 +460,23 @@ class TextSource:
             results: All shards of the plan.
             work_dir: The work folder.
             filters: Whether to count the records that were left out.
-            sample: Number of the sample to which the results belong, if there are several.
-            key: Number of the dataset's part in each result; None if it is not made of texts.
+            groups: Number of the group of each shard's records to which the results belong, if there are several; -1
+                for none.
+            parts: Number of the dataset's part of texts in each result, -1 for none; None if it is not made of texts.
         """
         own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
         tokenized = [0 for _ in self.inputs]
-        for task, result in results:
+        nothing: Sequence[int | None] = [None] * len(results)
+        for (task, result), group, part in zip(results, groups or nothing, parts or nothing, strict=True):
             if result.files is None:
                 own[task.input].append(result)
-                tokenized[task.input] += 0 if key is None else result.keys[key].tokenized_bytes
+                tokenized[task.input] += result.keys[part].tokenized_bytes if part is not None and part >= 0 else 0
             else:
-                for number, counts in zip(task.inputs, read_file_results(result.files, work_dir, sample), strict=True):
+                for number, counts in zip(task.inputs, read_file_results(result.files, work_dir, group), strict=True):
                     own[number].append(counts)
-                    tokenized[number] += 0 if key is None else counts.tokenized_bytes[key]
+                    tokenized[number] += counts.tokenized_bytes[part] if part is not None and part >= 0 else 0
         more: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
-        if key is not None:
+        if parts is not None:
             more = [{**each, "tokenized_bytes": num_bytes} for each, num_bytes in zip(more, tokenized, strict=True)]
         return [
             RecordedInput(

@@ -396,6 +396,7 @@ def make_shards(
     function: Callable[[ShardTask, Any], ShardResult] | None = None,
     filters: Sequence[str] = ("--where",),
     find_moved: Callable[[Mapping[int, ShardResult]], Mapping[int, Collection[str]]] | None = None,
+    check: Callable[[ShardResult], None] = lambda _: None,
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
 
@@ -408,6 +409,7 @@ def make_shards(
         function: The function that makes a shard; None: `tokenize_shard`.
         filters: Flags that leave out records, for messages.
         find_moved: Returns the keys of kept shards whose documents are in other files by now.
+        check: Called with each shard once it is there; raises DsindexError if the job cannot go on.
 
     Raises:
         RecordError: The bad record at the smallest input and offset, with its line number; or the first record for
@@ -419,7 +421,7 @@ def make_shards(
         work.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
     work.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
     work.reporter.watch(work.statistics)
-    stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records)
+    stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records, check=check)
     for number, result in kept.items():
         stage.keep(number, result)
     try:
@@ -442,8 +444,10 @@ class _Stage:
         *,
         work_dir: str,
         max_bad_records: str | None,
+        check: Callable[[ShardResult], None],
     ) -> None:
         self._work = work
+        self._check = check
         self._work_dir = work_dir
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
@@ -522,6 +526,7 @@ class _Stage:
             task=number,
         )
         self._budget.count(result)
+        self._check(result)
         return self._early.take_shard(number, result)
 
     def _count_running(self, task: ShardTask) -> Callable[[int, int, int], None] | None:

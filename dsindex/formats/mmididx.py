@@ -20,7 +20,7 @@ import os
 import struct
 import tempfile
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -366,14 +366,14 @@ def write_index(
 class IndexBuilder:
     """Collect the lengths and boundaries of a dataset that is being written, then write its index, in bounded memory.
 
-    Sections are spooled to unnamed temporary files, since their positions depend on counts known only at the end.
+    Sections are spooled, since their positions depend on counts known only at the end.
     """
 
     def __init__(self, dtype: np.dtype[Any], *, folder: str, modes: bool = False) -> None:
         self._dtype = dtype
-        self._lengths: IO[bytes] = _spool(folder)
-        self._boundaries: IO[bytes] = _spool(folder)
-        self._modes: IO[bytes] | None = _spool(folder) if modes else None
+        self._lengths = open_spool(folder)
+        self._boundaries = open_spool(folder)
+        self._modes = open_spool(folder) if modes else None
         self.num_sequences = 0
         self.num_documents = 0
         self.num_tokens = 0
@@ -441,8 +441,13 @@ class IndexBuilder:
                     spool.close()
 
 
-def _spool(folder: str) -> IO[bytes]:
-    return tempfile.TemporaryFile(dir=folder)
+HELD_BYTES = 1 << 20
+"""Size up to which a spool is held in memory."""
+
+
+def open_spool(folder: str) -> IO[bytes]:
+    """Open an unnamed file: in memory while it is small, then a temporary one in the folder."""
+    return cast("IO[bytes]", tempfile.SpooledTemporaryFile(HELD_BYTES, dir=folder))
 
 
 def _spooled(file: IO[bytes], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,11 +14,12 @@ from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import describe_repeats, kept_share
+from dsindex.engine.manifest import MANIFEST_SUFFIX, read_manifest
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target, shard_part
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.shards.tokenize import ShardSettings
+from dsindex.engine.shards.tokenize import ShardSettings, require_few_values
 from dsindex.engine.shuffle import DocumentShuffle
 from dsindex.engine.source import (
     count_reference_texts,
@@ -29,11 +32,12 @@ from dsindex.engine.source import (
 )
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
-from dsindex.errors import InputError, PlanError
+from dsindex.errors import FormatError, InputError, PlanError
 from dsindex.execution.report import show_datasets
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
-from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
+from dsindex.store.stores import find_stored
+from dsindex.store.urls import absolute, folder_of, joined, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import InputFile
     from dsindex.engine.manifest import Content, RecordCounts
     from dsindex.engine.merge import Part
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
+    from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
     from dsindex.engine.shuffle import ShuffledDocuments
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
@@ -63,6 +67,8 @@ class BuiltDataset:
     num_sequences: int
     num_tokens: int
     files: dict[str, StoredFile]
+    value: str | None = None
+    """The value of `output_by` that all its records have; None without the option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,7 @@ class BuildResult(TextResult):
     """The result of a build."""
 
     datasets: tuple[BuiltDataset, ...]
+    """One per key; of several groups of records, those of each group after the other."""
     engine: str
     """Name of the engine."""
     indices: tuple[IndexResult, ...]
@@ -118,6 +125,67 @@ def output_prefix(config: BuildConfig, name: str) -> str:
     return with_suffix(config.output_prefix, f"_{name}_document")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BuildOutput:
+    """A dataset of a build: which records it has, and which of their texts."""
+
+    config: BuildConfig
+    sample: Sample
+    key: int
+    """Number of the name in `config.output_names`."""
+    value: str | None = None
+
+    @property
+    def part_key(self) -> str:
+        """The name of its part in shards."""
+        return f"{self.sample.prefix}{self.config.output_names[self.key]}"
+
+    @property
+    def output(self) -> Output:
+        name = "" if self.value is None else f"{value_name(self.value)}_"
+        return Output(prefix=output_prefix(self.config, f"{name}{self.part_key}"), suffixes=MEGATRON_SUFFIXES)
+
+
+def _list_outputs(config: BuildConfig, values: Sequence[str | None] = (None,)) -> list[_BuildOutput]:
+    return [
+        _BuildOutput(config=config, sample=sample, key=key, value=value)
+        for value in values
+        for sample in config.samples
+        for key in range(len(config.output_names))
+    ]
+
+
+def value_name(value: str) -> str:
+    """Return a value of --output-by as a part of a file name.
+
+    >>> value_name("Common Crawl/en"), value_name("C++")
+    ('Common_Crawl_en', 'C++')
+    """
+    return _NOT_IN_NAMES.sub("_", value)
+
+
+_NOT_IN_NAMES = re.compile(r"[^\w.+=@-]")
+
+
+def find_outputs(config: BuildConfig) -> list[Output]:
+    """Return the outputs of which an earlier build with --output-by published at least one, by the manifests."""
+    place = with_suffix(absolute(config.output_prefix), "_")
+    found: dict[str, None] = {}
+    for path in find_stored(place):
+        prefix = path.removesuffix(f"_document.{MANIFEST_SUFFIX}")
+        try:
+            manifest = None if prefix == path else read_manifest(f"{prefix}_document")
+        except FormatError:
+            if not config.fresh:
+                raise
+            continue
+        if manifest is not None and manifest.run.plan["settings"].get("output-prefix") == place.removesuffix("_"):
+            names = [name for names in (manifest.content.options.outputs or {}).values() for name in names]
+            found |= dict.fromkeys(name for name in names if name.startswith(os.path.basename(place)))
+    folder = folder_of(config.output_prefix)
+    return [Output(prefix=joined(folder, name), suffixes=MEGATRON_SUFFIXES) for name in found if "/" not in name]
+
+
 class BuildJob(TextJob):
     """One build; `source` is given if its inputs are found already."""
 
@@ -131,9 +199,10 @@ class BuildJob(TextJob):
         super().__init__(config, reporter)
         self._index_configs = _index_configs(config, index)
         self._indices: tuple[IndexResult, ...] = ()
-        self.outputs = [
-            Output(prefix=output_prefix(config, name), suffixes=MEGATRON_SUFFIXES) for name in config.dataset_names
-        ]
+        self._datasets = [] if config.output_by is not None else _list_outputs(config)
+        self.outputs = [each.output for each in self._datasets] or find_outputs(config)
+        self._prefixes: dict[str, str] = {}
+        """The value of each prefix, as they are met."""
         self.source = source or open_source(
             config,
             append_eod=config.append_eod,
@@ -178,21 +247,22 @@ class BuildJob(TextJob):
             num_keys=len(names),
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
-            unfinished=[path for tokens in self._token_sources() for path in tokens.target.partials],
+            unfinished=[path for each in self._datasets for path in self._target(each).partials],
             copies=shard_copies(self._config),
         )
 
     def make(self, work: Work) -> Made:
         """Make the shards, and of them the parts of all datasets."""
         results = self._tokenize(work)
+        if self._config.output_by is not None:
+            self._find_datasets()
         self._require_held_out()
         shuffled = [shuffle.run(work, results) for shuffle in self._shuffles]
         return Made(
-            groups=tuple(
-                (self._dataset(number, source, shuffled),) for number, source in enumerate(self._token_sources())
-            ),
+            groups=tuple((self._dataset(each, shuffled),) for each in self._datasets),
             num_shards=len(results),
             num_reference_texts=count_reference_texts(results),
+            outputs=None if self._config.output_by is None else tuple(self.outputs),
         )
 
     def shard_settings(self) -> ShardSettings:
@@ -216,11 +286,33 @@ class BuildJob(TextJob):
         return self.tokenize(
             work,
             self.shard_settings(),
-            () if self._shuffles else self._token_sources(),
+            () if self._shuffles else [self._token_source(each) for each in self._datasets],
             tasks=tasks,
             filters=self._filters(),
             find_moved=partial(self._find_moved, work, tasks),
+            check=self._check_values,
         )
+
+    def _check_values(self, result: ShardResult) -> None:
+        """Refuse too many values of --output-by, or two of which the datasets have one name."""
+        values = {part.value for part in result.keys if part.value is not None}
+        for each in _list_outputs(self._config, sorted(values)):
+            prefix, value = each.output.prefix, each.value or ""
+            other = self._prefixes.setdefault(prefix, value)
+            if other != value:
+                raise InputError(
+                    f"{prefix}: expected one value of --output-by for this dataset, got {other!r} and {value!r}; map "
+                    f"them to names with jq"
+                )
+        require_few_values(set(self._prefixes.values()), "all inputs")
+
+    def _find_datasets(self) -> None:
+        """Take the datasets that have documents, now that all shards are there."""
+        there = {(part.value, part.key) for _, result in self.results for part in result.keys}
+        values = sorted({value for value, _ in there if value is not None})
+        listed = _list_outputs(self._config, values)
+        self._datasets = [each for each in listed if (each.value, each.part_key) in there]
+        self.outputs = [each.output for each in self._datasets]
 
     def _find_moved(
         self, work: Work, tasks: Sequence[ShardTask], known: Mapping[int, ShardResult]
@@ -234,9 +326,9 @@ class BuildJob(TextJob):
     def _require_held_out(self) -> None:
         """Refuse a share that leaves a dataset without documents."""
         held = {part.key for _, result in self.results for part in result.keys if part.num_documents}
-        empty = [name for name in self._config.dataset_names if name not in held]
+        empty = [each.output.prefix for each in _list_outputs(self._config) if each.part_key not in held]
         if empty and self._config.hold_out is not None:
-            share, place = self._config.hold_out, output_prefix(self._config, empty[0])
+            share, place = self._config.hold_out, empty[0]
             raise InputError(f"{place}: expected records for it with --hold-out {share}, got none; take another share")
 
     def _filters(self) -> tuple[str, ...]:
@@ -247,6 +339,7 @@ class BuildJob(TextJob):
             "--sample": config.sample is not None,
             "--leave-out": config.leave_out is not None,
             "--hold-out": config.hold_out is not None,
+            "--output-by": config.output_by is not None,
             "--repeat": any(file.share is not None for file in self.source.inputs),
         }
         return tuple(flag for flag, used in is_used.items() if used)
@@ -268,51 +361,59 @@ class BuildJob(TextJob):
             for sample in config.samples
         ]
 
-    def _token_sources(self) -> list[TokenSource]:
-        """Return each key's dataset, with how to find its parts."""
-        return [
-            TokenSource(
-                target=Target(
-                    prefix=absolute(output.prefix),
-                    plan_id=self.plan.plan_id,
-                    bound_bytes=self.source.text_bytes * self._dtype.itemsize,
-                ),
-                part_of=partial(self._part, name),
+    def _target(self, each: _BuildOutput) -> Target:
+        return Target(
+            prefix=absolute(each.output.prefix),
+            plan_id=self.plan.plan_id,
+            bound_bytes=self.source.text_bytes * self._dtype.itemsize,
+        )
+
+    def _token_source(self, each: _BuildOutput) -> TokenSource:
+        """Return a dataset that has a part of every shard, with how to find it."""
+
+        def part_of(result: ShardResult) -> Part:
+            return shard_part(
+                next(part for part in result.keys if part.key == each.part_key), self.work_dir, self._dtype
             )
-            for name, output in zip(self._config.dataset_names, self.outputs, strict=True)
-        ]
 
-    def _part(self, name: str, result: ShardResult) -> Part:
-        return shard_part(next(part for part in result.keys if part.key == name), self.work_dir, self._dtype)
+        return TokenSource(target=self._target(each), part_of=part_of)
 
-    def _dataset(self, number: int, source: TokenSource, shuffled: Sequence[ShuffledDocuments]) -> Dataset:
-        """Return the dataset of a key, by its number."""
+    def _parts(self, each: _BuildOutput) -> list[KeyResult | None]:
+        """Return a dataset's part of each shard; None if it has none there."""
+        return [result.find_part(each.part_key, each.value) for _, result in self.results]
+
+    def _dataset(self, each: _BuildOutput, shuffled: Sequence[ShuffledDocuments]) -> Dataset:
         if shuffled:
-            sample, key = divmod(number, len(self._config.output_names))
-            parts, provenance = shuffled[sample].parts[key], shuffled[sample].provenance
+            own = shuffled[self._config.samples.index(each.sample)]
+            parts, provenance = own.parts[each.key], own.provenance
         else:
-            parts = tuple(source.part_of(result) for _, result in self.results)
-            provenance = self.provenance(self._config.dataset_names[number])
-        return Dataset(target=source.target, parts=parts, provenance=provenance, quarantine=self.quarantine())
+            found = [part for part in self._parts(each) if part is not None]
+            parts = tuple(shard_part(part, self.work_dir, self._dtype) for part in found)
+            provenance = self.provenance(each.part_key, each.value)
+        return Dataset(target=self._target(each), parts=parts, provenance=provenance, quarantine=self.quarantine())
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         """Return the content of each manifest, in the order of the outputs."""
-        described = zip(self._config.dataset_names, made.groups, files, strict=True)
-        return [
-            self._describe_dataset(number, name, dataset, digests)
-            for number, (name, (dataset,), digests) in enumerate(described)
-        ]
+        described = zip(self._datasets, made.groups, files, strict=True)
+        return [self._describe_dataset(each, dataset, digests) for each, (dataset,), digests in described]
 
-    def _describe_dataset(self, number: int, name: str, dataset: Dataset, digests: dict[str, StoredFile]) -> Content:
-        parts = [part for _, result in self.results for part in result.keys if part.key == name]
-        empty = sum(part.num_empty_documents for part in parts)
-        sample, key = divmod(number, len(self._config.output_names))
-        header, options = dataset.header, recorded_options(self._config, key)
-        options |= _order_options(self._config, self._config.samples[sample])
+    def _describe_dataset(self, each: _BuildOutput, dataset: Dataset, digests: dict[str, StoredFile]) -> Content:
+        parts, groups = self._parts(each), None
+        if self._config.output_by is not None or len(self._config.samples) > 1:
+            pairs = zip(self.results, parts, strict=True)
+            groups = [
+                -1 if part is None else result.keys.index(part) // len(self._config.output_names)
+                for (_, result), part in pairs
+            ]
+        empty = sum(part.num_empty_documents for part in parts if part is not None)
+        header, options = dataset.header, recorded_options(self._config, each.key)
+        options |= _order_options(self._config, each.sample)
+        if each.value is not None:
+            options |= {"value": each.value, "outputs": self._table()}
         return self.content(
             parts,
-            sample=sample if len(self._config.samples) > 1 else None,
-            key=number if self._config.token_ids is None else None,
+            groups=groups,
+            of_texts=self._config.token_ids is None,
             with_tokens=header.num_documents - empty,
             empty=empty,
             filters=bool(self._filters()),
@@ -322,6 +423,13 @@ class BuildJob(TextJob):
             options=self.source.describe_options(**options),
             digests=digests,
         )
+
+    def _table(self) -> dict[str, list[str]]:
+        """Return the names of the datasets of each value."""
+        table: dict[str, list[str]] = {}
+        for each in self._datasets:
+            table.setdefault(each.value or "", []).append(os.path.basename(each.output.prefix))
+        return table
 
     def _report(self, outcome: JobOutcome) -> BuildResult:
         return BuildResult(
@@ -334,7 +442,7 @@ class BuildJob(TextJob):
         )
 
     def _count_all(self, contents: Sequence[Content]) -> RecordCounts:
-        """Return the record counts of all samples together."""
+        """Return the record counts of all groups of records together."""
         first, *others = [content.record_counts for content in contents[:: len(self._config.output_names)]]
         more = sum(counts.kept for counts in others)
         return first.model_copy(update={"kept": first.kept + more, "filtered": first.filtered - more} if more else {})
@@ -376,6 +484,7 @@ def _built(prefix: str, content: Content) -> BuiltDataset:
         num_sequences=content.sequences,
         num_tokens=content.tokens,
         files=content.digests,
+        value=content.options.value,
     )
 
 
@@ -383,6 +492,9 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     """Return the index options of each dataset, which are thereby validated before anything is built."""
     if index is None:
         return []
+    if config.output_by is not None:
+        msg = "expected --output-by without options of indices: its datasets are known only when they are there; "
+        raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
     if config.hold_out is not None:
         msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
         raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")

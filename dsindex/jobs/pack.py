@@ -299,7 +299,7 @@ class _Pack(TextJob):
             shards,
             with_tokens=num_documents,
             empty=sum(shard.num_empty_documents for shard in shards),
-            key=0,
+            of_texts=True,
             documents=num_documents,
             sequences=num_documents,
             token_dtype=np.dtype(f"u{self._token_bytes}").name,

@@ -107,7 +107,7 @@ class RowShards:
         Raises:
             DsindexError: As `tokenize_shard`; or if this node does not see the work folder.
         """
-        if self.replaces or not all(map(read_manifest, self.outputs)):
+        if self.replaces or not self.outputs or not all(map(read_manifest, self.outputs)):
             folder_id = read_folder_id(self.settings.work_dir)
             if folder_id is None:
                 raise OutputError(

@@ -160,9 +160,11 @@ class TextJob(ABC):
         self.results = list(zip(tasks, made, strict=True))
         return self.results
 
-    def provenance(self, key: str | None = None) -> tuple[ShardProvenance, ...] | None:
-        """Return the provenance of all shards, or a key's own; None if none is wanted."""
-        return None if self._options.no_provenance else shard_provenance(self.results, self.work_dir, key=key)
+    def provenance(self, key: str | None = None, value: str | None = None) -> tuple[ShardProvenance, ...] | None:
+        """Return the provenance of all shards, or a key's and value's own; None if none is wanted."""
+        if self._options.no_provenance:
+            return None
+        return shard_provenance(self.results, self.work_dir, key=key, value=value)
 
     def quarantine(self) -> tuple[ShardQuarantine, ...]:
         """Return the bad records of all shards."""
@@ -170,39 +172,43 @@ class TextJob(ABC):
 
     def content(
         self,
-        parts: Sequence[KeyResult],
+        parts: Sequence[KeyResult | None],
         *,
         with_tokens: int,
         empty: int,
         filters: bool = False,
-        sample: int | None = None,
-        key: int | None = None,
+        groups: Sequence[int] | None = None,
+        of_texts: bool = False,
         **own: Any,  # noqa: ANN401 - fields of Content
     ) -> Content:
         """Return the content of a manifest.
 
         Args:
-            parts: The dataset's part of each shard.
+            parts: The dataset's part of each shard; None if it has none there.
             with_tokens: Number of documents with tokens.
             empty: Number of texts without tokens.
             filters: Whether options leave out records.
-            sample: Number of the sample to which the parts belong, if there are several.
-            key: Number of the parts in their shards; None if they are not made of texts.
+            groups: Number of the group of each shard's records to which the parts belong, if there are several.
+            of_texts: Whether the parts are made of texts.
             own: Fields in which the kind of the job differs.
         """
         source, results = self.source, self.results
-        if sample is not None:
+        numbers = None
+        if of_texts:
+            pairs = zip(results, parts, strict=True)
+            numbers = [-1 if part is None else result.keys.index(part) for (_, result), part in pairs]
+        if groups is not None:
             results = [(task, _of_part(result, part)) for (task, result), part in zip(results, parts, strict=True)]
         return Content(
-            inputs=source.describe_inputs(results, self.work_dir, filters=filters, sample=sample, key=key),
+            inputs=source.describe_inputs(results, self.work_dir, filters=filters, groups=groups, parts=numbers),
             **source.describe_damaged(),
             account=RecordCounts(
                 **count_records([result for _, result in results], filters=filters),
                 documents_with_tokens=with_tokens,
                 empty_documents=empty,
             ),
-            tokens=sum(part.num_tokens for part in parts),
-            eod_in_text=sum(part.eod_in_text for part in parts),
+            tokens=sum(part.num_tokens for part in parts if part is not None),
+            eod_in_text=sum(part.eod_in_text for part in parts if part is not None),
             tokenizer=source.describe_tokenizer(),
             **own,
         )
@@ -221,10 +227,7 @@ class TextJob(ABC):
         }
 
 
-def _of_part(result: ShardResult, part: KeyResult) -> ShardResult:
+def _of_part(result: ShardResult, part: KeyResult | None) -> ShardResult:
     """Return a shard's result in which only the documents of one of its parts are kept records."""
-    return replace(
-        result,
-        num_records=part.num_documents,
-        num_filtered=result.num_filtered + result.num_records - part.num_documents,
-    )
+    kept = 0 if part is None else part.num_documents
+    return replace(result, num_records=kept, num_filtered=result.num_filtered + result.num_records - kept)

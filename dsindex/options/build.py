@@ -15,6 +15,7 @@ from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share
 from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
 from dsindex.text.joining import JOINED, decode_separator
+from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY
 from dsindex.text.sampling import Sample
 from dsindex.text.selection import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
@@ -118,6 +119,12 @@ class BuildConfig(TextConfig, TokenizerFormats):
         "SHARE",
         as_text=True,
     )
+    hold_out_by: str | None = option(
+        None, "with --hold-out, choose by the string under this key, so that equal ones stay together", "KEY"
+    )
+    output_by: str | None = option(
+        None, "make datasets P_VALUE_KEY_document of the records with each string VALUE under this key", "KEY"
+    )
     repeat: tuple[str, ...] = option(
         (),
         "read these inputs several times or in part: 2.5 is twice, then a sample of one half",
@@ -148,6 +155,13 @@ class BuildConfig(TextConfig, TokenizerFormats):
     def _decode_escapes(cls, join: str | None) -> str | None:
         return None if join is None else decode_separator(join)
 
+    @field_validator("hold_out_by", "output_by")
+    @classmethod
+    def _is_key(cls, key: str | None) -> str | None:
+        if key is not None and not key.strip():
+            raise ValueError(f"expected a name, a path or jq such as .meta.source, got {key!r}")
+        return key
+
     @field_validator("where")
     @classmethod
     def _is_not_empty(cls, where: str | None) -> str | None:
@@ -177,6 +191,12 @@ class BuildConfig(TextConfig, TokenizerFormats):
         return value
 
     @property
+    def routes(self) -> dict[str, str]:
+        """The keys of the strings that decide on a record's output, by OUTPUT_BY and HOLD_OUT_BY."""
+        keys = {OUTPUT_BY: self.output_by, HOLD_OUT_BY: self.hold_out_by}
+        return {name: key for name, key in keys.items() if key is not None}
+
+    @property
     def samples(self) -> tuple[Sample, ...]:
         """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
         low, high = self.leave_out or self.hold_out or 0.0, self.sample or 1.0
@@ -202,6 +222,10 @@ class BuildConfig(TextConfig, TokenizerFormats):
     def _samples_have_records(self) -> Self:
         if self.leave_out is not None and self.hold_out is not None:
             raise ValueError("expected either --leave-out or --hold-out, got both")
+        if self.hold_out_by is not None and self.hold_out is None:
+            raise ValueError("expected --hold-out-by with --hold-out, got it alone")
+        if self.output_by is not None and self.shuffle_documents is not None:
+            raise ValueError("expected either --output-by or --shuffle-documents, got both; mix shuffles datasets")
         flag, low = ("--leave-out", self.leave_out) if self.hold_out is None else ("--hold-out", self.hold_out)
         if low is not None and low >= (self.sample or 1.0):
             raise ValueError(f"expected {flag} with a smaller share than that of all records to keep, got {low}")

@@ -10,17 +10,16 @@ import numpy as np
 
 from dsindex.arrow import number_array
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.json_text import encode_json
 from dsindex.text.agreement import CodePoints
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.record_blocks import BadRecord, TextColumn, string_buffers
-from dsindex.text.sampling import keep_records, keep_tokens
+from dsindex.text.record_blocks import TextColumn, string_buffers
+from dsindex.text.sampling import set_aside
 from dsindex.text.token_ids import TokenColumn
 from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -91,14 +90,37 @@ def encode_block(
         except UnencodableError as error:
             per_record = column.texts_per_record if isinstance(column, TextColumn) else None
             reasons = _by_record(per_record, error.reasons) | reasons
-    return encode_block(_without(block, reasons), tokenizer, engine) if reasons else (block, encoded)
+    return encode_block(set_aside(block, reasons), tokenizer, engine) if reasons else (block, encoded)
 
 
-def keep_encoded(column: EncodedColumn, kept: NDArray[np.bool_]) -> EncodedColumn:
-    """Return the tokens of a part of the records; texts that the reference encoded are counted in none."""
+def split_encoded(column: EncodedColumn, groups: Sequence[NDArray[np.int64]]) -> list[EncodedColumn]:
+    """Return the tokens of each group of records, given by their numbers; each record is in one group."""
     batch, counts = column
-    own = keep_tokens(TokenColumn(tokens=batch.tokens, lengths=batch.lengths, sequences_per_record=counts), kept)
-    return TokenBatch(tokens=own.tokens, lengths=own.lengths), own.sequences_per_record
+    records = np.concatenate(groups)
+    own = None if counts is None else counts[records]
+    sequences = records if counts is None else _gathered(counts, records)
+    tokens, lengths = batch.tokens[_gathered(batch.lengths, sequences)], batch.lengths[sequences]
+    ends = np.cumsum([len(group) for group in groups])[:-1]
+    of_groups = [None] * len(groups) if own is None else np.split(own, ends)
+    ends = ends if own is None else _starts(own)[ends]
+    parts = zip(np.split(tokens, _starts(lengths)[ends]), np.split(lengths, ends), of_groups, strict=True)
+    # The texts that the reference encoded are counted in the first group, as only their sum is told.
+    num_reference_texts = [batch.num_reference_texts] + [0] * (len(groups) - 1)
+    return [
+        (TokenBatch(tokens=tokens, lengths=lengths, num_reference_texts=number), own)
+        for (tokens, lengths, own), number in zip(parts, num_reference_texts, strict=True)
+    ]
+
+
+def _gathered(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the items of ranges of these sizes, in another order of the ranges."""
+    own = sizes[order]
+    return np.repeat(_starts(sizes)[order] - _starts(own)[:-1], own) + np.arange(own.sum())
+
+
+def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where consecutive ranges of these sizes begin, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
 def encode_leniently(encoder: Encoder, texts: pa.LargeStringArray) -> tuple[TokenBatch, pa.LargeStringArray]:
@@ -122,34 +144,6 @@ def _by_record(texts_per_record: NDArray[np.int64] | None, reasons: Mapping[int,
         return dict(reasons)
     records = np.searchsorted(np.cumsum(texts_per_record), list(reasons), side="right").tolist()
     return dict(reversed(list(zip(records, reasons.values(), strict=True))))
-
-
-def _without(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
-    """Return a block in which some records, by number, are bad ones."""
-    numbers = list(reasons)
-    lines = block.lines[numbers].tolist()
-    places = zip(numbers, block.offsets[numbers].tolist(), lines, reasons.values(), strict=True)
-    bad = [
-        BadRecord(offset=offset, line=line, line_bytes=_line_bytes(block, number), reason=reason)
-        for number, offset, line, reason in places
-    ]
-    kept = np.ones(len(block.offsets), np.bool_)
-    kept[numbers] = False
-    return replace(keep_records(block, kept), bad=tuple(sorted([*block.bad, *bad], key=lambda record: record.line)))
-
-
-def _line_bytes(block: RecordBlock, number: int) -> bytes:
-    """Return a record as it is in the file; one of a table as an object of the wanted columns."""
-    if block.read_line is not None:
-        return block.read_line(int(block.lines[number]))
-    kept = np.zeros(len(block.offsets), np.bool_)
-    kept[number] = True
-    texts: dict[str, object] = {}
-    for key, column in keep_records(block, kept).columns.items():
-        if isinstance(column, TextColumn):
-            own = column.texts.to_pylist()
-            texts[key] = own[0] if column.texts_per_record is None else own
-    return encode_json(texts)
 
 
 class ReferenceEncoder:

@@ -80,7 +80,7 @@ def parse_blocks(
             reason = describe_long_line(block.num_bytes, block.limit)
             bad = BadRecord(offset=block.offset, line=block.line, line_bytes=block.head, reason=reason)
             nothing = np.empty(0, np.int64)
-            columns = {key: selection.build_column([]) for key in selection.names}
+            columns = selection.build_columns([])
             parsed = RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
         else:
             num_bytes = block.source_bytes
@@ -182,10 +182,7 @@ def _parse_lines(block: LineBlock, selection: Selection, part: TextPart, limit: 
         blank_lines=np.flatnonzero(is_blank) + block.first_line,
         offsets=offsets[records],
         lines=records + block.first_line,
-        columns={
-            key: selection.build_column([record[index] for record in values])
-            for index, key in enumerate(selection.names)
-        },
+        columns=selection.build_columns(values),
         bad=tuple(bad),
         num_filtered=num_filtered,
         stopped=stopped,

@@ -15,15 +15,16 @@ import numpy as np
 import xxhash
 
 from dsindex.arrow import number_array
-from dsindex.text.record_blocks import string_buffers
+from dsindex.json_text import encode_json
+from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY, BadRecord, TextColumn, string_buffers
 from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.text.record_blocks import RecordBlock, TextColumn
+    from dsindex.text.record_blocks import RecordBlock
 
 HASH_SEED = 0x64_73_69_6E_64_65_78
 """Makes the choice independent of other choices by XXH3-64 of the text."""
@@ -49,18 +50,26 @@ class Sample:
 ALL_RECORDS = Sample()
 
 
-def sample_records(block: RecordBlock, samples: Sequence[Sample], share: float | None = None) -> RecordBlock:
+def sample_records(
+    block: RecordBlock, samples: Sequence[Sample], share: float | None = None, *, value: str | None = None
+) -> RecordBlock:
     """Return a block with its records that are in a sample; the others are counted as filtered.
 
     Args:
         block: The records; bad ones stay.
         samples: The samples.
         share: The share of each sample to keep; None: all.
+        value: Keep only the records of this output.
     """
-    if (tuple(samples) == (ALL_RECORDS,) and share is None) or not len(block.offsets):
+    is_sampled = tuple(samples) != (ALL_RECORDS,) or share is not None
+    if not (is_sampled or value is not None) or not len(block.offsets):
         return block
-    hashes = hash_records(block)
-    kept = np.logical_or.reduce([sample.holds(hashes, share) for sample in samples])
+    kept = np.ones(len(block.offsets), np.bool_)
+    if is_sampled:
+        hashes = hash_records(block)
+        kept = np.logical_or.reduce([sample.holds(hashes, share) for sample in samples])
+    if value is not None:
+        kept &= np.array(block.routes[OUTPUT_BY].texts.to_pylist()) == value
     if kept.all():
         return block
     return replace(keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
@@ -73,17 +82,49 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
         offsets=block.offsets[kept],
         lines=block.lines[kept],
         columns={key: _filter_column(column, kept) for key, column in block.columns.items()},
+        routes={key: _filter_texts(column, kept) for key, column in block.routes.items()},
     )
+
+
+def set_aside(block: RecordBlock, reasons: Mapping[int, str]) -> RecordBlock:
+    """Return a block in which some records, by number, are bad ones."""
+    numbers = list(reasons)
+    lines = block.lines[numbers].tolist()
+    places = zip(numbers, block.offsets[numbers].tolist(), lines, reasons.values(), strict=True)
+    bad = [
+        BadRecord(offset=offset, line=line, line_bytes=_line_bytes(block, number), reason=reason)
+        for number, offset, line, reason in places
+    ]
+    kept = np.ones(len(block.offsets), np.bool_)
+    kept[numbers] = False
+    return replace(keep_records(block, kept), bad=tuple(sorted([*block.bad, *bad], key=lambda record: record.line)))
+
+
+def _line_bytes(block: RecordBlock, number: int) -> bytes:
+    """Return a record as it is in the file; one of a table as an object of the wanted columns."""
+    if block.read_line is not None:
+        return block.read_line(int(block.lines[number]))
+    kept = np.zeros(len(block.offsets), np.bool_)
+    kept[number] = True
+    texts: dict[str, object] = {}
+    for key, column in keep_records(block, kept).columns.items():
+        if isinstance(column, TextColumn):
+            own = column.texts.to_pylist()
+            texts[key] = own[0] if column.texts_per_record is None else own
+    return encode_json(texts)
 
 
 def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
     """Return the hash of each record, shape [records]: the sum of its keys' hashes, in any order, modulo 2**64.
 
+    If records are held out by a string of theirs, that is hashed instead.
+
     A key's hash is XXH3-64 of its text in UTF-8; for a list of any other length than 1, XXH3-64 of its texts' hashes,
     8 bytes each. Of token ids, the ids are hashed, 4 bytes each, in place of the text.
     """
     total = np.zeros(len(block.offsets), np.uint64)
-    for column in block.columns.values():
+    held_out_by = block.routes.get(HOLD_OUT_BY)
+    for column in block.columns.values() if held_out_by is None else (held_out_by,):
         total += _hash_column(column)
     return total
 
@@ -123,8 +164,7 @@ def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
-def keep_tokens(column: TokenColumn, kept: NDArray[np.bool_]) -> TokenColumn:
-    """Return the tokens of a part of the records."""
+def _filter_tokens(column: TokenColumn, kept: NDArray[np.bool_]) -> TokenColumn:
     counts = column.sequences_per_record
     own = kept if counts is None else np.repeat(kept, counts)
     return TokenColumn(
@@ -136,7 +176,11 @@ def keep_tokens(column: TokenColumn, kept: NDArray[np.bool_]) -> TokenColumn:
 
 def _filter_column(column: TextColumn | TokenColumn, kept: NDArray[np.bool_]) -> TextColumn | TokenColumn:
     if isinstance(column, TokenColumn):
-        return keep_tokens(column, kept)
+        return _filter_tokens(column, kept)
+    return _filter_texts(column, kept)
+
+
+def _filter_texts(column: TextColumn, kept: NDArray[np.bool_]) -> TextColumn:
     counts = column.texts_per_record
     if counts is None:
         return replace(column, texts=column.texts.take(number_array(np.flatnonzero(kept))))

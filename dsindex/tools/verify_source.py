@@ -30,9 +30,15 @@ from dsindex.text.fields import find_value, parse_record
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.jq import FieldPattern, open_patterns
 from dsindex.text.parts import read_part, read_part_lines
-from dsindex.text.record_blocks import TextColumn
+from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY, TextColumn
 from dsindex.text.sampling import ALL_RECORDS, Sample, sample_records
-from dsindex.text.selection import Selection, TextKey, open_pattern, open_selection, parse_key
+from dsindex.text.selection import (
+    Selection,
+    TextKey,
+    open_pattern,
+    open_selection,
+    parse_key,
+)
 from dsindex.text.streams import LongLine
 from dsindex.text.tables.batches import measure_table
 from dsindex.text.tokenizer import decode, load_tokenizer
@@ -100,6 +106,8 @@ class SourceSettings:
     provenance: str | None
     """Path of the provenance file, if there is one."""
     sample: Sample = ALL_RECORDS
+    value: str | None = None
+    """The value of --output-by of all records; None without the option."""
     """The records that were kept."""
     shuffle_seed: int | None = None
     """Seed of the documents' order; None: that of the inputs."""
@@ -269,7 +277,7 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
         max_record_bytes=settings.max_record_bytes,
     ):
         _require_good(block, piece, settings)
-        yield sample_records(block, (settings.sample,), source.share)
+        yield sample_records(block, (settings.sample,), source.share, value=settings.value)
 
 
 def _require_good(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -> None:
@@ -467,6 +475,7 @@ def open_recorded_source(
         quarantine=set_aside,
         provenance=provenance if is_stored(provenance) else None,
         sample=Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),
+        value=options.value,
         shuffle_seed=options.shuffle_documents,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
@@ -540,7 +549,8 @@ def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection 
         if isinstance(others, list) and options.json_key in others:
             keys = [*keys, *(other for other in others if isinstance(other, str) and other != options.json_key)]
     size = None if options.token_ids is None else content.tokenizer.vocabulary_size
-    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
+    routes = {OUTPUT_BY: options.output_by, HOLD_OUT_BY: options.hold_out_by}
+    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size, routes=routes)
 
 
 def _find_inputs(

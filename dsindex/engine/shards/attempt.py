@@ -20,7 +20,7 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens, require_fit
 from dsindex.errors import OutputError, TokenizerError
-from dsindex.formats.mmididx import IndexBuilder
+from dsindex.formats.mmididx import IndexBuilder, open_spool
 from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.clients import Blocks
 from dsindex.store.ownership import new_file_id, read_folder_id
@@ -324,7 +324,7 @@ class Attempt:
         self._folder = folder
         self._stem = f"{folder}/{name}"
         self._files: list[AttemptFile] = []
-        self._parts: list[PartWriter] = []
+        self._spools: list[IndexBuilder | IO[bytes]] = []
         self._committed = False
         self._in_store = holds_writes(work_dir)
         self._place = work_dir
@@ -342,8 +342,9 @@ class Attempt:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for part in self._parts:
-            part.index.close()
+        for spool in self._spools:
+            with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+                spool.close()
         for file in self._files:
             file.close(keep=self._committed)
 
@@ -364,12 +365,27 @@ class Attempt:
         Raises:
             OSError: If a file cannot be created; see `errors_named`.
         """
-        folder = self._place if self._in_store else os.path.join(self._place, self._folder)
-        part = PartWriter(
-            self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx"), index=IndexBuilder(dtype, folder=folder)
-        )
-        self._parts.append(part)
+        index = IndexBuilder(dtype, folder=self.spool_folder)
+        part = PartWriter(self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx"), index=index)
+        self._spools.append(index)
         return part
+
+    def open_section(self, dtype: np.dtype[Any]) -> SectionWriter:
+        """Open a part that is going to be a section of files of this attempt."""
+        section = SectionWriter(self.open_spool(), IndexBuilder(dtype, folder=self.spool_folder))
+        self._spools.append(section.index)
+        return section
+
+    def open_spool(self) -> IO[bytes]:
+        """Open an unnamed file, which is gone with this attempt."""
+        spool = open_spool(self.spool_folder)
+        self._spools.append(spool)
+        return spool
+
+    @property
+    def spool_folder(self) -> str:
+        """The folder of unnamed files."""
+        return self._place if self._in_store else os.path.join(self._place, self._folder)
 
     @contextlib.contextmanager
     def errors_named(self) -> Iterator[None]:
@@ -476,3 +492,41 @@ class PartWriter:
         """Write the index, sync both files and return their names, sizes and digests."""
         self.index.write(self._idx.writer)
         return self._bin.finish(), self._idx.finish()
+
+
+class SectionWriter:
+    """A part that becomes a section of a `.bin` and an `.idx` with several parts; it is spooled until it is complete.
+
+    Args:
+        tokens: An unnamed file.
+        index: Counts sequences, documents and tokens.
+    """
+
+    def __init__(self, tokens: IO[bytes], index: IndexBuilder) -> None:
+        self._tokens = tokens
+        self.index = index
+
+    def add(
+        self,
+        tokens: NDArray[Any],
+        sequence_lengths: NDArray[np.integer[Any]],
+        sequences_per_document: NDArray[np.integer[Any]],
+    ) -> None:
+        """Append documents, as to a PartWriter."""
+        self._tokens.write(tokens.data)
+        self.index.add_documents(sequence_lengths, sequences_per_document)
+
+    def append_to(self, bin_file: AttemptFile, idx_file: AttemptFile) -> tuple[int, int]:
+        """Append the part to the files, and return where it begins in them."""
+        offset = idx_file.writer.size_bytes
+        self.index.write(idx_file.writer)
+        return append_spool(self._tokens, bin_file), offset
+
+
+def append_spool(spool: IO[bytes], file: AttemptFile) -> int:
+    """Append what was written to an unnamed file, and return where it begins."""
+    offset = file.writer.size_bytes
+    spool.seek(0)
+    while data := spool.read(BUFFER_BYTES):
+        file.write(data)
+    return offset

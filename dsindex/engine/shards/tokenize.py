@@ -9,15 +9,16 @@ from __future__ import annotations
 import base64
 import struct
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
 
-from dsindex.datasets.provenance import provenance_rows
+from dsindex.datasets.provenance import PLACED_PROVENANCE, PROVENANCE, provenance_rows
 from dsindex.engine.shards.attempt import (
     Attempt,
     LaidOutDocuments,
+    append_spool,
     lay_out_documents,
     lay_out_pbin_documents,
     shard_folder,
@@ -36,15 +37,15 @@ from dsindex.store.storage import (
 )
 from dsindex.store.urls import joined, pin_object
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
-from dsindex.text.record_blocks import TextColumn, text_sizes
+from dsindex.text.record_blocks import OUTPUT_BY, TextColumn, text_sizes
 from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.engine.shards.attempt import AttemptFile, PartWriter
+    from dsindex.engine.shards.attempt import AttemptFile, PartWriter, SectionWriter
     from dsindex.store.storage import DigestingWriter
     from dsindex.text.encoders import EncodedColumn, TokenBatch
     from dsindex.text.engines import Engine
@@ -308,6 +309,12 @@ class KeyResult:
     """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
     tokenized_bytes: int = 0
     """Size of the texts that were tokenized, in UTF-8."""
+    value: str | None = None
+    """The value of --output-by that its documents have; None without the option."""
+    bin_offset: int = 0
+    """Where the part begins in a file that has the parts of several values; so too in the next two."""
+    idx_offset: int = 0
+    first_row: int = 0
     is_aligned: bool = False
     """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
 
@@ -340,6 +347,10 @@ class ShardResult:
     requests: RequestCounts | None = None
     """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
+    def find_part(self, key: str | None, value: str | None = None) -> KeyResult | None:
+        """Return the part of a key and a value of --output-by; None if the shard has none."""
+        return next((part for part in self.keys if (part.key, part.value) == (key, value)), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
@@ -356,8 +367,13 @@ class FileResult:
     input_fingerprint: str
 
 
-def read_file_results(stored: StoredFile, work_dir: str, sample: int | None = None) -> list[FileResult]:
-    """Read the counts of a shard's files, in order; of the records, those of one sample, by its number, are kept.
+def read_file_results(stored: StoredFile, work_dir: str, group: int | None = None) -> list[FileResult]:
+    """Read the counts of a shard's files, in order; of the records, those of one group are kept.
+
+    Args:
+        stored: The file with the counts.
+        work_dir: The work folder.
+        group: Number of the group in `ShardResult.keys`; None: all records, -1: none.
 
     Raises:
         InputError: If they cannot be read.
@@ -372,14 +388,15 @@ def read_file_results(stored: StoredFile, work_dir: str, sample: int | None = No
             FileResult(
                 num_lines=lines,
                 num_blank=blank,
-                num_records=kept if sample is None else samples[sample],
+                num_records=own,
                 num_quarantined=quarantined,
-                num_filtered=lines - blank - (kept if sample is None else samples[sample]) - quarantined,
+                num_filtered=lines - blank - own - quarantined,
                 text_bytes=text_bytes,
                 tokenized_bytes=tuple(tokenized_bytes),
                 input_fingerprint=fingerprint,
             )
-            for (lines, blank, kept, quarantined, text_bytes), fingerprint, samples, tokenized_bytes in rows
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint, groups, tokenized_bytes in rows
+            for own in [kept if group is None else 0 if group < 0 else groups[group]]
         ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
@@ -393,9 +410,9 @@ def read_file_results(stored: StoredFile, work_dir: str, sample: int | None = No
 class KeyWriter:
     """Lays out one key's tokens and writes them to a part."""
 
-    def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
+    def __init__(self, key: str, part: PartWriter | SectionWriter, settings: ShardSettings) -> None:
         self.key = key
-        self._part = part
+        self.part = part
         self._dtype = np.dtype(settings.dtype)
         self._vocabulary_size = settings.tokenizer.vocabulary_size
         self._eod_id = settings.eod_id
@@ -408,7 +425,7 @@ class KeyWriter:
     @property
     def num_tokens(self) -> int:
         """Tokens so far."""
-        return self._part.index.num_tokens
+        return self.part.index.num_tokens
 
     def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
         """Append encoded texts; the number of texts of each record is None if each has one."""
@@ -425,18 +442,16 @@ class KeyWriter:
                 empty_documents=self._empty_documents,
                 vocabulary_size=self._vocabulary_size,
             )
-        self._part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
+        self.part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
         self._empty += documents.num_empty
         self._eod_in_text += documents.eod_in_text
         self._reference_texts += batch.num_reference_texts
         return documents
 
-    def finish(self) -> KeyResult:
-        """Sync the part and return the result."""
-        bin_file, idx_file = self._part.finish()
-        index = self._part.index
+    def result(self, bin: StoredFile, idx: StoredFile, **own: Any) -> KeyResult:  # noqa: ANN401 - fields of KeyResult
+        """Return the result, given the files of the part."""
+        index = self.part.index
         return KeyResult(
-            key=self.key,
             num_sequences=index.num_sequences,
             num_documents=index.num_documents,
             num_tokens=index.num_tokens,
@@ -444,8 +459,9 @@ class KeyWriter:
             eod_in_text=self._eod_in_text,
             num_reference_texts=self._reference_texts,
             tokenized_bytes=self.tokenized_bytes,
-            bin=bin_file,
-            idx=idx_file,
+            bin=bin,
+            idx=idx,
+            **own,
         )
 
 
@@ -519,54 +535,70 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     return replace(result, requests=requests_so_far(task.path, settings.work_dir))
 
 
+MAX_VALUES = 256
+"""Most values of --output-by, each of which becomes a dataset."""
+
+
+def require_few_values(values: Collection[str], place: str) -> None:
+    """Refuse a key that has another value in nearly every record.
+
+    Raises:
+        InputError: If there are more values than there may be outputs.
+    """
+    if len(values) > MAX_VALUES:
+        shown = ", ".join(map(repr, sorted(values)[:3]))
+        raise InputError(
+            f"{place}: expected at most {MAX_VALUES} values of --output-by, each of which becomes a dataset, got more, "
+            f"such as {shown}; take a key with fewer, or map them with jq"
+        )
+
+
 def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
     """Return a new attempt at a shard."""
     return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
 
 
-class _SampleWriter:
-    """The datasets of one sample: a part for each key, and where their records are from."""
+class _OutputWriter:
+    """A group of a shard's records: a part for each key, and where the records are from."""
 
-    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings) -> None:
-        self.sample = sample
-        dtype = np.dtype(settings.dtype)
-        self.keys = [
-            KeyWriter(key, attempt.open_part(f"{sample.prefix}{number}", dtype), settings)
-            for number, key in enumerate(settings.keys)
-        ]
-        self._provenance = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
+    def __init__(
+        self,
+        parts: Sequence[PartWriter | SectionWriter],
+        provenance: AttemptFile | IO[bytes] | None,
+        settings: ShardSettings,
+        num_files: int,
+    ) -> None:
+        self.keys = [KeyWriter(key, part, settings) for key, part in zip(settings.keys, parts, strict=True)]
+        self._provenance = provenance
+        self.kept_of_files = np.zeros(num_files, np.int64)
+        """Its records of each file, of several that are read together."""
+        self.bytes_of_files = np.zeros((num_files, len(settings.keys)), np.int64)
+        """Size of its texts of each file and key."""
 
     def add(
         self,
-        block: RecordBlock,
         encoded: Mapping[str, EncodedColumn],
+        offsets: NDArray[np.int64],
+        lines: NDArray[np.int64],
         numbers: NDArray[np.int64] | None,
-        kept: NDArray[np.bool_] | None,
-        bytes_of_files: NDArray[np.int64],
+        sizes: Mapping[str, NDArray[np.int64]],
     ) -> None:
-        """Append a block's records that are in the sample.
+        """Append records.
 
         Args:
-            block: The block.
-            encoded: Its tokens by key.
+            encoded: Their tokens by key.
+            offsets: Their offsets.
+            lines: Their line numbers.
             numbers: The number of each record's file, of several that are read together.
-            kept: Whether each record is in the sample; None: all are.
-            bytes_of_files: Size of the texts of each file and key, to which those of this block are added.
+            sizes: The sizes of their texts by key.
         """
-        from dsindex.text.encoders import keep_encoded
-
-        offsets, lines = block.offsets, block.lines
+        if numbers is not None:
+            self.kept_of_files += np.bincount(numbers, minlength=len(self.kept_of_files))
         for place, key in enumerate(self.keys):
-            column = block.columns[key.key]
-            if not isinstance(column, TextColumn):
-                continue
-            sizes = text_sizes(column) if kept is None else text_sizes(column)[kept]
-            key.tokenized_bytes += int(sizes.sum())
-            if numbers is not None:
-                np.add.at(bytes_of_files[:, place], numbers if kept is None else numbers[kept], sizes)
-        if kept is not None:
-            encoded = {key: keep_encoded(column, kept) for key, column in encoded.items()}
-            offsets, lines, numbers = offsets[kept], lines[kept], None if numbers is None else numbers[kept]
+            if key.key in sizes:
+                key.tokenized_bytes += int(sizes[key.key].sum())
+                if numbers is not None:
+                    np.add.at(self.bytes_of_files[:, place], numbers, sizes[key.key])
         for key in self.keys:
             is_document = key.add(*encoded[key.key]).is_document
             if is_document is not None:  # only in a layout with one key
@@ -575,11 +607,58 @@ class _SampleWriter:
         if self._provenance is not None:
             self._provenance.write(provenance_rows(offsets, lines, numbers).data)
 
+
+class _SampleWriter(_OutputWriter):
+    """The records of a sample, in files of their own."""
+
+    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
+        self.sample = sample
+        dtype = np.dtype(settings.dtype)
+        self._parts = [attempt.open_part(f"{sample.prefix}{number}", dtype) for number in range(len(settings.keys))]
+        self._rows = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
+        super().__init__(self._parts, self._rows, settings, num_files)
+
     def finish(self) -> list[KeyResult]:
         """Sync all files and return the results."""
-        results = [key.finish() for key in self.keys]
-        provenance = self._provenance.finish() if self._provenance else None
-        return [replace(each, key=f"{self.sample.prefix}{each.key}", provenance=provenance) for each in results]
+        files = [part.finish() for part in self._parts]
+        provenance = None if self._rows is None else self._rows.finish()
+        return [
+            key.result(*own, key=f"{self.sample.prefix}{key.key}", provenance=provenance)
+            for key, own in zip(self.keys, files, strict=True)
+        ]
+
+
+class _ValueWriter(_OutputWriter):
+    """The records of a sample with one value of --output-by, spooled until the shard has all."""
+
+    def __init__(self, sample: Sample, value: str, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
+        self._prefix, self._value = sample.prefix, value
+        self._sections = [attempt.open_section(np.dtype(settings.dtype)) for _ in settings.keys]
+        self._rows = attempt.open_spool() if settings.provenance else None
+        super().__init__(self._sections, self._rows, settings, num_files)
+
+    def append_to(self, files: Sequence[AttemptFile]) -> Callable[[Sequence[StoredFile]], list[KeyResult]]:
+        """Append all to a `.bin`, an `.idx` and a `.prov`; return a function of the finished files for the results."""
+        bin_file, idx_file, *provenance = files
+        places = [section.append_to(bin_file, idx_file) for section in self._sections]
+        row_bytes = (PLACED_PROVENANCE if len(self.kept_of_files) else PROVENANCE).itemsize
+        first_row = 0 if self._rows is None else append_spool(self._rows, provenance[0]) // row_bytes
+
+        def results(stored: Sequence[StoredFile]) -> list[KeyResult]:
+            return [
+                key.result(
+                    *stored[:2],
+                    key=f"{self._prefix}{key.key}",
+                    value=self._value,
+                    provenance=stored[2] if provenance else None,
+                    bin_offset=bin_offset,
+                    idx_offset=idx_offset,
+                    first_row=first_row,
+                )
+                for key, (bin_offset, idx_offset) in zip(self.keys, places, strict=True)
+            ]
+
+        return results
 
 
 class _ShardWriter:
@@ -597,19 +676,24 @@ class _ShardWriter:
         self._audited = 0
         """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
-        with attempt.errors_named():
-            self._samples = [_SampleWriter(sample, attempt, settings) for sample in settings.samples]
-        self._kept_of_files = np.zeros(
-            (len(task.files), 0 if len(self._samples) == 1 else len(self._samples)), np.int64
-        )
-        """Records of each file in each sample."""
-        self._bytes_of_files = np.zeros((len(task.files), len(self._samples), len(settings.keys)), np.int64)
-        """Size of the texts of each file, sample and key."""
+        self._is_by_value = settings.selection is not None and OUTPUT_BY in settings.selection.route_names
+        self._samples: list[_SampleWriter] = []
+        self._values: dict[tuple[str, Sample], _ValueWriter] = {}
+        """The groups of records by their values, in the order in which they are met."""
+        if not self._is_by_value:
+            with attempt.errors_named():
+                self._samples = [
+                    _SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples
+                ]
+
+    @property
+    def _outputs(self) -> list[_OutputWriter]:
+        return [*self._samples, *self._values.values()]
 
     @property
     def so_far(self) -> tuple[int, int, int]:
         """Bytes of text, documents and tokens so far."""
-        return self._text_bytes, self._records, sum(key.num_tokens for sample in self._samples for key in sample.keys)
+        return self._text_bytes, self._records, sum(key.num_tokens for output in self._outputs for key in output.keys)
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
@@ -625,13 +709,8 @@ class _ShardWriter:
         for column in block.columns.values():
             if isinstance(column, TextColumn):
                 self._choose_audit(block, column)
-        hashes = hash_records(block) if len(self._samples) > 1 else None
         with self._attempt.errors_named():
-            for number, sample in enumerate(self._samples):
-                kept = None if hashes is None else sample.sample.holds(hashes, self._task.share)
-                sample.add(block, encoded, numbers, kept, self._bytes_of_files[:, number])
-                if kept is not None and numbers is not None:
-                    self._kept_of_files[:, number] += np.bincount(numbers[kept], minlength=len(self._kept_of_files))
+            self._add_records(block, encoded, numbers)
             for record in block.bad:
                 self._set_aside(record)
         self._lines += block.num_lines
@@ -639,6 +718,54 @@ class _ShardWriter:
         self._filtered += block.num_filtered
         self._records += len(block.offsets)
         self._text_bytes += block.num_bytes
+
+    def _add_records(
+        self, block: RecordBlock, encoded: Mapping[str, EncodedColumn], numbers: NDArray[np.int64] | None
+    ) -> None:
+        """Append a block's records to the outputs to which they go."""
+        from dsindex.text.encoders import split_encoded
+
+        columns = {key: column for key, column in block.columns.items() if isinstance(column, TextColumn)}
+        sizes = {key: text_sizes(column) for key, column in columns.items()}
+        if not self._is_by_value and len(self._samples) == 1:
+            self._samples[0].add(encoded, block.offsets, block.lines, numbers, sizes)
+            return
+        if not len(block.offsets):
+            return
+        outputs, groups = zip(*self._route(block), strict=True)
+        split = {key: split_encoded(column, groups) for key, column in encoded.items()}
+        for at, (output, records) in enumerate(zip(outputs, groups, strict=True)):
+            own = None if numbers is None else numbers[records]
+            tokens = {key: parts[at] for key, parts in split.items()}
+            own_sizes = {key: each[records] for key, each in sizes.items()}
+            output.add(tokens, block.offsets[records], block.lines[records], own, own_sizes)
+
+    def _route(self, block: RecordBlock) -> Iterator[tuple[_OutputWriter, NDArray[np.int64]]]:
+        """Yield each output with the numbers of its records."""
+        samples, num_records = self._settings.samples, len(block.offsets)
+        hashes = hash_records(block) if len(samples) > 1 else None
+        kept = {
+            sample: np.ones(num_records, np.bool_) if hashes is None else sample.holds(hashes, self._task.share)
+            for sample in samples
+        }
+        for output in self._samples:
+            yield output, np.flatnonzero(kept[output.sample])
+        if not self._is_by_value:
+            return
+        values = block.routes[OUTPUT_BY].texts.dictionary_encode()
+        for number, value in enumerate(values.dictionary.to_pylist()):
+            own = values.indices.to_numpy() == number
+            for sample in samples:
+                if (own & kept[sample]).any():
+                    yield self._value_writer(value, sample), np.flatnonzero(own & kept[sample])
+
+    def _value_writer(self, value: str, sample: Sample) -> _ValueWriter:
+        output = self._values.get((value, sample))
+        if output is None:
+            output = _ValueWriter(sample, value, self._attempt, self._settings, len(self._task.files))
+            self._values[value, sample] = output
+            require_few_values({value for value, _ in self._values}, self._task.place)
+        return output
 
     def _bad_record(self, record: BadRecord, *, num_more: int) -> BadRecordError:
         task, offset, reason = self._task, record.offset, record.reason
@@ -679,6 +806,15 @@ class _ShardWriter:
             audit(self._settings.tokenizer, self._settings.engine, text_array(self._chosen))
         self._chosen.clear()
 
+    def _finish_values(self) -> list[KeyResult]:
+        if not self._values:
+            return []
+        suffixes = ("bin", "idx", "prov") if self._settings.provenance else ("bin", "idx")
+        files = [self._attempt.open(suffix) for suffix in suffixes]
+        results = [output.append_to(files) for output in self._values.values()]
+        stored = [file.finish() for file in files]
+        return [key for result in results for key in result(stored)]
+
     def _set_aside(self, record: BadRecord) -> None:
         if self._quarantine is None:
             self._quarantine = self._attempt.open("quarantine")
@@ -689,7 +825,7 @@ class _ShardWriter:
         """Audit, sync all files and return the result."""
         self._audit()
         with self._attempt.errors_named():
-            keys = tuple(key for sample in self._samples for key in sample.finish())
+            keys = (*(key for sample in self._samples for key in sample.finish()), *self._finish_values())
             provenance = None
             if len(self._samples) == 1:  # that of all keys
                 provenance, keys = keys[0].provenance, tuple(replace(key, provenance=None) for key in keys)
@@ -697,11 +833,13 @@ class _ShardWriter:
             counts = None
             if self._files is not None:
                 file = self._attempt.open("files")
+                kept = [output.kept_of_files for output in self._outputs if len(self._samples) != 1]
+                num_bytes = [output.bytes_of_files for output in self._outputs]
                 rows = zip(
                     self._files.counts.tolist(),
                     self._files.fingerprints,
-                    self._kept_of_files.tolist(),
-                    self._bytes_of_files.reshape(len(self._task.files), -1).tolist(),
+                    np.array(kept, np.int64).reshape(len(kept), len(self._task.files)).T.tolist(),
+                    np.concatenate([np.empty((len(self._task.files), 0), np.int64), *num_bytes], axis=1).tolist(),
                     strict=True,
                 )
                 file.write(encode_json(list(rows)))
