@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 from tests.faults.zygote import Strike
@@ -11,13 +12,14 @@ from tests.support.datasets import write_dataset
 LAYOUTS = {
     "megatron": ("--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
     "packed": ("--document-order", "packed", "--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
+    "file": ("--document-order", "ORDER", "--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
     "bigscience": ("--layout", "bigscience", "_train_indexmap_8ns_30sl_1234s_", "shuffle_idx.npy"),
     "maxtext": ("--layout", "maxtext", "--data-cache-path", "cache", "_index.npy", "shuffle_index.npy"),
 }
 
 
 def dataset(folder, *, other):
-    lengths = [70, 9, 30, 100, 5, 44, 81] if other else [20, 50, 60, 30, 100, 5]
+    lengths = [70, 9, 30, 100, 5, 44, 81] if other else [20, 50, 60, 30, 100, 5, 12]
     write_dataset(folder / "web", [[[1] * length] for length in lengths])
 
 
@@ -34,6 +36,9 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(layout, zygote, tmp_path):
     data.mkdir()
     if layout != "bigscience":
         more[-1] = str(data / "cache")
+    if layout == "file":
+        np.save(tmp_path / "order.npy", [5, 0, 3, 1, 4, 2, 6])
+        more[1] = str(tmp_path / "order.npy")
     command = ["index", "--data-path", str(data / "web"), "--seq-length", "30", "--num-samples", "8", "--split", "1"]
     command += [*more, "--executor", "local"]
 
