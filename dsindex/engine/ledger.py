@@ -286,7 +286,7 @@ def _inside(result: ShardResult) -> ShardResult:
     counts += [count for _, count in result.counts]
     for key in result.keys:
         counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]
-        counts += [key.eod_in_text, key.num_reference_texts, key.tokenized_bytes]
+        counts += [key.eod_in_text, key.num_reference_texts, key.tokenized_bytes or 0]
         counts += [key.bin_offset, key.idx_offset, key.first_row]
     files = stored_files(result)
     _require_inside(files, counts)

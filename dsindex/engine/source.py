@@ -465,19 +465,23 @@ class TextSource:
             parts: Number of the dataset's part of texts in each result, -1 for none; None if it is not made of texts.
         """
         own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
-        tokenized = [0 for _ in self.inputs]
+        tokenized: list[list[int | None]] = [[] for _ in self.inputs]
         nothing: Sequence[int | None] = [None] * len(results)
         for (task, result), group, part in zip(results, groups or nothing, parts or nothing, strict=True):
             if result.files is None:
                 own[task.input].append(result)
-                tokenized[task.input] += result.keys[part].tokenized_bytes if part is not None and part >= 0 else 0
+                tokenized[task.input].append(result.keys[part].tokenized_bytes if part is not None and part >= 0 else 0)
             else:
                 for number, counts in zip(task.inputs, read_file_results(result.files, work_dir, group), strict=True):
                     own[number].append(counts)
-                    tokenized[number] += counts.tokenized_bytes[part] if part is not None and part >= 0 else 0
+                    sizes = counts.tokenized_bytes
+                    tokenized[number].append(0 if part is None or part < 0 else None if sizes is None else sizes[part])
         more: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
         if parts is not None:
-            more = [{**each, "tokenized_bytes": num_bytes} for each, num_bytes in zip(more, tokenized, strict=True)]
+            more = [
+                each if None in sizes else {**each, "tokenized_bytes": sum(filter(None, sizes))}
+                for each, sizes in zip(more, tokenized, strict=True)
+            ]
         return [
             RecordedInput(
                 path=file.path,

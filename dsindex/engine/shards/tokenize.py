@@ -307,8 +307,8 @@ class KeyResult:
     """Provenance of this key's documents if they differ from those of the other keys."""
     num_reference_texts: int = 0
     """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
-    tokenized_bytes: int = 0
-    """Size of the texts that were tokenized, in UTF-8."""
+    tokenized_bytes: int | None = None
+    """Size of the texts that were tokenized, in UTF-8; None in shards of versions that did not count it."""
     value: str | None = None
     """The value of --output-by that its documents have; None without the option."""
     bin_offset: int = 0
@@ -362,8 +362,8 @@ class FileResult:
     num_quarantined: int
     num_filtered: int
     text_bytes: int
-    tokenized_bytes: tuple[int, ...]
-    """Of each key."""
+    tokenized_bytes: tuple[int, ...] | None
+    """Of each key; None in shards of versions that did not count it."""
     input_fingerprint: str
 
 
@@ -392,10 +392,10 @@ def read_file_results(stored: StoredFile, work_dir: str, group: int | None = Non
                 num_quarantined=quarantined,
                 num_filtered=lines - blank - own - quarantined,
                 text_bytes=text_bytes,
-                tokenized_bytes=tuple(tokenized_bytes),
+                tokenized_bytes=tuple(*tokenized_bytes) if tokenized_bytes else None,
                 input_fingerprint=fingerprint,
             )
-            for (lines, blank, kept, quarantined, text_bytes), fingerprint, groups, tokenized_bytes in rows
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint, groups, *tokenized_bytes in rows
             for own in [kept if group is None else 0 if group < 0 else groups[group]]
         ]
     except OSError as error:
