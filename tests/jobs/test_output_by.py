@@ -140,17 +140,22 @@ def test_many_small_files_are_routed_together(texts, tmp_path):
     with contextlib.chdir(folder):
         own = {"output_prefix": str(tmp_path / "many" / "x"), "output_by": ".meta.source", "hold_out": 0.3}
         run_config(config_of(BuildConfig, tuple(names), shard_size="64KiB", **own))
-    kept = [0] * len(names)
+    kept, num_bytes = [0] * len(names), [0] * len(names)
     for path in (tmp_path / "many").glob("*.manifest.json"):
         content = json.loads(path.read_bytes())["content"]
         assert content["documents"] == sum(each["kept"] for each in content["inputs"])
         kept = [before + each["kept"] for before, each in zip(kept, content["inputs"], strict=True)]
+        num_bytes = [
+            before + each["tokenized_bytes"] for before, each in zip(num_bytes, content["inputs"], strict=True)
+        ]
         with contextlib.chdir(folder):
             report = verify(
                 str(path).removesuffix(".manifest.json"), against_source=True, tokenizer=OWN.plain_tokenizer
             )
         assert report.is_whole, report.findings
     assert kept == [3] * len(names)
+    sizes = [len(json.loads(line)["text"].encode()) for line in lines[: 3 * len(names)]]
+    assert num_bytes == [sum(sizes[first : first + 3]) for first in range(0, len(sizes), 3)]
 
 
 @pytest.mark.quick(1)
