@@ -361,16 +361,11 @@ def _rename(target: Target, suffix: str) -> None:
 
 
 def shard_provenance(
-    results: Sequence[tuple[ShardTask, ShardResult]],
-    work_dir: str,
-    *,
-    key: str | None = None,
-    value: str | None = None,
+    results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, parts: Sequence[KeyResult | None]
 ) -> tuple[ShardProvenance, ...]:
-    """Return each shard's provenance, or a key's and value's own, with the shard's first line in its input."""
+    """Return the provenance of each shard's part, with the shard's first line in its input; None has no part."""
     provenance = []
-    for (task, result), (first_line, first_offset) in zip(results, first_places(results), strict=True):
-        part = result.find_part(key, value)
+    for (task, result), part, (first_line, first_offset) in zip(results, parts, first_places(results), strict=True):
         file = result.provenance if part is None or part.provenance is None else part.provenance
         if file is None:
             continue
@@ -382,7 +377,7 @@ def shard_provenance(
                 first_line=first_line,
                 first_offset=first_offset,
                 first_row=0 if part is None else part.first_row,
-                num_rows=None if part is None or value is None else part.num_documents,
+                num_rows=None if part is None or part.value is None else part.num_documents,
             )
         )
     return tuple(provenance)

@@ -252,9 +252,8 @@ class DocumentShuffle:
 
     def shard_source(self, result: ShardResult, provenance: ShardProvenance | None) -> DocumentSource:
         """Return a shard as a source."""
-        by_key = {part.key: part for part in result.keys}
         return DocumentSource(
-            parts=tuple(shard_part(by_key[key], self.work_dir, self.dtype) for key in self.keys),
+            parts=tuple(shard_part(result.find_part(key), self.work_dir, self.dtype) for key in self.keys),
             provenance=provenance,
         )
 
@@ -262,7 +261,8 @@ class DocumentShuffle:
         """Return the provenance of each shard; None for each if there is none."""
         if not self.has_provenance:
             return [None] * len(shards)
-        return list(shard_provenance(shards, self.work_dir, key=self.keys[0]))
+        parts = [result.find_part(self.keys[0]) for _, result in shards]
+        return list(shard_provenance(shards, self.work_dir, parts))
 
     def _remove(self, work: Work, names: Iterable[str]) -> None:
         """Remove files that the ledger does not need any more, once it is on disk."""

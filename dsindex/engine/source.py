@@ -24,7 +24,7 @@ from dsindex.engine.inputs import (
 )
 from dsindex.engine.ledger import read_cuts
 from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
-from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, read_file_results
+from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.errors import InputError, PlanError, StoreError, TokenizerError
 from dsindex.execution.choice import wants_ray
@@ -451,8 +451,9 @@ class TextSource:
         work_dir: str,
         *,
         filters: bool = False,
-        groups: Sequence[int] | None = None,
-        parts: Sequence[int] | None = None,
+        parts: Sequence[int | None] | None = None,
+        of_group: bool = False,
+        of_texts: bool = False,
     ) -> list[RecordedInput]:
         """Return the manifest's `inputs`, with fingerprints and record counts.
 
@@ -460,24 +461,26 @@ class TextSource:
             results: All shards of the plan.
             work_dir: The work folder.
             filters: Whether to count the records that were left out.
-            groups: Number of the group of each shard's records to which the results belong, if there are several; -1
-                for none.
-            parts: Number of the dataset's part of texts in each result, -1 for none; None if it is not made of texts.
+            parts: Number of the dataset's part in each result's keys; None where it has none.
+            of_group: Whether the dataset has a group of the records, such as those of a sample.
+            of_texts: Whether the parts are made of texts.
         """
         own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
         tokenized: list[list[int | None]] = [[] for _ in self.inputs]
-        nothing: Sequence[int | None] = [None] * len(results)
-        for (task, result), group, part in zip(results, groups or nothing, parts or nothing, strict=True):
+        for (task, result), part in zip(results, parts or [None] * len(results), strict=True):
             if result.files is None:
-                own[task.input].append(result)
-                tokenized[task.input].append(result.keys[part].tokenized_bytes if part is not None and part >= 0 else 0)
-            else:
-                for number, counts in zip(task.inputs, read_file_results(result.files, work_dir, group), strict=True):
-                    own[number].append(counts)
-                    sizes = counts.tokenized_bytes
-                    tokenized[number].append(0 if part is None or part < 0 else None if sizes is None else sizes[part])
+                key = None if part is None else result.keys[part]
+                num_kept = 0 if key is None else key.num_documents
+                own[task.input].append(keep_only(result, num_kept) if of_group else result)
+                tokenized[task.input].append(0 if key is None else key.tokenized_bytes)
+                continue
+            for number, counts in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
+                sizes, groups = counts.tokenized_bytes, counts.kept_of_groups
+                num_kept = groups[part * len(groups) // len(result.keys)] if of_group and part is not None else 0
+                own[number].append(keep_only(counts, num_kept) if of_group else counts)
+                tokenized[number].append(0 if part is None else None if sizes is None else sizes[part])
         more: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
-        if parts is not None:
+        if of_texts:
             more = [
                 each if None in sizes else {**each, "tokenized_bytes": sum(filter(None, sizes))}
                 for each, sizes in zip(more, tokenized, strict=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import InputFile
     from dsindex.engine.manifest import Content, RecordCounts
     from dsindex.engine.merge import Part
-    from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
+    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.shuffle import ShuffledDocuments
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
@@ -372,24 +372,18 @@ class BuildJob(TextJob):
         """Return a dataset that has a part of every shard, with how to find it."""
 
         def part_of(result: ShardResult) -> Part:
-            return shard_part(
-                next(part for part in result.keys if part.key == each.part_key), self.work_dir, self._dtype
-            )
+            return shard_part(result.find_part(each.part_key), self.work_dir, self._dtype)
 
         return TokenSource(target=self._target(each), part_of=part_of)
-
-    def _parts(self, each: _BuildOutput) -> list[KeyResult | None]:
-        """Return a dataset's part of each shard; None if it has none there."""
-        return [result.find_part(each.part_key, each.value) for _, result in self.results]
 
     def _dataset(self, each: _BuildOutput, shuffled: Sequence[ShuffledDocuments]) -> Dataset:
         if shuffled:
             own = shuffled[self._config.samples.index(each.sample)]
             parts, provenance = own.parts[each.key], own.provenance
         else:
-            found = [part for part in self._parts(each) if part is not None]
-            parts = tuple(shard_part(part, self.work_dir, self._dtype) for part in found)
-            provenance = self.provenance(each.part_key, each.value)
+            found = self.find_parts(self.part_numbers(each.part_key, each.value))
+            parts = tuple(shard_part(part, self.work_dir, self._dtype) for part in found if part is not None)
+            provenance = self.provenance(found)
         return Dataset(target=self._target(each), parts=parts, provenance=provenance, quarantine=self.quarantine())
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
@@ -398,21 +392,15 @@ class BuildJob(TextJob):
         return [self._describe_dataset(each, dataset, digests) for each, (dataset,), digests in described]
 
     def _describe_dataset(self, each: _BuildOutput, dataset: Dataset, digests: dict[str, StoredFile]) -> Content:
-        parts, groups = self._parts(each), None
-        if self._config.output_by is not None or len(self._config.samples) > 1:
-            pairs = zip(self.results, parts, strict=True)
-            groups = [
-                -1 if part is None else result.keys.index(part) // len(self._config.output_names)
-                for (_, result), part in pairs
-            ]
-        empty = sum(part.num_empty_documents for part in parts if part is not None)
+        numbers = self.part_numbers(each.part_key, each.value)
+        empty = sum(part.num_empty_documents for part in self.find_parts(numbers) if part is not None)
         header, options = dataset.header, recorded_options(self._config, each.key)
         options |= _order_options(self._config, each.sample)
         if each.value is not None:
             options |= {"value": each.value, "outputs": self._table()}
         return self.content(
-            parts,
-            groups=groups,
+            numbers,
+            of_group=self._config.output_by is not None or len(self._config.samples) > 1,
             of_texts=self._config.token_ids is None,
             with_tokens=header.num_documents - empty,
             empty=empty,

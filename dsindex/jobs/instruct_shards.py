@@ -403,7 +403,7 @@ class SplitOutputs:
         ]
 
     def _part(self, key: str, dtype: np.dtype[Any], result: ShardResult) -> Part:
-        return shard_part(next(part for part in result.keys if part.key == key), self.work_dir, dtype)
+        return shard_part(result.find_part(key), self.work_dir, dtype)
 
     def datasets(
         self,
@@ -419,12 +419,12 @@ class SplitOutputs:
             inputs: Paths of the inputs as given.
         """
         text, mask = sources
-        key = text_key(self.split)
+        found = [result.find_part(text_key(self.split)) for _, result in results]
         return [
             Dataset(
                 target=text.target,
                 parts=tuple(text.part_of(result) for _, result in results),
-                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, key=key),
+                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, found),
                 # Bad records belong to no split, so each split's tokens get all of them.
                 quarantine=shard_quarantine(results, self.work_dir, inputs),
             ),

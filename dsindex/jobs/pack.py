@@ -284,7 +284,7 @@ class _Pack(TextJob):
         return Dataset(
             target=self._target,
             parts=parts,
-            provenance=self.provenance(),
+            provenance=self.provenance([result.keys[0] for _, result in self.results]),
             quarantine=self.quarantine(),
             pbin=ends,
         )
@@ -296,7 +296,7 @@ class _Pack(TextJob):
         shards = [result.keys[0] for _, result in self.results]
         num_documents = sum(shard.num_documents for shard in shards)
         content = self.content(
-            shards,
+            [0] * len(shards),
             with_tokens=num_documents,
             empty=sum(shard.num_empty_documents for shard in shards),
             of_texts=True,

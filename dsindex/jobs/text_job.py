@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.publishing import shard_provenance, shard_quarantine
+from dsindex.engine.shards.tokenize import keep_only
 from dsindex.engine.source import count_kept, count_records, require_recorded_inputs
 from dsindex.engine.tokenize import make_shards
 from dsindex.execution.report import Report
@@ -103,6 +104,8 @@ class TextJob(ABC):
         self._made_bytes = 0
         self.results: Results = []
         """Every shard with its task, in plan order, once they are made."""
+        self._parts: list[dict[tuple[str, str | None], int]] = []
+        """The numbers of each shard's parts, by key and value of --output-by."""
 
     @abstractmethod
     def examine(self) -> None:
@@ -158,13 +161,23 @@ class TextJob(ABC):
         each = zip(tasks, made, earlier, strict=True)
         self._made_bytes = sum(task.stored_bytes for task, result, known in each if result is not known)
         self.results = list(zip(tasks, made, strict=True))
+        self._parts = [
+            {(part.key, part.value): number for number, part in enumerate(result.keys)} for _, result in self.results
+        ]
         return self.results
 
-    def provenance(self, key: str | None = None, value: str | None = None) -> tuple[ShardProvenance, ...] | None:
-        """Return the provenance of all shards, or a key's and value's own; None if none is wanted."""
-        if self._options.no_provenance:
-            return None
-        return shard_provenance(self.results, self.work_dir, key=key, value=value)
+    def part_numbers(self, key: str, value: str | None = None) -> list[int | None]:
+        """Return the number of a key's and value's part in each shard's `keys`; None where there is none."""
+        return [numbers.get((key, value)) for numbers in self._parts]
+
+    def find_parts(self, numbers: Sequence[int | None]) -> list[KeyResult | None]:
+        """Return the parts of all shards that have these numbers."""
+        pairs = zip(self.results, numbers, strict=True)
+        return [None if number is None else result.keys[number] for (_, result), number in pairs]
+
+    def provenance(self, parts: Sequence[KeyResult | None]) -> tuple[ShardProvenance, ...] | None:
+        """Return the provenance of a part of each shard; None if none is wanted."""
+        return None if self._options.no_provenance else shard_provenance(self.results, self.work_dir, parts)
 
     def quarantine(self) -> tuple[ShardQuarantine, ...]:
         """Return the bad records of all shards."""
@@ -172,38 +185,38 @@ class TextJob(ABC):
 
     def content(
         self,
-        parts: Sequence[KeyResult | None],
+        numbers: Sequence[int | None],
         *,
         with_tokens: int,
         empty: int,
         filters: bool = False,
-        groups: Sequence[int] | None = None,
+        of_group: bool = False,
         of_texts: bool = False,
         **own: Any,  # noqa: ANN401 - fields of Content
     ) -> Content:
         """Return the content of a manifest.
 
         Args:
-            parts: The dataset's part of each shard; None if it has none there.
+            numbers: Number of the dataset's part in each shard's `keys`; None where it has none.
             with_tokens: Number of documents with tokens.
             empty: Number of texts without tokens.
             filters: Whether options leave out records.
-            groups: Number of the group of each shard's records to which the parts belong, if there are several.
+            of_group: Whether the dataset has a group of the records, such as those of a sample.
             of_texts: Whether the parts are made of texts.
             own: Fields in which the kind of the job differs.
         """
-        source, results = self.source, self.results
-        numbers = None
-        if of_texts:
-            pairs = zip(results, parts, strict=True)
-            numbers = [-1 if part is None else result.keys.index(part) for (_, result), part in pairs]
-        if groups is not None:
-            results = [(task, _of_part(result, part)) for (task, result), part in zip(results, parts, strict=True)]
+        source, parts = self.source, self.find_parts(numbers)
+        counts = [result for _, result in self.results]
+        if of_group:
+            kept = [0 if part is None else part.num_documents for part in parts]
+            counts = list(map(keep_only, counts, kept))
         return Content(
-            inputs=source.describe_inputs(results, self.work_dir, filters=filters, groups=groups, parts=numbers),
+            inputs=source.describe_inputs(
+                self.results, self.work_dir, filters=filters, parts=numbers, of_group=of_group, of_texts=of_texts
+            ),
             **source.describe_damaged(),
             account=RecordCounts(
-                **count_records([result for _, result in results], filters=filters),
+                **count_records(counts, filters=filters),
                 documents_with_tokens=with_tokens,
                 empty_documents=empty,
             ),
@@ -225,9 +238,3 @@ class TextJob(ABC):
             "input_notes": self.source.notes,
             "requests": all_requests().since(self._requests_before),
         }
-
-
-def _of_part(result: ShardResult, part: KeyResult | None) -> ShardResult:
-    """Return a shard's result in which only the documents of one of its parts are kept records."""
-    kept = 0 if part is None else part.num_documents
-    return replace(result, num_records=kept, num_filtered=result.num_filtered + result.num_records - kept)

@@ -469,12 +469,9 @@ AttemptFile = SyncedFile | HeldFile
 """One file of an attempt."""
 
 
-class PartWriter:
-    """A `.bin` and `.idx` to which documents are appended."""
-
-    def __init__(self, bin_file: AttemptFile, idx_file: AttemptFile, *, index: IndexBuilder) -> None:
-        self._bin = bin_file
-        self._idx = idx_file
+class _DocumentWriter:
+    def __init__(self, tokens: AttemptFile | IO[bytes], index: IndexBuilder) -> None:
+        self._tokens = tokens
         self.index = index
         """Counts sequences, documents and tokens."""
 
@@ -485,8 +482,17 @@ class PartWriter:
         sequences_per_document: NDArray[np.integer[Any]],
     ) -> None:
         """Append documents; the tokens must have the type on disk."""
-        self._bin.write(tokens.data)
+        self._tokens.write(tokens.data)
         self.index.add_documents(sequence_lengths, sequences_per_document)
+
+
+class PartWriter(_DocumentWriter):
+    """A `.bin` and `.idx` to which documents are appended."""
+
+    def __init__(self, bin_file: AttemptFile, idx_file: AttemptFile, *, index: IndexBuilder) -> None:
+        super().__init__(bin_file, index)
+        self._bin = bin_file
+        self._idx = idx_file
 
     def finish(self) -> tuple[StoredFile, StoredFile]:
         """Write the index, sync both files and return their names, sizes and digests."""
@@ -494,7 +500,7 @@ class PartWriter:
         return self._bin.finish(), self._idx.finish()
 
 
-class SectionWriter:
+class SectionWriter(_DocumentWriter):
     """A part that becomes a section of a `.bin` and an `.idx` with several parts; it is spooled until it is complete.
 
     Args:
@@ -503,24 +509,14 @@ class SectionWriter:
     """
 
     def __init__(self, tokens: IO[bytes], index: IndexBuilder) -> None:
-        self._tokens = tokens
-        self.index = index
-
-    def add(
-        self,
-        tokens: NDArray[Any],
-        sequence_lengths: NDArray[np.integer[Any]],
-        sequences_per_document: NDArray[np.integer[Any]],
-    ) -> None:
-        """Append documents, as to a PartWriter."""
-        self._tokens.write(tokens.data)
-        self.index.add_documents(sequence_lengths, sequences_per_document)
+        super().__init__(tokens, index)
+        self._spool = tokens
 
     def append_to(self, bin_file: AttemptFile, idx_file: AttemptFile) -> tuple[int, int]:
         """Append the part to the files, and return where it begins in them."""
         offset = idx_file.writer.size_bytes
         self.index.write(idx_file.writer)
-        return append_spool(self._tokens, bin_file), offset
+        return append_spool(self._spool, bin_file), offset
 
 
 def append_spool(spool: IO[bytes], file: AttemptFile) -> int:

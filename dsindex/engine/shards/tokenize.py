@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import struct
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import xxhash
@@ -347,9 +347,9 @@ class ShardResult:
     requests: RequestCounts | None = None
     """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
-    def find_part(self, key: str | None, value: str | None = None) -> KeyResult | None:
-        """Return the part of a key and a value of --output-by; None if the shard has none."""
-        return next((part for part in self.keys if (part.key, part.value) == (key, value)), None)
+    def find_part(self, key: str) -> KeyResult:
+        """Return the part of a key, of which a shard has one without --output-by."""
+        return next(part for part in self.keys if part.key == key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,19 +361,24 @@ class FileResult:
     num_records: int
     num_quarantined: int
     num_filtered: int
+    kept_of_groups: tuple[int, ...]
+    """Records kept in each group of `ShardResult.keys`: a sample, or a value of --output-by; () if all are one."""
     text_bytes: int
     tokenized_bytes: tuple[int, ...] | None
     """Of each key; None in shards of versions that did not count it."""
     input_fingerprint: str
 
 
-def read_file_results(stored: StoredFile, work_dir: str, group: int | None = None) -> list[FileResult]:
-    """Read the counts of a shard's files, in order; of the records, those of one group are kept.
+Counts = TypeVar("Counts", ShardResult, FileResult)
 
-    Args:
-        stored: The file with the counts.
-        work_dir: The work folder.
-        group: Number of the group in `ShardResult.keys`; None: all records, -1: none.
+
+def keep_only(counts: Counts, num_kept: int) -> Counts:
+    """Return the counts with all but `num_kept` of their records filtered."""
+    return replace(counts, num_records=num_kept, num_filtered=counts.num_filtered + counts.num_records - num_kept)
+
+
+def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
+    """Read the counts of a shard's files, in order.
 
     Raises:
         InputError: If they cannot be read.
@@ -388,15 +393,15 @@ def read_file_results(stored: StoredFile, work_dir: str, group: int | None = Non
             FileResult(
                 num_lines=lines,
                 num_blank=blank,
-                num_records=own,
+                num_records=kept,
                 num_quarantined=quarantined,
-                num_filtered=lines - blank - own - quarantined,
+                num_filtered=lines - blank - kept - quarantined,
+                kept_of_groups=tuple(kept_of_groups),
                 text_bytes=text_bytes,
                 tokenized_bytes=tuple(*tokenized_bytes) if tokenized_bytes else None,
                 input_fingerprint=fingerprint,
             )
-            for (lines, blank, kept, quarantined, text_bytes), fingerprint, groups, *tokenized_bytes in rows
-            for own in [kept if group is None else 0 if group < 0 else groups[group]]
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint, kept_of_groups, *tokenized_bytes in rows
         ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
