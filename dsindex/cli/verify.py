@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     before = enter_stores(config)
     reports, flags = [], []
     for given in config.prefix:
-        with make_reporter() as reporter:
+        with make_reporter(has_table=True) as reporter:
             if is_delivery(given):
                 found = verify_delivery(given, config, reporter=reporter)
                 flags += job_flags(given, read_delivery(given)[0], config.data_folder)

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dsindex.amounts import count
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.mmididx import read_header, read_index
+from dsindex.formats.mmididx import read_index
 from dsindex.json_text import decode_json
 from dsindex.store.reading import is_stored, open_stored
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -311,61 +310,6 @@ def tabulate_sequences(prefix: str, begin: int, end: int) -> pa.Table:
     for name, column in zip(origins.column_names, origins.unify_dictionaries().take(owners).columns, strict=True):
         table = table.append_column(name, column)
     return table
-
-
-SHOWN_TAILS = 3
-
-
-def describe_tails(split: str, tails: Iterable[tuple[str, int, int]]) -> str | None:
-    """Return a sentence about a split that takes the ends of datasets, whose documents are in order of their inputs.
-
-    Args:
-        split: train, valid or test.
-        tails: Prefix of each dataset, and the sequences [begin, end) of the split.
-
-    Returns:
-        None if no dataset is known to have its documents there from a part of its inputs alone.
-    """
-    told = []
-    for prefix, begin, end in tails:
-        try:
-            found = _tail_inputs(prefix, begin, end)
-        except (InputError, FormatError):  # verify says what is wrong with it
-            continue
-        if found is not None and len(found[0]) < found[1]:
-            names = ", ".join(map(os.path.basename, found[0][:SHOWN_TAILS]))
-            more = f", {len(found[0]) - SHOWN_TAILS:,} more" if len(found[0]) > SHOWN_TAILS else ""
-            documents = count(end - begin, "document")
-            told.append(f"{documents} of {prefix} from {len(found[0]):,} of {found[1]:,} inputs ({names}{more})")
-    if not told:
-        return None
-    more = f" and of {len(told) - SHOWN_TAILS:,} other datasets" if len(told) > SHOWN_TAILS else ""
-    return (
-        f"{split} is the end of each dataset in the order of its inputs: {', '.join(told[:SHOWN_TAILS])}{more}; "
-        "`dsindex build --hold-out 1%` draws from all of them"
-    )
-
-
-def _tail_inputs(prefix: str, begin: int, end: int) -> tuple[list[str], int] | None:
-    """Return the inputs of sequences, or the datasets that were merged, and the number of all; None if not known."""
-    path = f"{prefix}.manifest.json"
-    if end <= begin or not is_stored(path) or not is_stored(f"{prefix}.idx"):
-        return None
-    header = read_header(f"{prefix}.idx")
-    if header.num_sequences != header.num_documents:
-        return None
-    options = read_manifest(path)["content"].get("options")
-    if not isinstance(options, dict) or options.get("shuffle_documents") is not None:
-        return None
-    parts = find_parts(prefix, header.num_documents)
-    if not parts[0].is_whole:
-        own = [each for each in parts if each.first_document < end and begin < each.first_document + each.num_documents]
-        return [each.prefix for each in own], len(parts)
-    if not is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
-        return None
-    inputs, _ = _read_inputs(path)
-    numbers = np.unique(read_rows(f"{prefix}{PROVENANCE_SUFFIX}", begin, end)[0]).tolist()
-    return [inputs[number] for number in numbers if 0 <= number < len(inputs)], len(inputs)
 
 
 def _find(prefix: str, first: int, num_documents: int, *, depth: int) -> Iterator[PartOfDataset]:

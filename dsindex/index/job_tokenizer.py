@@ -23,6 +23,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsindex.errors import InputError
+from dsindex.store.config_files import read_object
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -118,6 +121,24 @@ def tokenizer_identifiers(
     path, options = _options(tokenizer, release)
     shown = {name: str(value) for name, value in options.items()}
     return {"class": _class_name(tokenizer, release, metadata), "tokenizer_path": path, **shown}
+
+
+def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any] | str:
+    """Return what the descriptions of a release's job have of its tokenizer: identifiers, or NeMo Automodel's name.
+
+    Raises:
+        InputError: If a job of this release could not make such a tokenizer, or its metadata cannot be read.
+    """
+    if release == AUTOMODEL:
+        if tokenizer.tokenizer_model is None:
+            msg = "--megatron-release nemo-automodel needs --tokenizer-model, the tokenizer's name_or_path in the job"
+            raise InputError(msg)
+        return tokenizer.tokenizer_model
+    metadata = tokenizer.tokenizer_metadata
+    try:
+        return tokenizer_identifiers(tokenizer, release, metadata=None if metadata is None else read_object(metadata))
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _check(tokenizer: JobTokenizer, release: str) -> None:

@@ -29,7 +29,8 @@ import numpy as np
 
 from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import describe_tails, tabulate_sequences
+from dsindex.datasets.origins import tabulate_sequences
+from dsindex.datasets.tails import describe_tails
 from dsindex.engine.nodes import require_shared
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.calls import Call

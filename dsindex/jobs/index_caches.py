@@ -34,7 +34,7 @@ from dsindex.index.epochs import (
     samples_for_epochs,
     split_matrix,
 )
-from dsindex.index.job_tokenizer import AUTOMODEL, name_releases, possible_releases, tokenizer_identifiers
+from dsindex.index.job_tokenizer import find_identifiers, name_releases, possible_releases
 from dsindex.index.needed_caches import (
     CacheSettings,
     NeededCaches,
@@ -200,19 +200,8 @@ def _job_identifiers(config: IndexConfig, described: Any) -> Any:  # noqa: ANN40
         return _read_identifiers(config.tokenizer_identifiers)
     if release is None:
         return described
-    if config.job_tokenizer is not None and release == AUTOMODEL:
-        if config.job_tokenizer.tokenizer_model is None:
-            msg = "--megatron-release nemo-automodel needs --tokenizer-model, the tokenizer's name_or_path in the job"
-            raise InputError(msg)
-        return config.job_tokenizer.tokenizer_model
     if config.job_tokenizer is not None:
-        metadata = config.job_tokenizer.tokenizer_metadata
-        try:
-            return tokenizer_identifiers(
-                config.job_tokenizer, release, metadata=None if metadata is None else read_object(metadata)
-            )
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        return find_identifiers(config.job_tokenizer, release)
     written_by = possible_releases(described)
     if written_by and release not in written_by:
         raise InputError(

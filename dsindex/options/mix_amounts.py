@@ -136,16 +136,17 @@ def divide(
         budget = _follow_budget(amounts, available, shared, fixed)
     remaining = budget - fixed - shared * budget
     takers = [name for name, a in zip(names, amounts, strict=True) if a.kind is Kind.REST]
-    _check_remaining(remaining, budget, takers, follows=bool(fixed))
+    wanted = [
+        amount.value * budget if amount.kind is Kind.SHARE else _fixed_tokens(amount, num)
+        for amount, num in zip(amounts, available, strict=True)
+    ]
+    largest = max(zip(wanted, names, strict=True))
+    _check_remaining(remaining, budget, takers, largest, follows=bool(fixed))
     rest = sum(num for amount, num in zip(amounts, available, strict=True) if amount.kind is Kind.REST)
-    parts = []
-    for amount, num in zip(amounts, available, strict=True):
-        if amount.kind is Kind.SHARE:
-            parts.append(amount.value * budget)
-        elif amount.kind is Kind.REST:
-            parts.append(remaining * num / rest)
-        else:
-            parts.append(_fixed_tokens(amount, num))
+    parts = [
+        remaining * num / rest if amount.kind is Kind.REST else tokens
+        for amount, num, tokens in zip(amounts, available, wanted, strict=True)
+    ]
     total = sum(parts, Fraction(0))
     return Division(tokens=budget, shares=tuple(part / total for part in parts))
 
@@ -172,13 +173,23 @@ def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: 
     return max(1, int(min(num / amount.value for amount, num in zip(amounts, available, strict=True))))
 
 
-def _check_remaining(remaining: Fraction, budget: int, takers: Sequence[str], *, follows: bool) -> None:
-    """Refuse amounts that exceed the budget, leave nothing for the rest, or something that nobody takes."""
+def _check_remaining(
+    remaining: Fraction, budget: int, takers: Sequence[str], largest: tuple[Fraction, str], *, follows: bool
+) -> None:
+    """Refuse amounts that exceed the budget, leave nothing for the rest, or something that nobody takes.
+
+    Args:
+        remaining: Tokens that no amount takes.
+        budget: Tokens of the run.
+        takers: The datasets that take what remains.
+        largest: The largest amount, and its dataset.
+        follows: Whether an amount is in tokens or epochs.
+    """
     taken = budget - remaining
     if remaining < -TOLERANCE * budget:
         raise InputError(
-            f"expected amounts of at most {budget:,} tokens together, got {int(taken):,}; raise the budget, or make "
-            "them smaller"
+            f"{largest[1]}: expected amounts of at most {budget:,} tokens together, got {int(taken):,}, of which "
+            f"{int(largest[0]):,} of this dataset; raise the budget, or make them smaller"
         )
     if takers and remaining <= 0:
         msg = f"{takers[0]}: nothing remains for it, since the others take all {budget:,} tokens; make them smaller"

@@ -22,6 +22,7 @@ from dsindex.engine.manifest import LARGEST_MANIFEST_BYTES, read_manifest
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import read_description
+from dsindex.index.job_tokenizer import find_identifiers
 from dsindex.options.index import TOKENIZER_NAMES
 from dsindex.store.config_files import parse_yaml
 from dsindex.store.reading import digest_file, is_stored, stored_size
@@ -210,9 +211,12 @@ def make_delivery(
         train_samples: Samples of the run.
 
     Raises:
-        InputError: If datasets have different tokenizers, or one differs from its manifest.
+        InputError: If datasets have different tokenizers, or one differs from its manifest, or the job's release could
+            not make its tokenizer, so that `dsindex index` would refuse the delivery.
         FormatError: If a file is damaged.
     """
+    if config.job_tokenizer is not None and config.megatron_release is not None:
+        find_identifiers(config.job_tokenizer, config.megatron_release)
     folder = os.path.dirname(os.path.abspath(output))
     tokenizers: dict[str, tuple[DeliveredTokenizer, str]] = {}
 

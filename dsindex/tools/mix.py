@@ -19,7 +19,7 @@ import numpy as np
 
 from dsindex.amounts import align, count, short_number, shorten
 from dsindex.datasets.gpt import open_index_array
-from dsindex.datasets.origins import describe_tails
+from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, LimitError, OutputError
 from dsindex.execution.local import available_cpus

@@ -39,7 +39,7 @@ def test_amounts_divide_the_tokens(text, available, budget, tokens, shares):
     ("60% 60%", None, "at most 100% together, got 120%"),
     ("60% 30%", None, "expected shares of 100% together, got 90%; raise them"),
     ("60% 30%", 1000, r"expected amounts of 1,000 tokens together, got 900 \(90%\)"),
-    ("2epochs 100tokens", 250, "at most 250 tokens together, got 300"),
+    ("2epochs 100tokens", 250, "a: expected amounts of at most 250 tokens together, got 300, of which 200 of "),
     ("2epochs rest", 200, "b: nothing remains for it, since the others take all 200 tokens"),
     ("100% 1epoch", None, "expected shares below 100% together"),
     ("1epoch 1epoch", 10**6, "leave the budget out if it follows from them"),

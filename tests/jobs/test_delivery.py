@@ -1,7 +1,10 @@
 """A mixture is handed over in one file: written by mix, completed by index, and proven by verify where it arrives."""
 
+import html
 import json
 import os
+import random
+import re
 import shutil
 from pathlib import Path
 
@@ -60,6 +63,7 @@ def test_delivery_is_proven_on_another_machine(sent, tmp_path, monkeypatch, caps
     monkeypatch.chdir(there)
     shown = run("verify delivery.yaml --data-folder mnt", capsys)
     assert shown.startswith("intact   mnt/data/web_text_document    10 documents, 1,000 tokens, 2 checks\n")
+    assert "verify: done" not in shown
     assert "--data-path 0.6 mnt/data/web_text_document 0.4 mnt/data/books_text_document\n" in shown
     assert "the caches are named for paths such as data/" in shown
     for path in list(Path("mnt/data").iterdir()):
@@ -119,9 +123,35 @@ def test_hold_outs_beside_the_datasets_are_valid_and_a_split_takes_the_last_inpu
     assert f"note: {tail}; " in run(f"index {job} --plain-names --check", capsys)
 
 
+@pytest.mark.usefixtures("sent")
+def test_mix_index_and_report_tell_that_the_end_of_one_input_is_unlike_the_rest(capsys):
+    kinds = [f"the number {n} of those that were counted" for n in range(280)], [f"Zug {n} fährt ab" for n in range(40)]
+    sorted_texts = [text for kind in kinds for text in kind]
+    for name, texts in {"sorted": sorted_texts, "mixed": random.Random(1).sample(sorted_texts, 320)}.items():
+        Path(f"{name}.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+        words = f"--output-prefix {name} --tokenizer-model {OWN.plain_tokenizer} --append-eod --executor local"
+        run(f"build --input {name}.jsonl {words}", capsys)
+    job = "--seq-length 10 --split 7,1,0"
+    shown = run(f"mix sorted_text_document mixed_text_document {job}", capsys)
+    tail = (
+        "valid is the end of each dataset in the order of its inputs: 40 documents of sorted_text_document unlike those"
+    )
+    [said] = [line.removeprefix("warning: ") for line in shown.splitlines() if tail in line]
+    assert re.search(
+        r"\(they have \d\d% of their tokens in common, others \d\d% or more\); `dsindex build --hold-", said
+    )
+    data = "--data-path 1 sorted_text_document 1 mixed_text_document"
+    built = run(f"index {data} {job} --num-samples 9,2,0 --plain-names --data-cache-path c --executor local", capsys)
+    assert f"note: {said}\n" in built
+    run("report sorted_text_document mixed_text_document --cache c -o page.html", capsys)
+    assert f"V{said[1:]}." in html.unescape(re.sub("<[^>]*>", "", Path("page.html").read_text()))
+
+
 @pytest.mark.parametrize(("words", "message"), [
     ("mix data/web_text_document --write theirs.yaml", "theirs.yaml: exists already and is no unchanged delivery"),
     ("mix data/web_text_document --write delivery.json", "expected the name of a YAML file"),
+    (f"mix {DATASETS} {JOB} --megatron-release 0.19 --tokenizer-type HuggingFaceTokenizer --write new.yaml",
+     "--tokenizer-type HuggingFaceTokenizer needs --tokenizer-model, spelled as in the job"),
     ("verify broken.yaml", "broken.yaml: expected a valid train in a delivery"),
     ("index broken.yaml", "broken.yaml: expected a valid train in a delivery"),
     ("index hostile.yaml", "hostile.yaml: expected a valid job.tokenizer in a delivery"),
@@ -138,6 +168,7 @@ def test_wrong_deliveries_are_refused(words, message, capsys):
     )
     assert message in run(words, capsys, 1)
     assert Path("theirs.yaml").read_text() == "source: [a]\n"
+    assert not os.path.exists("new.yaml")
 
 
 @pytest.mark.usefixtures("sent")

@@ -60,10 +60,16 @@ BEAT_SECONDS = 5.0
 
 
 class PlainDisplay(Display):
-    """A line every few seconds."""
+    """A line every few seconds.
 
-    def __init__(self, *, seconds: float = LINE_SECONDS) -> None:
+    Args:
+        seconds: The interval.
+        has_ends: Whether a stage that ended has a line as well.
+    """
+
+    def __init__(self, *, seconds: float = LINE_SECONDS, has_ends: bool = True) -> None:
         self.seconds = seconds
+        self._has_ends = has_ends
         self._reason = ""
         """What the stage was waiting for when the last line was written."""
         self._next_line = 0.0
@@ -80,7 +86,8 @@ class PlainDisplay(Display):
 
     def end(self, snapshot: Snapshot) -> None:
         """Write the stage's summary."""
-        self.say(f"{snapshot.stage}: {describe_end(snapshot)}")
+        if self._has_ends:
+            self.say(f"{snapshot.stage}: {describe_end(snapshot)}")
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -218,12 +225,19 @@ def displays_of_job(work_dir: str, executor: Executor, *, output: str | None = N
     return displays
 
 
-def make_reporter(*, log_json: bool = False) -> Reporter:
-    """Return a reporter on standard error: JSON lines on request, a bar in a terminal, otherwise plain lines."""
+def make_reporter(*, log_json: bool = False, has_table: bool = False) -> Reporter:
+    """Return a reporter on standard error: JSON lines on request, a bar in a terminal, otherwise plain lines.
+
+    Args:
+        log_json: Write JSON lines.
+        has_table: Whether a table of results follows; then only a long stage has plain lines.
+    """
     if log_json:
         use_json_lines()
         return Reporter(JsonDisplay())
-    return Reporter(BarDisplay() if sys.stderr.isatty() else PlainDisplay())
+    if sys.stderr.isatty():
+        return Reporter(BarDisplay())
+    return Reporter(PlainDisplay(seconds=WAITING_SECONDS, has_ends=False) if has_table else PlainDisplay())
 
 
 def describe(snapshot: Snapshot, *, most_important_first: bool = False) -> str:

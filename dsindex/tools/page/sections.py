@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import escape
 
 from dsindex.amounts import count, format_speed, format_token_speed, short_number
-from dsindex.datasets.origins import describe_tails
+from dsindex.datasets.tails import describe_tails
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
 from dsindex.text.tokenizer import shared_tokenizer
 from dsindex.tools.inspect import cut_pieces, show_text, text_of
