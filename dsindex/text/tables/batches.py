@@ -288,49 +288,45 @@ _RANGES_AT_ONCE = 2
 _MOST_AHEAD, _BYTES_AHEAD = 16, 2 * RANGE_BYTES
 """Ranges of row groups that are requested before their turn, and their bytes."""
 _FOOTER_BYTES = 16 << 20
-"""Footers of files that are not on this machine and were read last, kept for the next part of the same file."""
+"""Footers of the files that were read last, kept for the next parts of the same files; the last one of any size."""
 _BYTES_PER_INDEX, _LARGEST_DICTIONARY = 4, 16 << 20
 """A column with a dictionary stays encoded until its rows are cut; writers limit dictionaries to about 1 MiB."""
 
 
-_footers: OrderedDict[tuple[str, str], pq.FileMetaData] = OrderedDict()
-"""Address and version → footer."""
+_footers: OrderedDict[tuple[str, str, int], pq.FileMetaData] = OrderedDict()
+"""Identity of the file → footer."""
 _footers_lock = threading.Lock()
 
 
-def open_parquet(
-    file: TableFile, dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
-) -> pq.ParquetFile:
+def open_parquet(file: TableFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file.
 
     Args:
         file: The file.
         dictionaries: Paths of the columns to leave encoded.
-        metadata: Its footer, if it was read before.
 
     Raises:
         InputError: If it is cut off, damaged or encrypted.
     """
     import pyarrow.parquet as pq
 
-    if metadata is None and file.remote_version is not None:
-        metadata = _footers.get((file.path, file.remote_version))
-    if metadata is None:
+    known = _footers.get(file.identity)
+    if known is None:
         _check_magic(file)
     with errors_named(file.path, "a Parquet file with a readable footer"):
         opened = pq.ParquetFile(
             pa.PythonFile(file, mode="r"),
-            metadata=metadata,
+            metadata=known,
             read_dictionary=list(dictionaries),
             pre_buffer=False,
             buffer_size=_READ_BYTES,
             page_checksum_verification=True,
         )
         check_names(opened.schema_arrow)
-    if metadata is None and file.remote_version is not None:
+    if known is None:
         with _footers_lock:
-            _footers[file.path, file.remote_version] = opened.metadata
-            while sum(footer.serialized_size for footer in _footers.values()) > _FOOTER_BYTES:
+            _footers[file.identity] = opened.metadata
+            while len(_footers) > 1 and sum(footer.serialized_size for footer in _footers.values()) > _FOOTER_BYTES:
                 _footers.popitem(last=False)
     return opened
 
@@ -390,7 +386,7 @@ def _read_parquet(
         if any(map(_stays_encoded, chunks))
     ]
     if encoded and fields is not None:
-        opened = open_parquet(file, encoded, opened.metadata)
+        opened = open_parquet(file, encoded)
     planned = plan_ranges([list(map(_chunk_range, chunks)) for chunks in groups])
     ahead = _ReadAhead(file, planned[:1] if file.is_sampled else planned)
     for number, chunks in enumerate(groups, begin):

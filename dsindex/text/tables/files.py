@@ -205,8 +205,7 @@ class TableFile:
     def __init__(self, path: str, file: Readable) -> None:
         self.path = path
         self.size = file.size_bytes
-        self.remote_version = None if isinstance(file, LocalFile) else file.version
-        """Version of an object, whose bytes are always the same; None for a local file."""
+        self.identity = (path, file.version, file.size_bytes)
         self.closed = False
         self.is_sampled = False
         """Whether its reader wants no more than the first rows."""

@@ -13,6 +13,7 @@ from dsindex.errors import InputError
 from dsindex.text.forms import HEAD_BYTES, TextPart, detect_table
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import select_keys
+from dsindex.text.tables import batches
 from dsindex.text.tables.batches import measure_table
 from dsindex.text.tables.lines import json_values
 from tests.dsindex.text.tables.readings import STORED, read_table_lines, write_table
@@ -75,6 +76,19 @@ def test_two_columns_of_the_wanted_name_are_refused(tmp_path):
 
     with pytest.raises(InputError, match="expected the column 'text', got 2 columns of that name"):
         measure_table(path, "arrow-file", {"text": ("text",)})
+
+
+def test_the_parts_of_a_file_share_its_footer_until_it_is_written_anew(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(batches, "_check_magic", opened.append)
+    path = write_table(tmp_path / "table", TABLE, "parquet", group_rows=1)
+    for _ in range(3):
+        assert len(measure_table(path, "parquet", {"text": ("text",)})) == 5
+    assert len(opened) == 1
+
+    write_table(path, pa.concat_tables([TABLE, TABLE]), "parquet", group_rows=1)
+    assert len(measure_table(path, "parquet", {"text": ("text",)})) == 10
+    assert len(opened) == 2
 
 
 def test_a_file_of_another_size_than_planned_is_refused(tmp_path):
