@@ -119,10 +119,11 @@ def find_finished(
                 f"{prefix}: finished output of another plan is here: {'; '.join(settings + inputs)}; "
                 f"choose another place for the output, or replace it with {'--fresh' if settings else '--replace'}"
             )
-        if not inputs and files_have_recorded_sizes(prefix, manifest):
-            finished.append(manifest)
-        else:
+        is_finished = not inputs and files_have_recorded_sizes(prefix, manifest)
+        if not is_finished or local_paths([prefix]):
             _refuse_modified(standing, manifest)
+        if is_finished:
+            finished.append(manifest)
     return finished if len(finished) == len(standings) else None
 
 
@@ -189,7 +190,8 @@ def _refuse_modified(standing: Standing, manifest: Manifest) -> None:
             continue
         raise OutputError(
             f"{path}: expected the file that the manifest describes, got another one, which may be someone else's; "
-            f"move it away, choose another place for the output, or replace it with --fresh"
+            "move it away and run again, which uses the shards that --keep-shards kept, choose another place for the "
+            "output, or replace it with --fresh"
         )
 
 

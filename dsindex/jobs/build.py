@@ -37,7 +37,7 @@ from dsindex.execution.report import show_datasets
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
 from dsindex.store.stores import find_stored
-from dsindex.store.urls import absolute, folder_of, joined, refuse_address, with_suffix
+from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,8 +182,8 @@ def find_outputs(config: BuildConfig) -> list[Output]:
         if manifest is not None and manifest.run.plan["settings"].get("output-prefix") == place.removesuffix("_"):
             names = [name for names in (manifest.content.options.outputs or {}).values() for name in names]
             found |= dict.fromkeys(name for name in names if name.startswith(os.path.basename(place)))
-    folder = folder_of(config.output_prefix)
-    return [Output(prefix=joined(folder, name), suffixes=MEGATRON_SUFFIXES) for name in found if "/" not in name]
+    ends = [name[len(os.path.basename(place)) - 1 :] for name in found if "/" not in name]
+    return [Output(prefix=with_suffix(config.output_prefix, end), suffixes=MEGATRON_SUFFIXES) for end in ends]
 
 
 class BuildJob(TextJob):

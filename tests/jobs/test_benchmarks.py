@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from dsindex.demo.run import write_demo_jsonl
 from tests.benchmarks.__main__ import main
+from tests.benchmarks.afternoon import main as afternoon
 from tests.benchmarks.driver import build, plan
 from tests.benchmarks.processes import ROOT
 from tests.support.golden import OWN
@@ -44,3 +46,16 @@ def test_a_build_is_measured_against_an_earlier_commit(tmp_path, commit):
     [row] = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))["rows"]
     assert row["note"] == ("" if commit == "HEAD" else "not measured: there is no commit no-such-commit")
     assert len(row["ratios"]) == (5 if commit == "HEAD" else 0)
+
+
+@pytest.mark.exhaustive
+def test_an_afternoon_ends_with_a_delivery_that_is_proven_and_traced(tmp_path, capsys):
+    write_demo_jsonl(tmp_path / "corpus", num_documents=300)
+    words = [str(tmp_path / "corpus"), str(OWN.plain_tokenizer), "--output", str(tmp_path / "out")]
+    assert afternoon([*words, "--by", "lang", "--hold-out", "10%"]) == 0
+    assert "\nall " in capsys.readouterr().out
+    done = {each["step"]: each["said"] for each in json.loads((tmp_path / "out" / "afternoon.json").read_bytes())}
+    assert "DAMAGED" in done["verify after a byte changed"]
+    assert "\nintact   there/delivery.yaml " in done["verify where it arrives"]
+    assert done["trace a step"].startswith("step 1 ")
+    assert (tmp_path / "out" / "there" / "report.html").stat().st_size > 10_000

@@ -200,21 +200,31 @@ def test_a_build_that_was_stopped_while_it_published_goes_on(texts, expected, tm
 def test_only_a_changed_input_is_made_again_and_a_value_that_is_gone_has_no_dataset(texts, tmp_path, monkeypatch):
     folder, out = tmp_path / "texts", tmp_path / "out"
     shutil.copytree(texts, folder)
-    build(folder, out, keep_shards=True)
+    kept_there = {"keep_shards": True, "output_prefix": "../out/x"}
+    build(folder, out, **kept_there)
     kept = (folder / "a.jsonl").read_text().splitlines()[30:]
     (folder / "a.jsonl").write_text("".join(f"{line}\n" for line in kept))
     with pytest.raises(PlanError, match="replace it with --replace"):
-        build(folder, out, keep_shards=True)
+        build(folder, out, **kept_there)
     read = []
     from dsindex.engine import tokenize as stage
 
     make = stage.tokenize_shard
     monkeypatch.setattr(stage, "tokenize_shard", lambda task, *rest: (read.append(task.path), make(task, *rest))[1])
-    build(folder, out, keep_shards=True, replace=True, executor="local", workers=1)
+    build(folder, out, **kept_there, replace=True, executor="local", workers=1)
     assert {path.rpartition("/")[2] for path in read} == {"a.jsonl"}
     build(folder, tmp_path / "new", keep_shards=True)
     assert published(out) == published(tmp_path / "new")
     assert not list(out.glob("x_web_*"))
+    damaged = out / "x_C++_text_document.bin"
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    with pytest.raises(OutputError, match="move it away and run again, which uses the shards that --keep-shards kept"):
+        build(folder, out, **kept_there, replace=True)
+    damaged.unlink()
+    read.clear()
+    build(folder, out, **kept_there, executor="local", workers=1)
+    assert published(out) == published(tmp_path / "new")
+    assert not read
 
 
 def write_values(path, values):
