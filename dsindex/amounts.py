@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,26 @@ def shorten(name: str, length: int) -> str:
         return name
     end = length // 2
     return f"{name[: length - end - 1]}…{name[-end:]}"
+
+
+def split_names(prefixes: Sequence[str]) -> tuple[str, list[str], str]:
+    """Return what paths begin and end with in common, as far as whole parts of names go, and the rest of each.
+
+    >>> split_names(["data/web_text_document", "data/books_text_document"])
+    ('data/', ['web', 'books'], '_text_document')
+    >>> split_names(["web", "books"])
+    ('', ['web', 'books'], '')
+    """
+    if len(prefixes) < 2:
+        return "", list(prefixes), ""
+    same = sum(1 for _ in itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*prefixes, strict=False)))
+    begin = prefixes[0][: prefixes[0].rfind("/", 0, same) + 1]
+    ends = zip(*(prefix[len(begin) :][::-1] for prefix in prefixes), strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda letters: len(set(letters)) == 1, ends))
+    place = prefixes[0].find("_", len(prefixes[0]) - same)
+    end = prefixes[0][place:] if place >= 0 and same else ""
+    names = [prefix[len(begin) : len(prefix) - len(end)] for prefix in prefixes]
+    return (begin, names, end) if all(names) else ("", list(prefixes), "")
 
 
 def format_size(size_bytes: int) -> str:

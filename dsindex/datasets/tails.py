@@ -70,7 +70,8 @@ def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
     header = read_header(f"{prefix}.idx")
     if header.num_sequences != header.num_documents:
         return None
-    options = read_manifest(path)["content"].get("options")
+    content = read_manifest(path)["content"]
+    options = content.get("options")
     if not isinstance(options, dict) or options.get("shuffle_documents") is not None:
         return None
     parts = find_parts(prefix, header.num_documents)
@@ -82,9 +83,10 @@ def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
             if part.first_document < end and begin < part.first_document + part.num_documents
         ]
     elif is_stored(f"{prefix}{PROVENANCE_SUFFIX}"):
-        inputs = Origins(prefix, header.num_documents).inputs
+        given = Origins(prefix, header.num_documents).inputs
+        inputs = [name for name, entry in zip(given, content["inputs"], strict=True) if entry.get("kept") != 0]
         numbers = np.unique(read_rows(f"{prefix}{PROVENANCE_SUFFIX}", begin, end)[0]).tolist()
-        own = [inputs[number] for number in numbers if 0 <= number < len(inputs)]
+        own = [given[number] for number in numbers if 0 <= number < len(given)]
     else:
         inputs = own = []
     if len(own) < len(inputs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.amounts import align, count, short_number, shorten
+from dsindex.amounts import align, count, short_number, shorten, split_names
 from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
@@ -996,28 +995,10 @@ def _show_table(mixture: Mixture) -> list[str]:
         lines = align(rows)
         if columns is None or max(map(len, lines)) <= columns:
             return lines
+    rows[0] = ("dataset", *_HEADINGS)
+    lines, above = align(rows), [f"{begin}…{end}:"] if begin or end else []
     room = max(12, (columns or 0) - max(map(len, lines)) + max(len(row[0]) for row in rows))
-    return align((shorten(first, room), *others) for first, *others in rows)
-
-
-def split_names(prefixes: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return what paths begin and end with in common, as far as whole parts of names go, and the rest of each.
-
-    >>> split_names(["data/web_text_document", "data/books_text_document"])
-    ('data/', ['web', 'books'], '_text_document')
-    >>> split_names(["web", "books"])
-    ('', ['web', 'books'], '')
-    """
-    if len(prefixes) < 2:
-        return "", list(prefixes), ""
-    same = sum(1 for _ in itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*prefixes, strict=False)))
-    begin = prefixes[0][: prefixes[0].rfind("/", 0, same) + 1]
-    ends = zip(*(prefix[len(begin) :][::-1] for prefix in prefixes), strict=False)
-    same = sum(1 for _ in itertools.takewhile(lambda letters: len(set(letters)) == 1, ends))
-    place = prefixes[0].find("_", len(prefixes[0]) - same)
-    end = prefixes[0][place:] if place >= 0 and same else ""
-    names = [prefix[len(begin) : len(prefix) - len(end)] for prefix in prefixes]
-    return (begin, names, end) if all(names) else ("", list(prefixes), "")
+    return above + align((shorten(first, room), *others) for first, *others in rows)
 
 
 def _describe_run(report: MixResult) -> Iterator[str]:

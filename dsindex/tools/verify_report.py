@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import xxhash
 
-from dsindex.amounts import count
+from dsindex.amounts import count, split_names
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
+from dsindex.execution.progress.standard_streams import shown_columns
 from dsindex.json_text import encode_json
 from dsindex.store.reading import is_present, is_stored, open_readable, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
@@ -517,14 +518,14 @@ def describe_verifications(reports: Sequence[VerifyReport]) -> list[str]:
     """Return reports as text: of several, a line for each, and then what is wrong."""
     if len(reports) == 1:
         return describe_verification(reports[0])
-    width = max(len(report.prefix) for report in reports)
-    lines = []
+    rows = []
     for report in reports:
         counts = report.counts
         said = [] if counts is None else [count(counts.num_documents, "document"), count(counts.num_tokens, "token")]
         said += [count(len(report.checks), "check")] + ([f"{len(report.failed)} failed"] if report.failed else [])
         state = "intact" if report.is_whole else "DAMAGED" if report.is_there else "MISSING"
-        lines.append(f"{state:8} {report.prefix:{width}}  {', '.join(said) if report.is_there else ''}".rstrip())
+        rows.append((f"{state:8} ", report.prefix, f"  {', '.join(said) if report.is_there else ''}"))
+    lines = _fit_names(rows)
     lines += [f"note: {note}" for note in dict.fromkeys(note for report in reports for note in report.notes)]
     for report in reports:
         if not report.is_there:
@@ -533,6 +534,24 @@ def describe_verifications(reports: Sequence[VerifyReport]) -> list[str]:
             lines += ["", f"{report.prefix}: DAMAGED", *(f"  FAILED: {check}" for check in report.failed)]
             lines += [f"  FOUND: {finding}" for finding in report.findings]
     return lines
+
+
+_FILES = (".yaml", ".yml", ".pbin")
+"""What the paths of files end with that are verified beside datasets."""
+
+
+def _fit_names(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return lines of words, a path and words; where they are too wide, the paths lose what they have in common."""
+    columns, above = shown_columns(), []
+    paths = [path for _, path, _ in rows]
+    if columns is not None and max(map(len, paths)) + max(len(left) + len(right) for left, _, right in rows) > columns:
+        begin, names, end = split_names([path for path in paths if not path.endswith(_FILES)])
+        short = {f"{begin}{name}{end}": name for name in names}
+        above = [f"{begin}…{end}:"] if begin or end else []
+        paths = [short.get(path, path) for path in paths]
+    width = max(map(len, paths))
+    pairs = zip(rows, paths, strict=True)
+    return above + [f"{left}{path:{width}}{right}".rstrip() for (left, _, right), path in pairs]
 
 
 # Check a `.bin` or `.pbin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD.

@@ -64,6 +64,9 @@ def test_delivery_is_proven_on_another_machine(sent, tmp_path, monkeypatch, caps
     shown = run("verify delivery.yaml --data-folder mnt", capsys)
     assert shown.startswith("intact   mnt/data/web_text_document    10 documents, 1,000 tokens, 2 checks\n")
     assert "verify: done" not in shown
+    monkeypatch.setattr("dsindex.tools.verify_report.shown_columns", lambda: 70)
+    narrow = run("verify delivery.yaml --data-folder mnt", capsys).splitlines()
+    assert narrow[:2] == ["mnt/data/…_text_document:", "intact   web            10 documents, 1,000 tokens, 2 checks"]
     assert "--data-path 0.6 mnt/data/web_text_document 0.4 mnt/data/books_text_document\n" in shown
     assert "the caches are named for paths such as data/" in shown
     for path in list(Path("mnt/data").iterdir()):
@@ -73,6 +76,16 @@ def test_delivery_is_proven_on_another_machine(sent, tmp_path, monkeypatch, caps
     result = dsindex.verify("delivery.yaml")
     assert result
     assert len(result.reports) == 3
+
+
+@pytest.mark.usefixtures("sent")
+def test_the_inputs_of_a_value_are_those_that_have_it(capsys):
+    for name in "ab":
+        Path(f"{name}.jsonl").write_text("".join(f'{{"text": "{n}", "s": "{name}"}}\n' for n in range(40)))
+    words = f"--tokenizer-model {OWN.plain_tokenizer} --executor local --output-by s --output-prefix x"
+    run(f"build --input a.jsonl b.jsonl {words}", capsys)
+    shown = run("mix x_a_text_document x_b_text_document --seq-length 5 --split 9,1,0", capsys)
+    assert "valid is the end" not in shown
 
 
 def change(path, content):

@@ -115,11 +115,15 @@ class JsonDisplay(Display):
 
 
 class BarDisplay(Display):
-    """A bar per stage."""
+    """A bar per stage.
+
+    Args:
+        is_transient: Whether the bars are removed at the end.
+    """
 
     seconds = BAR_SECONDS
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_transient: bool = False) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
@@ -132,6 +136,7 @@ class BarDisplay(Display):
             TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
             expand=True,
+            transient=is_transient,
         )
         self._progress.start()
         self._task: TaskID | None = None
@@ -230,13 +235,13 @@ def make_reporter(*, log_json: bool = False, has_table: bool = False) -> Reporte
 
     Args:
         log_json: Write JSON lines.
-        has_table: Whether a table of results follows; then only a long stage has plain lines.
+        has_table: Whether a table of results follows; then bars are removed, and only a long stage has plain lines.
     """
     if log_json:
         use_json_lines()
         return Reporter(JsonDisplay())
     if sys.stderr.isatty():
-        return Reporter(BarDisplay())
+        return Reporter(BarDisplay(is_transient=has_table))
     return Reporter(PlainDisplay(seconds=WAITING_SECONDS, has_ends=False) if has_table else PlainDisplay())
 
 

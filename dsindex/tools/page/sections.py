@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from markupsafe import escape
 
-from dsindex.amounts import count, format_speed, format_token_speed, short_number
+from dsindex.amounts import count, format_speed, format_token_speed, short_number, split_names
 from dsindex.datasets.tails import describe_tails
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
 from dsindex.text.tokenizer import shared_tokenizer
@@ -269,9 +269,12 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
     """Return what the caches in a folder draw from the datasets."""
     blocks = []
     if caches.splits:
+        prefixes = list(dict.fromkeys(each.prefix for each in caches.splits))
+        begin, names, end = split_names(prefixes)
+        short = dict(zip(prefixes, names, strict=True))
         rows = tuple(
             (
-                each.prefix,
+                short[each.prefix],
                 each.split,
                 "-" if each.intended is None else f"{each.intended:.2%}",
                 f"{each.part_tokens / each.dataset_tokens:.2%}" if each.dataset_tokens else "-",
@@ -285,7 +288,8 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
         table = Table(
             caption="What each split draws",
             head=(
-                *("dataset", "split", "share of sequences intended", "share of tokens", "tokens of the split"),
+                *(f"dataset {begin}…{end}" if begin or end else "dataset", "split", "share of sequences intended"),
+                *("share of tokens", "tokens of the split"),
                 *("samples of tokens", "epochs", "documents cut"),
             ),
             rows=rows,
