@@ -56,7 +56,7 @@ def describe_tails(split: str, tails: Iterable[tuple[str, int, int]]) -> str | N
             told.append(f"{count(end - begin, 'document')} of {prefix} {found}")
     if not told:
         return None
-    more = f" and of {len(told) - SHOWN:,} other datasets" if len(told) > SHOWN else ""
+    more = f" and of {count(len(told) - SHOWN, 'other dataset')}" if len(told) > SHOWN else ""
     return (
         f"{split} is the end of each dataset in the order of its inputs: {', '.join(told[:SHOWN])}{more}; "
         "`dsindex build --hold-out 1%` draws from all of them"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import xxhash
 
-from dsindex.amounts import count, split_names
+from dsindex.amounts import count, short_number, split_names
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.errors import FormatError, TokenizerError
@@ -518,14 +518,7 @@ def describe_verifications(reports: Sequence[VerifyReport]) -> list[str]:
     """Return reports as text: of several, a line for each, and then what is wrong."""
     if len(reports) == 1:
         return describe_verification(reports[0])
-    rows = []
-    for report in reports:
-        counts = report.counts
-        said = [] if counts is None else [count(counts.num_documents, "document"), count(counts.num_tokens, "token")]
-        said += [count(len(report.checks), "check")] + ([f"{len(report.failed)} failed"] if report.failed else [])
-        state = "intact" if report.is_whole else "DAMAGED" if report.is_there else "MISSING"
-        rows.append((f"{state:8} ", report.prefix, f"  {', '.join(said) if report.is_there else ''}"))
-    lines = _fit_names(rows)
+    lines = _summarize(reports)
     lines += [f"note: {note}" for note in dict.fromkeys(note for report in reports for note in report.notes)]
     for report in reports:
         if not report.is_there:
@@ -540,18 +533,33 @@ _FILES = (".yaml", ".yml", ".pbin")
 """What the paths of files end with that are verified beside datasets."""
 
 
-def _fit_names(rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return lines of words, a path and words; where they are too wide, the paths lose what they have in common."""
-    columns, above = shown_columns(), []
-    paths = [path for _, path, _ in rows]
-    if columns is not None and max(map(len, paths)) + max(len(left) + len(right) for left, _, right in rows) > columns:
-        begin, names, end = split_names([path for path in paths if not path.endswith(_FILES)])
-        short = {f"{begin}{name}{end}": name for name in names}
-        above = [f"{begin}…{end}:"] if begin or end else []
-        paths = [short.get(path, path) for path in paths]
-    width = max(map(len, paths))
-    pairs = zip(rows, paths, strict=True)
-    return above + [f"{left}{path:{width}}{right}".rstrip() for (left, _, right), path in pairs]
+def _summarize(reports: Sequence[VerifyReport]) -> list[str]:
+    """Return a line for each report; where these are too wide, paths lose what they share, and numbers have units."""
+
+    def show(paths: Sequence[str], number: Callable[[int], str]) -> list[str]:
+        width, lines = max(map(len, paths)), []
+        for report, path in zip(reports, paths, strict=True):
+            said = [] if report.counts is None else [
+                _amount(report.counts.num_documents, "document", number),
+                _amount(report.counts.num_tokens, "token", number),
+            ]  # fmt: skip
+            said += [count(len(report.checks), "check")] + ([f"{len(report.failed)} failed"] if report.failed else [])
+            state = "intact" if report.is_whole else "DAMAGED" if report.is_there else "MISSING"
+            lines.append(f"{state:8} {path:{width}}  {', '.join(said) if report.is_there else ''}".rstrip())
+        return lines
+
+    columns, paths = shown_columns(), [report.prefix for report in reports]
+    lines = show(paths, "{:,}".format)
+    if columns is None or max(map(len, lines)) <= columns:
+        return lines
+    begin, names, end = split_names([path for path in paths if not path.endswith(_FILES)])
+    short = {f"{begin}{name}{end}": name for name in names}
+    above = [f"{begin}…{end}:"] if begin or end else []
+    return above + show([short.get(path, path) for path in paths], short_number)
+
+
+def _amount(amount: int, noun: str, number: Callable[[int], str]) -> str:
+    return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
 
 
 # Check a `.bin` or `.pbin` byte by byte: digests of its blocks, ids outside the vocabulary, the number of EOD.

@@ -66,7 +66,7 @@ def test_delivery_is_proven_on_another_machine(sent, tmp_path, monkeypatch, caps
     assert "verify: done" not in shown
     monkeypatch.setattr("dsindex.tools.verify_report.shown_columns", lambda: 70)
     narrow = run("verify delivery.yaml --data-folder mnt", capsys).splitlines()
-    assert narrow[:2] == ["mnt/data/…_text_document:", "intact   web            10 documents, 1,000 tokens, 2 checks"]
+    assert narrow[:2] == ["mnt/data/…_text_document:", "intact   web            10 documents, 1.0 k tokens, 2 checks"]
     assert "--data-path 0.6 mnt/data/web_text_document 0.4 mnt/data/books_text_document\n" in shown
     assert "the caches are named for paths such as data/" in shown
     for path in list(Path("mnt/data").iterdir()):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dsindex
+from dsindex.amounts import split_names
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.options.build import BuildConfig
@@ -309,7 +310,8 @@ def test_datasets_are_compared_and_blends_shown(built, tmp_path):
     assert len(splits) == 4
     lengths = IndexedDataset(built).sequence_lengths
     part = int(lengths[: round(0.9 * len(lengths))].sum())
-    [intended, _, tokens, samples, epochs, cut] = splits[built, "train"][2:]
+    name = split_names([built, GOLDEN_EOD])[1][0]
+    [intended, _, tokens, samples, epochs, cut] = splits[name, "train"][2:]
     num_samples = int(samples.split()[0].replace(",", ""))
     assert (intended, tokens, samples) == ("90.00%", f"{part:,}", f"{num_samples:,} of 64")
     assert (num_samples >= 100, epochs, cut[-1]) == (True, f"{num_samples * 64 / part:.3f}", "%")

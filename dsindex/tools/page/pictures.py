@@ -6,7 +6,7 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import shorten
+from dsindex.amounts import shorten, split_names
 from dsindex.tools.page.page import COLOURS, DASHES, NARROW, Picture, Table, distinct, draw, number, percent
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def _bars(
 
     def chart(width: int) -> dict[str, Any]:
         length = LABEL if width == NARROW else LONG_LABEL
+        names = list(rows) if max(map(len, rows)) <= length else split_names(list(rows))[1]
         y = {"field": "place", "type": "ordinal", "axis": None}
         text = {"type": "text", "baseline": "middle", "yOffset": -8}
         layers: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -103,11 +104,12 @@ def _bars(
             ({**text, "align": "left"}, {"x": {"value": 0}, "text": {"field": "name"}}),
             ({**text, "align": "right"}, {"x": {"value": width}, "text": {"field": "label"}}),
         ]
-        named = [{"place": place, "name": shorten(each, length), **rows[each]} for place, each in enumerate(rows)]
+        named = zip(names, rows.values(), strict=True)
+        values = [{"place": place, "name": shorten(name, length), **row} for place, (name, row) in enumerate(named)]
         return {
             "width": width,
             "height": {"step": ROW_HEIGHT},
-            "data": {"values": named},
+            "data": {"values": values},
             "layer": [{"mark": mark, "encoding": {"y": y, **encoding}} for mark, encoding in layers],
         }
 
