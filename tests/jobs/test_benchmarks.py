@@ -50,12 +50,15 @@ def test_a_build_is_measured_against_an_earlier_commit(tmp_path, commit):
 
 @pytest.mark.exhaustive
 def test_an_afternoon_ends_with_a_delivery_that_is_proven_and_traced(tmp_path, capsys):
-    write_demo_jsonl(tmp_path / "corpus", num_documents=300)
+    (tmp_path / "corpus").mkdir()
+    for path in write_demo_jsonl(tmp_path / "demo", num_documents=600, num_files=3):
+        records = [json.loads(line) | {"meta": {"source": path.stem}} for line in path.read_text().splitlines()]
+        (tmp_path / "corpus" / path.name).write_text("".join(f"{json.dumps(record)}\n" for record in records))
     words = [str(tmp_path / "corpus"), str(OWN.plain_tokenizer), "--output", str(tmp_path / "out")]
-    assert afternoon([*words, "--by", "lang", "--hold-out", "10%"]) == 0
+    assert afternoon([*words, "--hold-out", "20%"]) == 0
     assert "\nall " in capsys.readouterr().out
     done = {each["step"]: each["said"] for each in json.loads((tmp_path / "out" / "afternoon.json").read_bytes())}
     assert "DAMAGED" in done["verify after a byte changed"]
     assert "\nintact   there/delivery.yaml " in done["verify where it arrives"]
-    assert done["trace a step"].startswith("step 1 ")
+    assert done["trace a step"].startswith("step 1: 8 samples, ")
     assert (tmp_path / "out" / "there" / "report.html").stat().st_size > 10_000
