@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -90,6 +90,8 @@ class Job:
     """Returns the content of each manifest, in the order of the outputs, given each dataset's files by suffix."""
     examine: Callable[[], None]
     """Checks for problems before any work is done; raises DsindexError."""
+    find_outputs: Callable[[], tuple[Output, ...]] | None = None
+    """Returns the outputs of earlier runs if `make` finds those of this one; the output prefix is held meanwhile."""
     input_bytes: int = 0
     """Size of the inputs to tokenize; 0 if the job does not tokenize."""
     holds_gil: bool = False
@@ -154,6 +156,9 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
                     access=job.config.access,
                 )
             )
+            if job.find_outputs is not None:
+                owned.enter_context(hold_output(job.config.output_prefix))
+                job = replace(job, outputs=job.find_outputs())
             for output in sorted(job.outputs, key=lambda output: output.prefix):
                 owned.enter_context(hold_output(output.prefix))
             finished = _find_finished(job)  # another driver may have finished meanwhile
@@ -217,10 +222,9 @@ def _tidy_up(job: Job) -> None:
     progress = _progress_file(job)
     if progress is not None:
         conclude(progress)
-    for output in job.outputs:
-        path = _lock_path(output)
-        if is_lock(path):
-            with contextlib.suppress(PlanError), hold_output(output.prefix):
+    for prefix in [*(output.prefix for output in job.outputs), job.prefix]:
+        if is_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}")):
+            with contextlib.suppress(PlanError), hold_output(prefix):
                 pass  # a dead owner's lock is taken over and removed
 
 

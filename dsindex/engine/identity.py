@@ -119,9 +119,10 @@ def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
         elif counts_now[path] < count:
             times = f"{count} times and is given {counts_now[path]}"
             changes.append(f"the input {show_name(path)} was given {times}")
-    added = sum((counts_now - counts_before).values())
+    added = list((counts_now - counts_before).elements())
     if added:
-        changes.append(f"{added} input{'s were' if added > 1 else ' was'} added")
+        one = f"the input {show_name(added[0])} was"
+        changes.append(f"{one if len(added) == 1 else f'{len(added)} inputs were'} added")
     more = len(changes) - _SHOWN_CHANGES
     shown = changes[:_SHOWN_CHANGES] + ([f"and {more:,} more changes"] if more > 0 else [])
     return shown or ["the inputs are in another order"]

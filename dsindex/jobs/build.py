@@ -233,8 +233,13 @@ class BuildJob(TextJob):
             encodes=self._config.token_ids is None,
             check_nodes=check_nodes,
             conclude=self._conclude if self._index_configs or self._shuffles else None,
+            find_outputs=None if self._config.output_by is None else self._find_outputs,
         )
         return self._report(outcome)
+
+    def _find_outputs(self) -> tuple[Output, ...]:
+        self.outputs = find_outputs(self._config)
+        return tuple(self.outputs)
 
     def examine(self) -> None:
         """Check a sample of the input, and the disk space."""

@@ -24,6 +24,7 @@ from dsindex.store.urls import (
     Access,
     ObjectUrl,
     absolute,
+    is_absolute,
     locate_output,
     with_suffix,
     without_suffix,
@@ -111,8 +112,10 @@ def remove_leftovers(leftovers: Leftovers, access: Access) -> None:
 
 
 def _outputs_of(history: History, access: Access) -> list[str]:
-    """Return the prefixes of a job's outputs; those in folders that do not exist have neither files nor locks."""
-    return [locate_output(output, access) for output in history.outputs if has_folder(output)]
+    """Return what a job holds: its outputs, and their prefix; nothing in folders that do not exist."""
+    prefixes = [run.prefix for run in history.runs if is_absolute(run.prefix)]
+    held = dict.fromkeys([*history.outputs, *prefixes])
+    return [locate_output(output, access) for output in held if has_folder(output)]
 
 
 def _find_work_folder(place: str) -> str:

@@ -256,7 +256,8 @@ class _RowJob(BuildJob):
     def make(self, work: Work) -> Made:
         for task, block in zip(self.source.tasks(), self.source.blocks, strict=True):
             if block.result is None:
-                raise PlanError(f"{self.outputs[0].prefix}: was removed while rows were read; run the pipeline again")
+                prefix = self._config.output_prefix
+                raise PlanError(f"{prefix}: the output was removed while rows were read; run the pipeline again")
             work.ledger.record_shard(task, block.result)
         return super().make(work)
 

@@ -12,6 +12,7 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
+from dsindex.errors import BadRecordError
 from dsindex.options.datasets import InspectConfig
 from dsindex.store.lock import hold_lock
 from dsindex.tools.inspect import run_inspect
@@ -178,6 +179,17 @@ def test_a_work_folder_shows_its_job(make_config, cli):
     shutil.move(f"{config.output_prefix}_text_document.idx", f"{config.output_prefix}.idx.gone")
     Path(f"{config.output_prefix}_text_document.bin").unlink()
     assert inspect(cli, f"{config.output_prefix}_text_document") == seen  # a dataset that is not there yet
+
+
+def test_a_work_folder_whose_build_failed_says_how_far_it_is(make_config, tmp_path, cli):
+    lines = OWN.docs.read_bytes().splitlines(keepends=True)
+    (tmp_path / "a").write_bytes(b"".join(lines[:20]))
+    (tmp_path / "b").write_bytes(b"".join([lines[0], b"{bad", *lines[:5]]))
+    config = make_config(input=(str(tmp_path / "a"), str(tmp_path / "b")), executor="local", workers=1)
+    with pytest.raises(BadRecordError):
+        run_config(config)
+    facts = inspect(cli, config.output_prefix)["facts"]
+    assert (facts["state"], facts["stage"].rpartition(",")[0]) == ("failed", "tokenize: 1 of 2 shards")
 
 
 def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):

@@ -4,6 +4,9 @@ import contextlib
 import gzip
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -287,6 +290,93 @@ def test_a_file_of_somebody_else_under_a_name_that_is_found_late_is_refused(text
         build(texts, out)
     assert (out / "x_C++_text_document.bin").read_bytes() == b"mine"
     assert not list(out.glob("*.idx"))
+
+
+def hold_at(monkeypatch, function):
+    """Let one call of a function of the frame wait; return when it has begun, and the way to let it go on."""
+    from dsindex.engine import frame
+
+    original, begun, goes_on, calls = getattr(frame, function), threading.Event(), threading.Event(), []
+
+    def wait(*arguments, **options):
+        calls.append(None)
+        if len(calls) == 1:
+            begun.set()
+            assert goes_on.wait(60)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(frame, function, wait)
+    return begun, goes_on
+
+
+@pytest.mark.parametrize("held", ["_carry_out", "_own_outputs", "_publish"])
+def test_of_two_drivers_for_one_prefix_one_is_refused_whatever_the_values(tmp_path, monkeypatch, held):
+    """Their work folders differ, and so do the names of all their datasets, which are known only at the end."""
+    write_values(tmp_path / "a", [{"text": "a b", "s": "web"}] * 9)
+    write_values(tmp_path / "b", [{"text": "c d", "s": "books"}] * 9)
+    begun, goes_on = hold_at(monkeypatch, held)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(one_build, tmp_path / "a", work_dir=str(tmp_path / "one"), executor="local")
+        assert begun.wait(60)
+        try:
+            with pytest.raises(PlanError, match=r"works on the output .*/x"):
+                one_build(tmp_path / "b", work_dir=str(tmp_path / "two"), executor="local")
+        finally:
+            goes_on.set()
+        assert [each.value for each in first.result().datasets] == ["web"]
+    with pytest.raises(PlanError, match="finished output of another plan"):
+        one_build(tmp_path / "b", work_dir=str(tmp_path / "two"), executor="local")
+    one_build(tmp_path / "b", work_dir=str(tmp_path / "two"), executor="local", replace=True)
+    assert sorted(path.name for path in tmp_path.glob("x_*.idx")) == ["x_books_text_document.idx"]
+    assert not list(tmp_path.glob("*-lock"))
+
+
+def test_a_build_sees_what_another_driver_published_before_it_held_the_prefix(tmp_path, monkeypatch):
+    from dsindex.engine import frame
+
+    write_values(tmp_path / "a", [{"text": "a b", "s": "web"}] * 9)
+    write_values(tmp_path / "b", [{"text": "c d", "s": "books"}] * 9)
+    own = frame.own_work_folder
+
+    def build_meanwhile(*arguments, **options):
+        monkeypatch.setattr(frame, "own_work_folder", own)
+        one_build(tmp_path / "a", work_dir=str(tmp_path / "one"))
+        return own(*arguments, **options)
+
+    for name, outcome in (("b", pytest.raises(PlanError, match="another plan")), ("a", contextlib.nullcontext())):
+        for path in tmp_path.glob("x_*"):
+            path.unlink()
+        monkeypatch.setattr(frame, "own_work_folder", build_meanwhile)
+        with outcome:
+            assert one_build(tmp_path / name, work_dir=str(tmp_path / "two")).already_complete
+        assert [path.name for path in tmp_path.glob("x_*.idx")] == ["x_web_text_document.idx"]
+
+
+def test_token_ids_are_routed_as_texts_are(tmp_path):
+    """So are lists of lists; the values are told apart before the ids are read."""
+    rows = [
+        {"ids": [number % 50] * (number % 7) if number % 3 else [[number % 9], [3, 4]], "s": SOURCES[number % 4]}
+        for number in range(200)
+    ]
+    write_values(tmp_path / "a", rows)
+    made = one_build(tmp_path / "a", token_ids="ids")
+    again = {"output_prefix": str(tmp_path / "y"), "shard_size": "700B", "executor": "processes", "workers": 2}
+    small = one_build(tmp_path / "a", token_ids="ids", **again)
+    assert [each.value for each in made.datasets] == sorted(SOURCES)
+    for one, other in zip(made.datasets, small.datasets, strict=True):
+        write_values(tmp_path / "alone", [row for row in rows if row["s"] == one.value])
+        expected = one_build(
+            tmp_path / "alone", token_ids="ids", output_by=None, output_prefix=str(tmp_path / "z"), fresh=True
+        )
+        assert one.num_documents == 50
+        for suffix in ("bin", "idx"):
+            data = Path(f"{one.prefix}.{suffix}").read_bytes()
+            assert data == Path(f"{other.prefix}.{suffix}").read_bytes()
+            assert data == Path(f"{expected.prefixes[0]}.{suffix}").read_bytes()
+        assert verify(one.prefix, against_source=True, tokenizer=OWN.plain_tokenizer).is_whole
+    write_values(tmp_path / "bad", [{"ids": [1, -2], "s": "web"}])
+    with pytest.raises(BadRecordError, match=r"line 1: .*-2"):
+        one_build(tmp_path / "bad", token_ids="ids", output_prefix=str(tmp_path / "bad_out"))
 
 
 @pytest.mark.parametrize(("options", "message"), [

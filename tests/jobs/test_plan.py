@@ -77,7 +77,7 @@ OLD = Plan(settings=SETTINGS, inputs=(file_of("a"), file_of("b"))).to_json()
 
 @pytest.mark.parametrize(("settings", "inputs", "message"), [
     ({}, [file_of("a"), file_of("b")], None),
-    ({}, [file_of("a"), file_of("new"), file_of("b")], "1 input was added"),
+    ({}, [file_of("a"), file_of("new"), file_of("b")], "the input /new was added"),
     ({"engine": "x"}, [file_of("a"), file_of("b")], 'engine was not set and is "x"'),
     ({}, [file_of("a")], "the input /b is missing from --input"),
     ({}, [file_of("a"), file_of("b", 11)], "the input /b was written again (10 bytes then, 11 now)"),

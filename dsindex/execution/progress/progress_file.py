@@ -128,6 +128,11 @@ class ProgressFile(Display):
         """Write the message."""
         self._write(message=hide_secrets(text))
 
+    def note_end(self, snapshot: Snapshot) -> None:
+        """Keep the stage for `close` to write: an object may be written only now and then."""
+        with self._lock:
+            self._entry["stage"] = {**_describe(snapshot), "series": self._series.add(snapshot)}
+
     def close(self, error: BaseException | None) -> None:
         """Write the final state."""
         self._heartbeat.stop()

@@ -87,6 +87,9 @@ class Display:
     def say(self, text: str) -> None:
         """Show a message."""
 
+    def note_end(self, snapshot: Snapshot) -> None:
+        """Note how far the running stage came when the job failed, before `close`."""
+
     def close(self, error: BaseException | None) -> None:
         """Stop showing; `error` is the exception that ended the job, if any."""
 
@@ -149,12 +152,17 @@ class Reporter:
             for display in displays:
                 self._displays.remove(display)
                 del self._due[display]
-                display.close(error)
+                self._close(display, error)
 
     def close_displays(self, error: BaseException) -> None:
         """Let all displays say that the job has ended, where no block that shows them will."""
         for display in self._displays:
-            display.close(error)
+            self._close(display, error)
+
+    def _close(self, display: Display, error: BaseException | None) -> None:
+        if error is not None and self._stage is not None:
+            display.note_end(self._snapshot(self._stage, time.monotonic()))
+        display.close(error)
 
     def watch(self, statistics: DispatchStatistics) -> None:
         """Show the retries, lost workers and stragglers that these statistics count from now on, for each stage."""
