@@ -203,7 +203,7 @@ class Parser(argparse.ArgumentParser):
             if action.nargs == argparse.PARSER:
                 command = next((word for word in words if not word.startswith("-")), None)
                 if command is not None and command not in (action.choices or ()):
-                    near = _near(command, action.choices or ())
+                    near = _near(command, [*(action.choices or ()), "help", "version"])
                     self.error(f"there is no command {command!r}; {near or 'dsindex --help lists all commands'}")
                 return
             if action.nargs == argparse.REMAINDER and "--" not in words:

@@ -36,7 +36,7 @@ def parse_size(value: object) -> object:
         return value
     match = _SIZE.fullmatch(value)
     if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"expected a size such as 4096, 64MiB or 1.5GB, got {show_value(value)}")
+        raise ValueError(f"expected a size such as 64kB, 64MiB or 1.5GB, got {show_value(value)}")
     whole, _, decimals = match[1].partition(".")
     return int(whole + decimals) * _UNITS[match[2].upper()] // 10 ** len(decimals)
 

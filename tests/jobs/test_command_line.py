@@ -7,6 +7,8 @@ import inspect
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -80,6 +82,7 @@ def test_required_options_are_marked(command, usage, marked, monkeypatch):
     (["submit", "--", "build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
     (["build", "--shard-deadline", "soon"], "argument --shard-deadline: expected a number, got 'soon'"),
     (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),
+    (["vesrion"], "there is no command 'vesrion'; did you mean version?"),
 ])  # fmt: skip
 def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):
     command = next((word for word in words if word in COMMANDS), None)
@@ -98,6 +101,32 @@ def test_help_and_version_are_also_commands(capsys):
             main(words)
         shown.append(capsys.readouterr().out)
     assert shown[::2] == shown[1::2]
+
+
+IN_BASH = r"""
+eval "$(register-python-argcomplete dsindex)"
+COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
+IFS=" " read -ra COMP_WORDS <<< "$1"
+[[ $1 == *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+"$(complete -p dsindex | sed "s/.* -F \\([^ ]*\\) .*/\\1/")" dsindex
+printf "%s\n" "${COMPREPLY[@]}"
+"""
+"""What bash does when Tab is pressed at the end of a line, after the command that the page of operations names."""
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("dsindex bu", ["build"]),
+    ("dsindex build --input a.jsonl --shard-", ["--shard-deadline", "--shard-size"]),
+    ("dsindex build --on-bad-record ", ["fail", "quarantine"]),
+    ("dsindex trace cache --fie", ["--fields"]),
+])  # fmt: skip
+def test_bash_completes_commands_flags_and_choices(line, words):
+    pytest.importorskip("argcomplete")
+    own = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    bash = ["bash", "--norc", "--noprofile", "-c", IN_BASH, "bash", line]
+    shown = subprocess.run(bash, env=own, capture_output=True, text=True, check=False)
+    assert sorted(shown.stdout.split()) == words, shown.stderr
 
 
 TOKENIZER = ("--tokenizer-model", str(OWN.plain_tokenizer))
@@ -188,7 +217,7 @@ def build(folder, *words):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--max-record-size", str(2**63)], "--max-record-size: expected at most 9223372036854775807, got '92233"),
-    (["--max-record-size", "9" * 400], "--max-record-size: expected a size such as 4096, 64MiB or 1.5GB, got '999"),
+    (["--max-record-size", "9" * 400], "--max-record-size: expected a size such as 64kB, 64MiB or 1.5GB, got '999"),
     (["--shard-size", "64"], "--shard-size: expected a size with a unit, got 64; say 64MiB, or 64B for bytes"),
     (["--shard-size", "9999999999GiB"], "--shard-size: expected at most"),
     (["--workers", str(2**20 + 1)], "--workers: expected at most 1048576, got 1048577"),
