@@ -185,7 +185,7 @@ def test_a_work_folder_whose_build_failed_says_how_far_it_is(make_config, tmp_pa
     lines = OWN.docs.read_bytes().splitlines(keepends=True)
     (tmp_path / "a").write_bytes(b"".join(lines[:20]))
     (tmp_path / "b").write_bytes(b"".join([lines[0], b"{bad", *lines[:5]]))
-    config = make_config(input=(str(tmp_path / "a"), str(tmp_path / "b")), executor="local", workers=1)
+    config = make_config(input=(str(tmp_path / "a"), str(tmp_path / "b")), shard_size="1MiB", workers=1)
     with pytest.raises(BadRecordError):
         run_config(config)
     facts = inspect(cli, config.output_prefix)["facts"]
