@@ -150,17 +150,6 @@ def test_file_that_replaced_ours_is_not_replaced(capsys):
     assert contents("out") == before
 
 
-def test_a_changed_output_is_replaced_with_consent_and_made_of_the_kept_shards(capsys):
-    assert build("a.jsonl", "b.jsonl", options=["--keep-shards"]) == 0
-    expected = {path: data for path, data in datasets().items() if path.startswith("out/x_")}
-    Path("out/x_text_document.bin").write_bytes(b"cut off")
-    assert build("a.jsonl", "b.jsonl", options=["--keep-shards"]) == 1
-    assert message(capsys).endswith("replace it with --replace")
-    assert build("a.jsonl", "b.jsonl", options=["--keep-shards", "--replace"]) == 0
-    assert "2 of 2 shards kept, 0 to be made" in capsys.readouterr().err
-    assert expected.items() <= datasets().items()
-
-
 def test_copied_dataset_is_still_ours():
     assert build("a.jsonl") == 0
     expected = datasets()
