@@ -56,7 +56,8 @@ root=$root version=$version exec unshare --mount sh -euc '
         PIP_CERT=/etc/ssl/certs/ca-certificates.crt SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt sh -euc "
             cd /src
             [ -x /venv/bin/python ] || python$version -m venv /venv
-            timeout 300 pip install --quiet --disable-pip-version-check -e \".[dev]\" || {
+            timeout 300 pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+                --editable \".[dev]\" || {
                 echo \"tests/another_python.sh: pip could not install what dsindex needs\" >&2
                 exit 69
             }
