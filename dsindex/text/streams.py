@@ -8,6 +8,7 @@ plain file are byte ranges; those of a compressed one begin where its members do
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -466,7 +467,7 @@ class _PartReader:
     def grow(self, num_bytes: int) -> None:
         """Lengthen the buffer in place, where the kernel moves pages: old and new memory would be twice the line."""
         try:
-            self.buffer += bytes(num_bytes)
+            _resize(self.buffer, len(self.buffer) + num_bytes)
         except BufferError:  # the last block is still in use
             larger = bytearray(len(self.buffer) + num_bytes)
             memoryview(larger)[: self.filled] = memoryview(self.buffer)[: self.filled]
@@ -488,6 +489,15 @@ class _PartReader:
         self.drop(cut)
         self.searched = 0  # the rest may contain whole lines, which are yielded before more is read
         return LongLine(offset=self.offset_of(begin), line=self.line, head=head, num_bytes=num_bytes, limit=limit)
+
+
+def _resize(buffer: bytearray, size: int) -> None:
+    """Set the size of a buffer; added bytes are not cleared, since that faults their pages in under the GIL.
+
+    Raises:
+        BufferError: If something still refers to its memory.
+    """
+    ctypes.pythonapi.PyByteArray_Resize(ctypes.py_object(buffer), ctypes.c_ssize_t(size))
 
 
 def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:
