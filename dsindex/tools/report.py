@@ -11,6 +11,7 @@ import numpy as np
 
 import dsindex
 from dsindex.amounts import count, short_number
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
@@ -463,7 +464,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     if len(prefixes) > MOST_DATASETS:
         msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(prefixes)}; write several reports"
         raise InputError(msg)
-    subjects = [tell_kind(path) for path in prefixes]
+    subjects = [_with_masks(tell_kind(path)) for path in prefixes]
     opened = [OpenedDataset.open(subject, options.tokenizer_model) for subject in subjects]
     _refuse_twice(opened)
     if options.tokenizer_model is not None:
@@ -548,6 +549,14 @@ def _read_if_page(path: str) -> bool:
     except OSError as error:
         msg = f"{path}: exists already and cannot be read ({error.strerror}); choose another --output"
         raise OutputError(msg) from error
+
+
+def _with_masks(subject: Subject) -> Subject:
+    """Return the instruction data whose tokens a dataset is, as a blend or a delivery names it."""
+    prefix = subject.path.removesuffix(TEXT_SUFFIX)
+    if subject.kind != "MMIDIDX" or prefix == subject.path or not is_stored(f"{prefix}{MASK_SUFFIX}.idx"):
+        return subject
+    return replace(subject, kind="instruction data", path=prefix)
 
 
 def _refuse_twice(opened: Sequence[OpenedDataset]) -> None:

@@ -246,11 +246,12 @@ def test_instruction_data_has_the_learned_tokens_of_each_source(tmp_path):
     tokenizer, prefix = str(OWN.plain_tokenizer), str(tmp_path / "chat")
     dsindex.instruct(list(map(str, inputs)), config=SPEC, tokenizer=tokenizer, output_prefix=prefix)
     masks = [*IndexedDataset(f"{prefix}_loss_mask")]
-    page = report(tmp_path, prefix)
-    for path, own in zip(inputs, (masks[:50], masks[50:]), strict=True):
-        learned, tokens = sum(int(mask.sum()) for mask in own), sum(map(len, own))
-        [row] = [row for row in page.rows if row[0] == str(path) and row[2] == f"{tokens:,}"]
-        assert row[5:7] == [f"{learned:,}", f"{learned / tokens:.1%}"]
+    for given in (prefix, f"{prefix}_text_document"):
+        page = report(tmp_path, given)
+        for path, own in zip(inputs, (masks[:50], masks[50:]), strict=True):
+            learned, tokens = sum(int(mask.sum()) for mask in own), sum(map(len, own))
+            [row] = [row for row in page.rows if row[0] == str(path) and row[2] == f"{tokens:,}"]
+            assert row[5:7] == [f"{learned:,}", f"{learned / tokens:.1%}"]
     write_dataset(Path(f"{prefix}_loss_mask"), [[[0, 1, 1]], [[0]]], dtype=np.uint8)
     assert any("masks, got 4" in text for text in report(tmp_path, prefix, code=1).texts["li"])
 
