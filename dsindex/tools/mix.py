@@ -606,7 +606,7 @@ def find_weight_warnings(weights: Sequence[float], mixture: Mixture, counts: Seq
         )
     documents = [counted.num_documents for counted in counts]
     if (
-        len(weights) > 1
+        len(set(weights)) > 1
         and _proportional(weights, documents)
         and not _proportional(weights, [source.tokens for source in mixture.sources])
     ):
@@ -747,9 +747,10 @@ def _write_files(
 
 
 def _with_weights(held: Sequence[str], mixture: Mixture) -> tuple[str, ...]:
-    """Return the blend of the validation sets with the weights of their datasets."""
-    pairs = zip(mixture.data_path[:-1:2] or [None], held, strict=True)
-    return tuple(word for pair in pairs for word in pair if word is not None)
+    """Return the blend of the validation sets with the weights of their datasets, if those have any."""
+    words = mixture.data_path
+    has_weights = len(words) > len(held)
+    return tuple(word for pair in zip(words[::2], held, strict=True) for word in pair) if has_weights else tuple(held)
 
 
 def find_hold_out(prefix: str) -> str | None:

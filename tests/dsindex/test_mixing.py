@@ -119,6 +119,7 @@ def warnings(counts, weights, num_samples):
 @pytest.mark.parametrize(("counts", "weights", "num_samples", "message"), [
     ([source("a", 1000), source("b", 1000)], ("0.5", "0.5"), 100, ""),
     ([source("a", 1000), source("b", 1000)], ("50", "50"), 800, ""),
+    ([source("a", 1000, documents=9), source("b", 2000, documents=9)], ("0.5", "0.5"), 80, ""),
     ([source("a", 1000), source("b", 1000)], ("0.1", "0.9"), 500, "b is read 4.5 times"),
     ([source("a", 1000), source("b", 10)], ("0.5", "0.5"), 4, "b has 10 tokens, less than one sample of 11"),
     ([source("a", 1000), source("b", 99)], ("0.99", "0.01"), 10, "b gives no sample: 1% of 10 samples is 0.1"),

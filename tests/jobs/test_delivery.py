@@ -127,6 +127,8 @@ def test_hold_outs_beside_the_datasets_are_valid_and_a_split_takes_the_last_inpu
     assert "\n--valid-data-path 0.6 ab_valid_text_document 0.4 c_valid_text_document\n" in shown
     delivery, _ = read_delivery("d.yaml")
     assert [each.path for each in delivery.valid] == ["ab_valid_text_document", "c_valid_text_document"]
+    shown = run("mix --data-path ab_text_document c_text_document --seq-length 10", capsys)
+    assert "\n--valid-data-path ab_valid_text_document c_valid_text_document\n" in shown
     shown = run("mix ab_text_document --seq-length 10 --split 9,1,0", capsys)
     assert "warning: ab_valid_text_document: held out of its dataset, but valid is by --split; give" in shown
     tail = "valid is the end of each dataset in the order of its inputs: 6 documents of ab_text_document from 1 of 2 "
