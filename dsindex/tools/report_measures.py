@@ -531,6 +531,8 @@ class _Block(NamedTuple):
     first_document: int
     first_token: int
     lengths: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    """Index after the last token of each document, counted from the first token of the block."""
 
 
 def measure(
@@ -593,11 +595,11 @@ def measure(
 
 def _count_learned(masks: Tokens, block: _Block) -> NDArray[np.int64]:
     """Return the learned tokens of each document of a block."""
-    ends, filled = np.cumsum(block.lengths), np.flatnonzero(block.lengths)
+    filled = np.flatnonzero(block.lengths)
     learned = np.zeros(len(block.lengths), np.int64)
     if len(filled):
-        own = masks[block.first_token : block.first_token + int(ends[-1])] != 0
-        learned[filled] = np.add.reduceat(own, ends[filled] - block.lengths[filled], dtype=np.int64)
+        own = masks[block.first_token : block.first_token + int(block.ends[-1])] != 0
+        learned[filled] = np.add.reduceat(own, block.ends[filled] - block.lengths[filled], dtype=np.int64)
     return learned
 
 
@@ -607,7 +609,7 @@ def _find_frequent(store: TokenStore) -> NDArray[np.uint64]:
     step, wanted = max(1, store.num_documents // SAMPLED_RUNS), 0
     for block in _blocks(store):
         if block.first_document >= wanted:
-            run = block._replace(lengths=block.lengths[:RUN_DOCUMENTS])
+            run = block._replace(lengths=block.lengths[:RUN_DOCUMENTS], ends=block.ends[:RUN_DOCUMENTS])
             found.add(found.choose(counter.add(store, run), run.lengths, run.first_document))
             wanted += step
     return found.frequent(FREQUENT_COPIES, FREQUENT)
@@ -657,7 +659,7 @@ def _blocks(store: TokenStore) -> Iterator[_Block]:
             before = int(ends[begin - 1]) if begin else 0
             stop = int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right"))
             stop = min(max(stop, begin + 1), begin + BLOCK_DOCUMENTS)
-            yield _Block(document + begin, token + before, lengths[begin:stop])
+            yield _Block(document + begin, token + before, lengths[begin:stop], ends[begin:stop] - before)
             begin = stop
         document += len(lengths)
         token += int(ends[-1]) if len(ends) else 0
@@ -683,7 +685,7 @@ class _IdCounter:
             self._own.tables = np.zeros(self._size, np.int64), np.zeros(self._size, np.int64)
             with self._lock:
                 self._tables.append(self._own.tables)
-        ends, digests = np.cumsum(block.lengths), np.empty(len(block.lengths), np.uint64)
+        ends, digests = block.ends, np.empty(len(block.lengths), np.uint64)
         tokens = store.tokens[block.first_token : block.first_token + (int(ends[-1]) if len(ends) else 0)]
         by_id, last_by_id = self._own.tables
         others, smallest, largest = self._measure(tokens, ends, by_id, last_by_id, digests)
