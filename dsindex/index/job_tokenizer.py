@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
-from dsindex.store.config_files import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,6 +128,8 @@ def find_identifiers(tokenizer: JobTokenizer, release: str) -> dict[str, Any] | 
     Raises:
         InputError: If a job of this release could not make such a tokenizer, or its metadata cannot be read.
     """
+    from dsindex.store.config_files import read_object  # its yaml is not needed to verify
+
     if release == AUTOMODEL:
         if tokenizer.tokenizer_model is None:
             msg = "--megatron-release nemo-automodel needs --tokenizer-model, the tokenizer's name_or_path in the job"
