@@ -424,8 +424,9 @@ class _Files:
         for folder in {os.path.dirname(task.name) for task in missing}:
             make_folder(os.path.join(self.folder.partial, folder))
         self._reporter.stage("export", total=len(tasks), unit="files")
-        if found:
-            self._reporter.advance(len(found), tasks=len(found), fresh=False)
+        num_kept = len(tasks) - len(missing)
+        if num_kept:
+            self._reporter.advance(num_kept, tasks=num_kept, fresh=False)
         for file in self.run("export", function, [(task,) for task in missing]):
             self.folder.record([file])
             found[file.file.name] = file

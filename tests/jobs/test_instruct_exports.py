@@ -16,7 +16,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import BadRecordError, InputError, OutputError
-from dsindex.execution.progress.reporter import Reporter
+from dsindex.execution.progress.reporter import Display, Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.exports import bridge, hugging_face, megatron_sft
@@ -265,9 +265,21 @@ def test_packs_of_messages_have_the_conversations_of_the_blocks(packed):
     )
 
 
+class Stages(Display):
+    """Keeps how each stage ended."""
+
+    seconds = 1.0
+
+    def __init__(self):
+        self.ended = []
+
+    def end(self, snapshot):
+        self.ended.append(snapshot)
+
+
 @pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}, {}], ids=str)
 def test_packs_of_messages_are_the_same_bytes(tmp_path, packed, way, monkeypatch):
-    """For any shard size and executor, and after a failure between the packs."""
+    """For any shard size and executor, and after a failure between the packs; each stage ends with all of its files."""
     folder, path, options = packed
     config = job(tmp_path, path, **options, **way)
     write, written = megatron_sft.write_pack_lines, []
@@ -284,7 +296,9 @@ def test_packs_of_messages_are_the_same_bytes(tmp_path, packed, way, monkeypatch
             run_config(config, NANO)
         assert not (tmp_path / "chat_sft_packed_512_pad8").exists()
         monkeypatch.setattr(instruct, "write_pack_lines", lambda task: written.append(task.name) or write(task))
-    run_config(config, NANO)
+    stages = Stages()
+    run_instruct(config, NANO, reporter=Reporter(stages))
+    assert all(snapshot.done == snapshot.total for snapshot in stages.ended)
     assert exported(tmp_path, "chat_sft_packed_512_pad8") == exported(folder, "chat_sft_packed_512_pad8")
     assert len(set(written)) == len(written)
 
