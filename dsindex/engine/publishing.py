@@ -363,7 +363,7 @@ def _rename(target: Target, suffix: str) -> None:
 def shard_provenance(
     results: Sequence[tuple[ShardTask, ShardResult]], work_dir: str, parts: Sequence[KeyResult | None]
 ) -> tuple[ShardProvenance, ...]:
-    """Return the provenance of each shard's part, with the shard's first line in its input; None has no part."""
+    """Return the provenance of a part of each shard, None for one without, with the shard's first line in its input."""
     provenance = []
     for (task, result), part, (first_line, first_offset) in zip(results, parts, first_places(results), strict=True):
         file = result.provenance if part is None or part.provenance is None else part.provenance
