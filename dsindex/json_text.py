@@ -12,11 +12,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from dsindex.locations import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Control characters, lone surrogates, line separators, and characters that change the direction of writing.
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
@@ -24,7 +27,13 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u
 
 
 def encode_json(
-    value: object, *, indent: bool = False, newline: bool = False, sort_keys: bool = False, ascii_only: bool = False
+    value: object,
+    *,
+    indent: bool = False,
+    newline: bool = False,
+    sort_keys: bool = False,
+    ascii_only: bool = False,
+    default: Callable[[Any], Any] | None = None,
 ) -> bytes:
     r"""Return a value as JSON, including names that are not UTF-8.
 
@@ -34,6 +43,7 @@ def encode_json(
         newline: End with a newline.
         sort_keys: Sort the keys of every object.
         ascii_only: Escape all characters outside ASCII.
+        default: Returns what is written for a dataclass; None to write its fields.
 
     Raises:
         TypeError: If the value is of another type.
@@ -45,9 +55,10 @@ def encode_json(
         (orjson.OPT_INDENT_2 if indent else 0)
         | (orjson.OPT_APPEND_NEWLINE if newline else 0)
         | (orjson.OPT_SORT_KEYS if sort_keys else 0)
+        | (0 if default is None else orjson.OPT_PASSTHROUGH_DATACLASS)
     )
     try:
-        encoded = orjson.dumps(value, option=options)
+        encoded = orjson.dumps(value, default=default, option=options)
     except TypeError as error:
         if "surrogates" not in str(error):
             raise
@@ -59,7 +70,7 @@ def encode_json(
         indent=2 if indent else None,
         separators=(",", ": " if indent else ":"),
         sort_keys=sort_keys,
-        default=_as_plain,
+        default=default or _as_plain,
     )
     return text.encode("ascii") + (b"\n" if newline else b"")
 

@@ -148,7 +148,7 @@ class ExportFolder:
             FormatError: If the manifest cannot be read.
         """
         manifest = read_export_manifest(self.path)
-        if manifest is None or manifest.run.plan != decode_json(encode_json(self.plan.to_json())):
+        if manifest is None or manifest.run.plan != self.plan.decoded():
             return None
         files = manifest.content.digests.items()
         return (

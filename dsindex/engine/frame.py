@@ -35,7 +35,6 @@ from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
 from dsindex.execution.interrupts import last_words, raise_missed_stop
 from dsindex.execution.progress.displays import displays_of_job
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, ProgressFile, conclude, open_progress_file
-from dsindex.json_text import decode_json, encode_json
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock, is_lock
 from dsindex.store.ownership import MARKER_FILE
@@ -349,7 +348,7 @@ def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
     """
     history = folder.history
     if job.config.fresh:
-        same_plan = history.plan == decode_json(encode_json(job.plan.to_json()))
+        same_plan = history.plan == job.plan.decoded()
         if same_plan and history.fresh and not history.finished:
             return [f"{folder.path}: continuing the interrupted --fresh job"] if history.has_work else []
         folder.start_over(job.plan)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from dsindex.json_text import decode_json, encode_json, show_name
 
@@ -25,7 +26,7 @@ _HUB_FILE = re.compile("(hf://datasets/[^/@]+/[^/@]+)@([^/]+)")
 EMPTY_PLAN: dict[str, Any] = {"settings": {}, "inputs": []}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that a job's output or its shards depend on."""
 
@@ -45,7 +46,14 @@ class Plan:
             **({"parts": parts} if parts else {}),
         }
 
-    @property
+    def decoded(self) -> dict[str, Any]:
+        """Return the plan as it is when it is read again, to be compared with a stored one."""
+        stored = self.to_json()
+        if any("://" in path for path, *_ in stored["inputs"]):  # addresses are decoded as Locations
+            return cast("dict[str, Any]", decode_json(encode_json(stored)))
+        return {**stored, "settings": decode_json(encode_json(stored["settings"]))}
+
+    @cached_property
     def plan_id(self) -> str:
         """A short id of the whole plan."""
         return id_of_plan(self.to_json())
@@ -100,9 +108,11 @@ def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
 
     A plan without inputs, which are not known yet, has none.
     """
+    if old.get("inputs") == plan.decoded()["inputs"]:
+        return []
     before, now = (
         [(_HUB_FILE.sub(r"\1", path), size_bytes, version) for path, size_bytes, version in inputs]
-        for inputs in (old.get("inputs", []), decode_json(encode_json(plan.to_json()["inputs"])))
+        for inputs in (old.get("inputs", []), plan.decoded()["inputs"])
     )
     if before == now or not now:
         return []
@@ -146,7 +156,7 @@ class _StoredPlan(BaseModel):
     model_config = ConfigDict(strict=True)
 
     settings: dict[str, Any]
-    inputs: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
+    inputs: list[Annotated[tuple[str, Annotated[int, Field(ge=0)], str], Strict(False)]]
     parts: dict[str, Annotated[list[int], Field(min_length=2)]] = {}
     """Path of an input that cannot be cut anywhere → where its parts begin, and where the last one ends."""
 
@@ -154,10 +164,7 @@ class _StoredPlan(BaseModel):
 def is_plan(stored: object) -> bool:
     """Tell whether a decoded value has the form of a stored plan."""
     try:
-        inputs = _StoredPlan.model_validate(stored).inputs
+        _StoredPlan.model_validate(stored)
     except ValidationError:
         return False
-    return all(
-        isinstance(path, str) and isinstance(size_bytes, int) and size_bytes >= 0 and isinstance(version, str)
-        for path, size_bytes, version in inputs
-    )
+    return True

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -104,14 +105,19 @@ def find_split(parts: Sequence[str]) -> str | None:
     part = _NAMED_PART.fullmatch(name)
     if part is not None and (part[1].lower() in _ALIASES or folders[-1:] == ["data"]):
         return canonical_split(part[1])
-    for folder in reversed(folders):
-        if folder.lower() in _ALIASES:
-            return canonical_split(folder)
-    for text in (os.path.splitext(name)[0], *reversed(folders)):
-        word = _WORD.search(text)
-        if word is not None:
-            return canonical_split(word[1])
-    return None
+    called, with_word = _find_folder_split(tuple(folders))
+    if called is not None:
+        return called
+    word = _WORD.search(os.path.splitext(name)[0])
+    return with_word if word is None else canonical_split(word[1])
+
+
+@lru_cache(1024)
+def _find_folder_split(folders: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the split as which the innermost of folders is called, and that of the innermost word in their names."""
+    called = next((canonical_split(folder) for folder in reversed(folders) if folder.lower() in _ALIASES), None)
+    words = filter(None, map(_WORD.search, reversed(folders)))
+    return called, next((canonical_split(word[1]) for word in words), None)
 
 
 def choose_split(folder: str, files: Sequence[FolderFile], wanted: str | None) -> list[FolderFile]:
@@ -151,6 +157,8 @@ def require_all_parts(files: Iterable[FolderFile]) -> None:
     """
     sets: dict[tuple[str, ...], dict[int, str]] = {}
     for file in files:
+        if "-of-" not in file.path:
+            continue
         head, name = os.path.split(file.path)
         part = _PART.fullmatch(name)
         if part is None:

@@ -24,7 +24,7 @@ from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
 from dsindex.store.urls import absolute
 from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
-from dsindex.text.forms import JSON_LINES, InputForm, SmallFile
+from dsindex.text.forms import JSON_LINES, PARQUET_MAGIC, InputForm, SmallFile, detect_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,8 +47,8 @@ FEW_SHARDS = 32
 """About as many shards are planned until they reach the largest size."""
 SMALL_PART = 4
 """An input of at most this part of a shard shares one with others."""
-FILE_WEIGHT_BYTES = 8 << 10
-"""A smaller input counts as this many bytes of a shard, since opening it takes as long as reading them."""
+FILE_WEIGHT_BYTES = 2 << 10
+"""A smaller input counts as this many bytes, since opening it takes as long as encoding them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,11 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
 
 
 def _look_at_found(found: FoundPath) -> InputFile:
-    with found.errors_placed():
-        return _look_at_spooled(found.absolute_path) if found.is_standard_input else _look_at(found.path)
+    try:
+        return _look_at_spooled(found.absolute_path) if found.is_standard_input else _look_at(found)
+    except InputError:
+        with found.errors_placed():
+            raise
 
 
 def _look_at_spooled(path: str) -> InputFile:
@@ -116,7 +119,8 @@ def _look_at_spooled(path: str) -> InputFile:
     )
 
 
-def _look_at(path: str) -> InputFile:
+def _look_at(found: FoundPath) -> InputFile:
+    path = found.path
     kind = what_is_no_file(path)
     if kind is not None:
         remedy = (
@@ -135,7 +139,7 @@ def _look_at(path: str) -> InputFile:
         raise InputError(f"{path}: cannot be read (Permission denied); check --input")
     return InputFile(
         path=status.path,
-        absolute_path=absolute(status.path),
+        absolute_path=found.absolute_path if status.path is path else absolute(status.path),
         size_bytes=status.size_bytes,
         version=status.version,
     )
@@ -151,7 +155,7 @@ def choose_shard_size(total_bytes: int, wanted: int) -> int:
 
 
 def measure_places(inputs: Sequence[InputFile], cuts: Cuts = NO_CUTS) -> list[int]:
-    """Return the place of each input: about how much text it and all inputs before it hold, when it was first cut.
+    """Return the place of each input: about the work that it and all before it are, as bytes of text, when first cut.
 
     An input's shards follow from its place. So inputs that are added at the end change no shard of the others, and one
     that an earlier run has cut is cut again as it was, wherever it is now. An input that occurs again is cut as before.
@@ -159,7 +163,7 @@ def measure_places(inputs: Sequence[InputFile], cuts: Cuts = NO_CUTS) -> list[in
     places: dict[str, int] = {}
     so_far = 0
     for file in inputs:
-        so_far += _estimate_text_bytes(file)
+        so_far += _weigh(file)
         earlier = cuts.places.get((file.absolute_path, file.size_bytes, file.version), so_far)
         places.setdefault(file.absolute_path, earlier)
     return [places[file.absolute_path] for file in inputs]
@@ -183,10 +187,10 @@ def choose_shard_sizes(
     return sizes
 
 
-def _estimate_text_bytes(file: InputFile) -> int:
-    """Return about how much text a file holds; one that has parts is compressed or a table."""
+def _weigh(file: InputFile) -> int:
+    """Return about how much work a file is, as bytes of text; one that has parts is compressed or a table."""
     is_text = file.parts is None and file.form.can_seek
-    return file.size_bytes if is_text else file.size_bytes * TEXT_PER_STORED_BYTE
+    return max(FILE_WEIGHT_BYTES, file.size_bytes if is_text else file.size_bytes * TEXT_PER_STORED_BYTE)
 
 
 def plan_shards(
@@ -225,7 +229,7 @@ def plan_shards(
             shard += 1
             continue
         is_small = joins and number >= FEW_SHARDS and _is_small(file, size)
-        weight = max(file.size_bytes, FILE_WEIGHT_BYTES)
+        weight = _weigh(file)
         if held and (not is_small or held_bytes + weight > size):
             yield _join_inputs(held, shard, number - len(held))
             shard += 1
@@ -368,7 +372,7 @@ def look_inside(inputs: Iterable[InputFile], *, wanted: InputFormat = "auto") ->
     Raises:
         InputError: If one cannot be read, or is of a kind that is not supported.
     """
-    return _map_in_threads(partial(_with_form, wanted=wanted), list(inputs))
+    return map_in_threads(partial(_with_form, wanted=wanted), list(inputs))
 
 
 def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
@@ -386,7 +390,8 @@ def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> In
             return InputForm(format=cast("Format", table))
     if wanted != "auto":
         return InputForm(container=container, format=wanted)
-    return InputForm(container=container, format=_named_format(shown_as, container))
+    format = _named_format(shown_as, container)
+    return JSON_LINES if (container, format) == ("plain", "jsonl") else InputForm(container=container, format=format)
 
 
 def cut_inputs(
@@ -423,10 +428,10 @@ def cut_inputs(
         )
         return replace(file, parts=parts)
 
-    return _map_in_threads(cut, list(zip(inputs, sizes, places, strict=True)))
+    return map_in_threads(cut, list(zip(inputs, sizes, places, strict=True)))
 
 
-def _map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
+def map_in_threads(function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
     """Call a function for each item: in turn as long as that is quick, else several at once.
 
     Where a file is opened in microseconds, threads take eight times as long as one, since they wait for each other.
@@ -491,14 +496,13 @@ def _with_form(file: InputFile, *, wanted: InputFormat) -> InputFile:
         form = detect_form(file.absolute_path, shown_as=file.path, wanted=wanted)
     except OSError as error:
         raise InputError(f"{file.path}: cannot be read ({error.strerror}); check --input") from error
-    return file if form == file.form else replace(file, form=form)
+    return file if form is file.form or form == file.form else replace(file, form=form)
 
 
 def _detect_table(path: str, head: bytes) -> TableFormat | None:
-    from dsindex.text.forms import PARQUET_MAGIC, detect_table
-
-    if detect_table(head, PARQUET_MAGIC) != "parquet":
-        return detect_table(head, b"")
+    table = detect_table(head, PARQUET_MAGIC)
+    if table != "parquet":
+        return table
     with open_readable(path) as file:
         return detect_table(head, file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES)))
 

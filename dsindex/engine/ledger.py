@@ -193,7 +193,7 @@ class HistoryReader:
                 run = _recorded_run(entry)
                 self._runs.pop(run, None)
                 self._runs[run] = None
-                self._run = {**entry, "work-dir": _text(entry.get("work-dir", ""))}
+                self._run = {**entry, "places": (), "work-dir": _text(entry.get("work-dir", ""))}
                 self._finished = False
         elif kind == "finished":
             self._finished = True
@@ -438,7 +438,7 @@ class Ledger:
         before, stored = self.history, plan.to_json()
         recorded = before.runs[-1].outputs if before.runs else None
         if (before.plan, before.keep, before.fresh, before.finished, before.work_dir, recorded) != (
-            decode_json(encode_json(stored)),
+            plan.decoded(),
             keep,
             fresh,
             False,

@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    Strict,
     TypeAdapter,
     ValidationError,
 )
@@ -47,8 +49,9 @@ LARGEST_MANIFEST_BYTES = 1 << 30
 INDENTED_INPUTS = 10_000
 """Manifests of more inputs have no line breaks and indents, which would be a fifth of them."""
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+Share = Annotated[float, Field(gt=0, le=1, strict=True)]
+Text = Annotated[str, Strict()]
 Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
 """The part of a file's name after the prefix and a dot; it cannot lead into another folder."""
 
@@ -98,16 +101,22 @@ def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
     return plan
 
 
-class RecordedInput(_Part):
-    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedInput:
+    """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences.
 
-    path: str
+    There may be a million; a model would take ten times the memory. What is None is not written.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    path: Text
     documents: Count | None = None
     sequences: Count | None = None
     size_bytes: Count | None = None
-    fingerprint: str | None = None
-    compression: str | None = None
-    format: str | None = None
+    fingerprint: Text | None = None
+    compression: Text | None = None
+    format: Text | None = None
     """How its records are stored, if they are not JSON lines."""
     text_bytes: Count | None = None
     """Size of the text of a compressed input."""
@@ -122,6 +131,13 @@ class RecordedInput(_Part):
     share: Share | None = None
     """Share of its records that was taken; absent for all."""
     elsewhere: Count | None = None
+
+
+RECORDED_INPUTS = TypeAdapter(list[RecordedInput])
+
+
+def _describe_input(file: RecordedInput) -> dict[str, Any]:
+    return {name: value for name in RecordedInput.__slots__ if (value := getattr(file, name)) is not None}
 
 
 class RecordCounts(_Part):
@@ -302,9 +318,15 @@ class Manifest(_Part):
 
     def encode(self) -> bytes:
         """Return the manifest as JSON, without the fields that were not given."""
-        dumped = self.model_dump(exclude_unset=True)
-        is_read = len(self.content.inputs) <= INDENTED_INPUTS
-        return encode_json({"format": MANIFEST_FORMAT, **dumped}, indent=is_read, newline=True)
+        inputs, plan = self.content.inputs, self.run.plan
+        dumped = self.model_dump(exclude_unset=True, exclude={"content": {"inputs"}, "run": {"plan"}})
+        form = {
+            "format": MANIFEST_FORMAT,
+            "content": {"inputs": inputs, **dumped["content"]},
+            "run": {**({} if plan is EMPTY_PLAN else {"plan": plan}), **dumped["run"]},
+        }
+        is_read = len(inputs) <= INDENTED_INPUTS
+        return encode_json(form, indent=is_read, newline=True, default=_describe_input)
 
 
 def manifest_path(prefix: str) -> str:

@@ -7,6 +7,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from dsindex.engine.input_paths import find_paths
@@ -18,12 +20,13 @@ from dsindex.engine.inputs import (
     detect_form,
     look_at_inputs,
     look_inside,
+    map_in_threads,
     measure_places,
     plan_shards,
     repeat_inputs,
 )
 from dsindex.engine.ledger import read_cuts
-from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
+from dsindex.engine.manifest import RECORDED_INPUTS, DamagedInputRecord, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.errors import InputError, PlanError, StoreError, TokenizerError
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.inputs import Columns, InputFile, InputFormat
     from dsindex.engine.ledger import Ledger
-    from dsindex.engine.manifest import Manifest
+    from dsindex.engine.manifest import Manifest, RecordedInput
     from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
@@ -465,37 +468,41 @@ class TextSource:
             of_group: Whether the dataset has a group of the records, such as those of a sample.
             of_texts: Whether the parts are made of texts.
         """
-        own: list[list[ShardResult | FileResult]] = [[] for _ in self.inputs]
-        tokenized: list[list[int | None]] = [[] for _ in self.inputs]
-        for (task, result), part in zip(results, parts or [None] * len(results), strict=True):
-            if result.files is None:
-                key = None if part is None else result.keys[part]
-                num_kept = 0 if key is None else key.num_documents
-                own[task.input].append(keep_only(result, num_kept) if of_group else result)
-                tokenized[task.input].append(0 if key is None else key.tokenized_bytes)
-                continue
-            for number, counts in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
-                sizes, groups = counts.tokenized_bytes, counts.kept_of_groups
-                num_kept = groups[part * len(groups) // len(result.keys)] if of_group and part is not None else 0
-                own[number].append(keep_only(counts, num_kept) if of_group else counts)
-                tokenized[number].append(0 if part is None else None if sizes is None else sizes[part])
-        more: list[dict[str, Any]] = [{} if file.share is None else {"share": file.share} for file in self.inputs]
-        if of_texts:
-            more = [
-                each if None in sizes else {**each, "tokenized_bytes": sum(filter(None, sizes))}
-                for each, sizes in zip(more, tokenized, strict=True)
-            ]
-        return [
-            RecordedInput(
-                path=file.path,
-                size_bytes=file.size_bytes,
-                fingerprint=shards[0].input_fingerprint,
-                **each,
-                **_describe_form(file, shards),
-                **count_records(shards, filters=filters),
-            )
-            for file, each, shards in zip(self.inputs, more, own, strict=True)
-        ]
+
+        def describe(
+            number: int, counts: Sequence[ShardResult | FileResult], tokenized: Sequence[int | None]
+        ) -> dict[str, Any]:
+            file = self.inputs[number]
+            return {
+                "path": file.path,
+                "size_bytes": file.size_bytes,
+                "fingerprint": counts[0].input_fingerprint,
+                "tokenized_bytes": sum(filter(None, tokenized)) if of_texts and None not in tokenized else None,
+                "share": file.share,
+                **_describe_form(file, counts),
+                **count_records(counts, filters=filters),
+            }
+
+        described: list[RecordedInput] = []
+        numbered = zip(results, parts or [None] * len(results), strict=True)
+        for number, shards in groupby(numbered, key=lambda shard: shard[0][0].input):
+            counts: list[ShardResult] = []
+            tokenized: list[int | None] = []
+            files = []
+            for (task, result), part in shards:
+                if result.files is None:
+                    key = None if part is None else result.keys[part]
+                    num_kept = 0 if key is None else key.num_documents
+                    counts.append(keep_only(result, num_kept) if of_group else result)
+                    tokenized.append(0 if key is None else key.tokenized_bytes)
+                    continue
+                for place, own in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
+                    sizes, groups = own.tokenized_bytes, own.kept_of_groups
+                    num_kept = groups[part * len(groups) // len(result.keys)] if of_group and part is not None else 0
+                    size = 0 if part is None else None if sizes is None else sizes[part]
+                    files.append(describe(place, [keep_only(own, num_kept) if of_group else own], [size]))
+            described += RECORDED_INPUTS.validate_python(files or [describe(number, counts, tokenized)])
+        return described
 
     def describe_damaged(self) -> dict[str, Any]:
         """Return the manifest's `damaged_inputs`, if there are any."""
@@ -659,8 +666,7 @@ def fingerprint_all(groups: Iterable[tuple[str, ...]]) -> Iterator[tuple[tuple[s
         InputError: If one cannot be read.
     """
     groups = list(groups)
-    with ThreadPoolExecutor(_FINGERPRINTS_AT_ONCE, thread_name_prefix="dsindex-fingerprint") as pool:
-        yield from zip(groups, pool.map(fingerprint_inputs, groups), strict=True)
+    yield from zip(groups, map_in_threads(fingerprint_inputs, groups), strict=True)
 
 
 def read_earlier_cuts(work_dir: str) -> Cuts:
@@ -668,7 +674,6 @@ def read_earlier_cuts(work_dir: str) -> Cuts:
     return read_cuts(ledger_path(work_dir)) if read_folder_id(work_dir) is not None else NO_CUTS
 
 
-_FINGERPRINTS_AT_ONCE = 8
 _MANY_INPUTS = 50_000
 """From so many on, that they are looked at takes long enough to be told."""
 
@@ -701,6 +706,9 @@ def _describe_form(file: InputFile, shards: Sequence[ShardResult | FileResult]) 
     return described
 
 
+_COUNTS = attrgetter("num_lines", "num_blank", "num_records", "num_quarantined", "num_filtered")
+
+
 def count_records(results: Sequence[ShardResult | FileResult], *, filters: bool = False) -> dict[str, Any]:
     """Return record counts: lines = records + blank; records = kept + filtered + quarantined.
 
@@ -708,12 +716,13 @@ def count_records(results: Sequence[ShardResult | FileResult], *, filters: bool 
         results: Shards of one input, or of all.
         filters: Whether to count the records that were left out; otherwise there are none.
     """
-    filtered = {"filtered": sum(result.num_filtered for result in results)} if filters else {}
+    each = map(_COUNTS, results)
+    lines, blank, kept, quarantined, filtered = map(sum, zip(*each, strict=True)) if results else (0, 0, 0, 0, 0)
     return {
-        "lines": sum(result.num_lines for result in results),
-        "blank": sum(result.num_blank for result in results),
-        "records": sum(result.num_records + result.num_filtered + result.num_quarantined for result in results),
-        "kept": sum(result.num_records for result in results),
-        "quarantined": sum(result.num_quarantined for result in results),
-        **filtered,
+        "lines": lines,
+        "blank": blank,
+        "records": kept + filtered + quarantined,
+        "kept": kept,
+        "quarantined": quarantined,
+        **({"filtered": filtered} if filters else {}),
     }

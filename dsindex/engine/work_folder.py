@@ -128,7 +128,7 @@ class WorkFolder:
 
 def may_be_removed(history: History, plan: Plan) -> bool:
     """Tell whether a finished plan's run may remove the work folder that has this history."""
-    is_own = history.plan == decode_json(encode_json(plan.to_json()))
+    is_own = history.plan == plan.decoded()
     return not history.keep and (is_own or (history.plan is None and not history.has_work))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -476,7 +476,7 @@ class SplitOutputs:
         }
         return [contents[0].model_copy(update=of_tokens), *contents[1:]]
 
-    def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, int]:
+    def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, Any]:
         """Return record counts; `kept` are the records of this split, `elsewhere` those of other splits."""
         lines = count_records(shards)
         key = text_key(self.split)
@@ -488,6 +488,6 @@ class SplitOutputs:
         for task, result in results:
             shards[task.input].append(result)
         return [
-            described.model_copy(update=self._count_records(own))
+            replace(described, **self._count_records(own))
             for described, own in zip(source.describe_inputs(results, self.work_dir), shards, strict=True)
         ]

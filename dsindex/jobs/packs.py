@@ -35,7 +35,6 @@ from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.dispatch import DispatchStatistics
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
-from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present, replace_file
 from dsindex.store.stores import find_stored
@@ -128,7 +127,7 @@ class Packings:
         plan = Plan(settings=settings, inputs=())
         with hold_output(path):
             found = read_manifest(path)
-            is_same = found is not None and found.run.plan == decode_json(encode_json(plan.to_json()))
+            is_same = found is not None and found.run.plan == plan.decoded()
             if found is not None and is_same and not config.fresh and files_have_recorded_sizes(path, found):
                 facts = found.content.packing or RecordedPacking(sequence_length=length, blocks=0, padding=0, fill=1.0)
                 return MadePacking(prefix=path, facts=facts, files=found.content.digests, already_complete=True)

@@ -199,13 +199,14 @@ def fingerprint_content(path: str, content: bytes) -> str:
     """Return what `fingerprint_input` does, of an input that was read as a whole."""
     if is_url(path):
         return fingerprint_input(path)
-    if len(content) <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
-        return xxhash.xxh3_128_hexdigest(len(content).to_bytes(8, "big") + content * FINGERPRINT_SAMPLES)
     return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
 
 
 def _fingerprint(size_bytes: int, read_at: Callable[[int, int], bytes]) -> str:
     digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
+    if size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
+        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
+        return digest.hexdigest()
     last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
     for sample in range(FINGERPRINT_SAMPLES):
         offset = last * sample // (FINGERPRINT_SAMPLES - 1)
@@ -230,44 +231,45 @@ def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
     requested: deque[tuple[Future[bytes], int]] = deque()
     bytes_ahead = 0
     for known in inputs:
-        if is_url(known.path):
-            requested.append((fetch_later(partial(_read_whole, known)), known.size_bytes))
+        is_object = is_url(known.path)
+        if is_object:
+            requested.append((fetch_later(partial(_read_object, known)), known.size_bytes))
             bytes_ahead += known.size_bytes
-        while requested and (len(requested) >= REQUESTS_AHEAD or bytes_ahead >= BYTES_AHEAD or not is_url(known.path)):
+        while requested and (len(requested) >= REQUESTS_AHEAD or bytes_ahead >= BYTES_AHEAD or not is_object):
             future, size_bytes = requested.popleft()
             bytes_ahead -= size_bytes
             yield result_of(future)
-        if not is_url(known.path):
-            yield _read_whole(known)
+        if not is_object:
+            yield _read_file(known)
     for future, _ in requested:
         yield result_of(future)
 
 
-def _read_whole(known: InputStatus) -> bytes:
-    if is_url(known.path):
-        from dsindex.store.stores import read_range
+def _read_object(known: InputStatus) -> bytes:
+    from dsindex.store.stores import read_range
 
-        return bytes(read_range(parse_url(known.path), 0, known.size_bytes))
+    return bytes(read_range(parse_url(known.path), 0, known.size_bytes))
+
+
+def _read_file(known: InputStatus) -> bytes:
+    size_bytes = known.size_bytes
     try:
-        descriptor = open_descriptor(known.path)
+        descriptor = os.open(known.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # what is no file has another size
         try:
-            _require_status(known, descriptor)
-            content = os.read(descriptor, known.size_bytes)
-            while len(content) < known.size_bytes and (more := os.read(descriptor, known.size_bytes - len(content))):
+            before = os.fstat(descriptor)
+            content = os.read(descriptor, size_bytes) if before.st_size == size_bytes else b""
+            while len(content) < size_bytes and (more := os.read(descriptor, size_bytes - len(content))):
                 content += more
-            _require_status(known, descriptor)
+            after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         msg = f"{known.path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
+    is_unchanged = after.st_mtime_ns == before.st_mtime_ns and after.st_size == size_bytes
+    if not is_unchanged or str(before.st_mtime_ns) != known.version:
+        raise _changed_since_planned(known.path, size_bytes, after.st_size)
     return content
-
-
-def _require_status(known: InputStatus, descriptor: int) -> None:
-    status = os.fstat(descriptor)
-    if (status.st_size, str(status.st_mtime_ns)) != (known.size_bytes, known.version):
-        raise _changed_since_planned(known.path, known.size_bytes, status.st_size)
 
 
 def require_unchanged(path: str, size_bytes: int, version: str) -> None:

@@ -48,7 +48,7 @@ _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
 """Paths that lead to different files in different processes."""
 
-_PLAIN_PATH = re.compile(r"/(?!dev/|proc/)(?!.*(//|/\.))", re.DOTALL)
+_PLAIN_PATH = re.compile(r"/(?!dev/|proc/|[/.])(?![^\0]*/[/.])")
 """Absolute paths that `os.path.abspath` leaves as they are and that cannot be any of these: it takes a while."""
 
 _OWN_BUFFER_BYTES = 256 << 10
@@ -60,14 +60,17 @@ def what_is_no_file(path: str) -> str | None:
     >>> what_is_no_file("-"), what_is_no_file("/dev/null")
     ('standard input', 'a device')
     """
-    if is_url(path):
+    is_plain = _PLAIN_PATH.match(path) is not None
+    if not is_plain and is_url(path):
         return None
-    absolute = path if _PLAIN_PATH.match(path) else os.path.abspath(path)
-    if _STANDARD_INPUT.fullmatch(absolute) or (path == "-" and not os.path.exists(path)):
+    absolute = path if is_plain else os.path.abspath(path)
+    if not is_plain and (_STANDARD_INPUT.fullmatch(absolute) or (path == "-" and not os.path.exists(path))):
         return STANDARD_INPUT_KIND
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):  # ValueError: a name with a NUL byte
+        return None
+    if is_plain and stat.S_ISREG(mode):
         return None
     if stat.S_ISFIFO(mode):
         return "a pipe"

@@ -100,7 +100,7 @@ def detect_file(path: str) -> tuple[Container, bytes]:
     if container != "plain":
         return container, head
     for offset, magic, kind in _FOREIGN:
-        if head[offset : offset + len(magic)] == magic:
+        if head.startswith(magic, offset):
             msg = f"{path}: expected text, Parquet or Arrow, plain or as gzip, zstd, bzip2 or xz, got {kind}; unpack it"
             raise InputError(msg)
     suffix = os.path.splitext(path)[1].lower()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from dsindex.store.reading import InputStatus
+
 if TYPE_CHECKING:
     from dsindex.text.compressed import Container
 
@@ -69,13 +71,9 @@ class TextPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmallFile:
-    """An input that is read as a whole, together with others."""
+class SmallFile(InputStatus):
+    """An input as it was when the job was planned, which is read as a whole, together with others."""
 
-    path: str
-    size_bytes: int
-    version: str
-    """Modification time in ns when the job was planned, or an object's ETag."""
     form: InputForm = JSON_LINES
     end: int = 0
     """Where its only part ends: in bytes, or in row groups."""

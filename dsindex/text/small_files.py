@@ -14,7 +14,6 @@ import numpy as np
 
 from dsindex.errors import RecordLimitError
 from dsindex.store.reading import (
-    InputStatus,
     fingerprint_content,
     fingerprint_input,
     read_in_order,
@@ -72,6 +71,7 @@ class SmallFiles:
         self._queue = _Queue(files)
         self.counts = np.zeros(len(files), FILE_COUNTS)
         """The counts of each file, shape [files]; right once all blocks were read and placed."""
+        self._num_lines, self._text_bytes = self.counts["lines"], self.counts["text_bytes"]
         self.fingerprints = [""] * len(files)
         """The fingerprint of each file, once it was read."""
         self._first = 0
@@ -169,7 +169,7 @@ class SmallFiles:
             return LineBlock.of_lines(held, np.zeros(len(held), np.int64), line - len(held), text_bytes=num_bytes)
 
         while self._queue.next_kind() == "document":
-            content = self.take(line=line, offset=0, num_lines=1)
+            content, _ = self.take(line=line, offset=0, is_document=True)
             if len(content) > self._limit or num_bytes + len(content) > DEFAULT_BLOCK_BYTES:
                 if held:
                     yield held_lines()
@@ -188,17 +188,16 @@ class SmallFiles:
         """Return how the next file is read."""
         return self._queue.next_kind()
 
-    def take(self, *, line: int, offset: int, num_lines: int | None = None) -> bytes:
-        """Return the content of the next file, whose place in the joined text is given."""
+    def take(self, *, line: int, offset: int, is_document: bool = False) -> tuple[bytes, int]:
+        """Return the content of the next file, whose place in the joined text is given, and its number of lines."""
         number = self._queue.number
         content = self._queue.take()
         self._lines.append(line)
         self._offsets.append(offset)
-        if num_lines is None:
-            num_lines = content.count(b"\n") + (not content.endswith(b"\n"))
+        num_lines = 1 if is_document else content.count(b"\n") + (not content.endswith(b"\n"))
         self.fingerprints[number] = fingerprint_content(self._files[number].path, content)
-        self.counts[number] = (num_lines, 0, 0, 0, len(content))
-        return content
+        self._num_lines[number], self._text_bytes[number] = num_lines, len(content)
+        return content, num_lines
 
 
 _Kind = Literal["jsonl", "lines", "document", "alone"]
@@ -224,12 +223,14 @@ class _JoinedText:
     def read_into(self, view: memoryview[int]) -> int:
         """Fill `view`, with less only at the end; return the number of bytes."""
         done = 0
-        while done < len(view) and not self.at_end:
+        while done < len(view):
             if not self._rest:
-                content = self._files.take(line=self._line, offset=self._position)
+                if self._files.next_kind() != self._kind:
+                    break
+                content, num_lines = self._files.take(line=self._line, offset=self._position)
                 if not content.endswith(b"\n"):
                     content += b"\n"
-                self._line += content.count(b"\n")
+                self._line += num_lines
                 self._position += len(content)
                 self._rest = memoryview(content)
             count = min(len(view) - done, len(self._rest))
@@ -246,18 +247,16 @@ class _Queue:
         self._files = files
         self.number = 0
         """Number of the next file."""
+        self._kinds = list(map(_kind, files))
         self._content: bytes | None = None
         """Content of the next file, if it was read."""
-        joined = [file for file in files if _kind(file) != "alone"]
-        self._contents = read_in_order(
-            InputStatus(path=file.path, size_bytes=file.size_bytes, version=file.version) for file in joined
-        )
+        self._contents = read_in_order(file for file, kind in zip(files, self._kinds, strict=True) if kind != "alone")
 
     def next_kind(self) -> _Kind | None:
         """Return how the next file is read; None if there is none."""
         if self.number == len(self._files):
             return None
-        kind = _kind(self._files[self.number])
+        kind = self._kinds[self.number]
         if kind == "alone":
             return kind
         if self._content is None:

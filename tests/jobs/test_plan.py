@@ -64,6 +64,11 @@ def test_inputs_added_at_the_end_change_no_shard(sizes, split):
     assert choose_shard_sizes(files)[:split] == choose_shard_sizes(files[:split])
 
 
+def test_many_small_files_get_few_shards():
+    files = [file_of(str(number), 60) for number in range(100_000)]
+    assert len(list(plan_shards(files, choose_shard_sizes(files)))) < 100
+
+
 def test_find_inputs_keeps_the_order_given_and_sorts_patterns(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c[1].jsonl", "z.jsonl"):
         (tmp_path / name).write_text("{}\n")
