@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.kernels.jit import compiled
+from dsindex.kernels.jit import compiled, inlined
 from dsindex.kernels.vectors import LANES, NOTHING, ONE, count_before, mark_from
 
 if TYPE_CHECKING:
@@ -81,35 +81,57 @@ def find_characters(
     return count
 
 
-# Kernel that counts how often each token id occurs, and digests every document in the same pass. Imports numba.
+# Kernel that counts how often each token id occurs, and finds equal documents in the same pass. Imports numba.
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = (np.uint64(32), np.uint64(29))
 
 
+@inlined
+def _find_slot(slots: NDArray[np.uint64], digest: np.uint64) -> np.uint64:
+    last = np.uint64(len(slots) - 1)
+    slot = (digest >> ONE) & last
+    while slots[slot] != NOTHING and slots[slot] != digest:
+        slot = (slot + ONE) & last
+    return slot
+
+
 @compiled
 def measure_documents(
     tokens: NDArray[Any],
-    ends: NDArray[np.int64],
+    lengths: NDArray[np.int64],
     counts: NDArray[np.int64],
     last_counts: NDArray[np.int64],
-    digests: NDArray[np.uint64],
-) -> tuple[int, int, int]:
-    """Add the occurrences of each id to `counts`, those as the last of a document too, and digest each document.
+    first: int,
+    limit: np.uint64,
+    slots: NDArray[np.uint64],
+    groups: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Add the occurrences of each id to `counts`, those as the last of a document too, and find equal documents.
+
+    Documents are told apart by 64 bits of their tokens, which are odd. Those without tokens have no group.
 
     Args:
         tokens: Integers, shape [T].
-        ends: Index in `tokens` after each document's last one, ascending, shape [D].
+        lengths: Tokens of each document, summing to T, shape [D].
         counts: Shape [ids]; other ids are only counted together.
         last_counts: The same shape.
-        digests: Output: 64 bits of each document's tokens, never 0 but for an empty one, shape [D].
+        first: Number of the first document.
+        limit: The largest digest of which each document has a group of its own.
+        slots: Hash table of larger digests whose documents have one group together; 0 where free, and some are; by half
+            of the digest modulo its length, a power of 2, or the next ones. Shape [slots].
+        groups: Output: digest, first document, its tokens and the number of documents, by that document; shape [D, 4].
 
     Returns:
-        How many tokens have another id, and the smallest and the largest of those; (0, 0, 0) if there are none.
+        How many tokens have another id, and the smallest and the largest of those (0, 0, 0 if there are none), and the
+        number of groups.
     """
-    others, smallest, largest, begin = 0, 0, 0, 0
-    for document in range(len(ends)):
-        end = ends[document]
+    others, smallest, largest, begin, num_groups = 0, 0, 0, 0, 0
+    group_of = np.full(len(slots), -1)
+    for document in range(len(lengths)):
+        end = begin + lengths[document]
+        if end == begin:
+            continue
         even, odd = np.uint64(end - begin), _PRIME
         for index in range(begin, end):
             token = int(tokens[index])
@@ -122,10 +144,60 @@ def measure_documents(
             # Two chains, so that one multiplication does not wait for the other.
             mixed = (even ^ np.uint64(token)) * _PRIME
             even, odd = odd, mixed ^ (mixed >> _SHIFTS[0])
+        if 0 <= int(tokens[end - 1]) < len(last_counts):
+            last_counts[int(tokens[end - 1])] += 1
         mixed = (even ^ (odd >> _SHIFTS[1])) * _PRIME + odd
         mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _PRIME
-        digests[document] = (mixed ^ (mixed >> _SHIFTS[1])) | np.uint64(1) if end > begin else np.uint64(0)
-        if end > begin and 0 <= int(tokens[end - 1]) < len(last_counts):
-            last_counts[int(tokens[end - 1])] += 1
+        digest = (mixed ^ (mixed >> _SHIFTS[1])) | ONE
+        group = num_groups
+        if digest > limit:
+            slot = _find_slot(slots, digest)
+            if slots[slot] == NOTHING:
+                group = -1
+            elif group_of[slot] >= 0:
+                group = group_of[slot]
+                groups[group, 3] += 1
+            else:
+                group_of[slot] = group
+        if group == num_groups:
+            groups[group, 0], groups[group, 1] = np.int64(digest), first + document
+            groups[group, 2], groups[group, 3] = end - begin, 1
+            num_groups += 1
         begin = end
-    return others, smallest, largest
+    return others, smallest, largest, num_groups
+
+
+# Kernel that draws documents evenly, by numbers that look random: the end of SplitMix64. Imports numba.
+
+
+@compiled
+def offer_documents(
+    first: int,
+    lengths: NDArray[np.int64],
+    sources: NDArray[np.int64],
+    worst: NDArray[np.uint64],
+    priorities: NDArray[np.uint64],
+    places: NDArray[np.int64],
+) -> int:
+    """Write which documents have tokens and a priority below the worst one of their source.
+
+    Args:
+        first: Number of the first document.
+        lengths: Tokens of each document, shape [D].
+        sources: Source of each document, shape [D].
+        worst: By source.
+        priorities: Output: of those documents, which depend on their numbers alone, shape [D].
+        places: Output: the indices of those documents, shape [D].
+
+    Returns:
+        The number of those documents.
+    """
+    count = 0
+    for place in range(len(lengths)):
+        mixed = np.uint64(first + place + 1) * _PRIME
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(31)
+        if mixed < worst[sources[place]] and lengths[place] > 0:
+            priorities[count], places[count] = mixed, place
+            count += 1
+    return count

@@ -25,6 +25,7 @@ from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import what_is_no_file
 from dsindex.store.urls import is_url
+from dsindex.tools.verify_files import DocumentRun, read_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -236,6 +237,12 @@ class TokenStore(ABC):
             ends = self.ends(begin, min(begin + BLOCK_ITEMS, self.num_documents))
             yield np.diff(ends, prepend=self.end(begin - 1))
 
+    def runs(self, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
+        """Yield documents [begin, end) for each of the bounds, which ascend without overlap; there may be fewer."""
+        for begin, end in bounds:
+            first, ends = self.end(begin - 1), self.ends(begin, min(end, self.num_documents))
+            yield DocumentRun(first_document=begin, first_token=first, lengths=np.diff(ends, prepend=first))
+
     def document_span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.
 
@@ -339,6 +346,10 @@ class PackedStore(TokenStore):
     def document_lengths(self) -> Iterator[NDArray[np.int64]]:
         """Yield the tokens of each document, in file order, a block at a time; the index is read as a stream."""
         return read_document_lengths(self.paths[0], self.header)
+
+    def runs(self, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
+        """Yield runs of documents from one pass over the index."""
+        return read_runs(self.paths[0], self.header, bounds)
 
     def spans(self, documents: Iterable[int]) -> dict[int, tuple[int, int]]:
         """Return the spans of documents that there are, from one pass over the index."""

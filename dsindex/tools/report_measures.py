@@ -6,7 +6,7 @@ import glob
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dsindex.index.cache import BLENDED_CLASS, read_description
 from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.tools.inspect_origin import LengthCounter
+from dsindex.tools.verify_files import DocumentRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,36 +82,22 @@ class RepeatCounter:
 
     def __init__(self, one_of: int, frequent: NDArray[np.uint64]) -> None:
         self._one_of = one_of
-        self._limit = np.uint64((1 << 64) // one_of - 1)
         self._frequent = frequent
+        self.limit = np.uint64((1 << 64) // one_of - 1)
+        """The largest digest of the share."""
+        self.slots = np.zeros(1 << (4 * len(frequent)).bit_length(), np.uint64)
+        """Hash table of the frequent digests, for `measure_documents`."""
+        for digest in frequent.tolist():
+            slot = (digest >> 1) % len(self.slots)
+            while self.slots[slot]:
+                slot = (slot + 1) % len(self.slots)
+            self.slots[slot] = digest
         self._groups = np.empty(0, GROUPS)
         self._waiting: list[NDArray[np.void]] = []
         self._num_waiting = 0
 
-    def choose(self, digests: NDArray[np.uint64], lengths: NDArray[np.int64], first: int) -> NDArray[np.void]:
-        """Return the groups of a block's documents that are counted, for `add`; threads may call it side by side.
-
-        Args:
-            digests: 0 for an empty document, shape [D].
-            lengths: Shape [D].
-            first: Number of the block's first document.
-        """
-        is_chosen = digests <= self._limit
-        if len(self._frequent):
-            # The low bits of a digest tell most of those apart that are not frequent.
-            low = np.zeros(1 << 16, bool)
-            low[self._frequent & np.uint64(0xFFFF)] = True
-            places = np.flatnonzero(low[digests & np.uint64(0xFFFF)])
-            near = np.searchsorted(self._frequent, digests[places])
-            is_chosen[places[self._frequent[np.minimum(near, len(self._frequent) - 1)] == digests[places]]] = True
-        chosen = np.flatnonzero(is_chosen & (digests > 0))
-        found = np.empty(len(chosen), GROUPS)
-        found["digest"], found["first"], found["num_tokens"] = digests[chosen], chosen + first, lengths[chosen]
-        found["copies"] = 1
-        return _group(found)
-
     def add(self, groups: NDArray[np.void]) -> None:
-        """Add the groups of a block."""
+        """Add groups; those of later documents are added later."""
         self._waiting.append(groups)
         self._num_waiting += len(groups)
         if self._num_waiting > len(self._groups) // 2 + (1 << 16):
@@ -140,12 +127,6 @@ class RepeatCounter:
             one_of=self._one_of,
         )
 
-    def frequent(self, copies: int, most: int) -> NDArray[np.uint64]:
-        """Return the digests of the documents with at least so many copies, ascending."""
-        self._merge()
-        groups = self._groups[self._groups["copies"] >= copies]
-        return np.sort(groups["digest"][np.lexsort((groups["digest"], -groups["copies"]))[:most]])
-
 
 def _group(documents: NDArray[np.void]) -> NDArray[np.void]:
     """Return one entry for equal documents, by ascending digest; those of one digest must be in order."""
@@ -163,7 +144,6 @@ def _group(documents: NDArray[np.void]) -> NDArray[np.void]:
 
 DRAWN = 16
 """Documents drawn of each source."""
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Sources(Protocol):
@@ -193,7 +173,8 @@ class ConsecutiveSources:
 
     def of(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the numbers of the sources of documents [begin, end)."""
-        return np.searchsorted(self._ends, np.arange(begin, end), side="right")
+        ends = np.clip(self._ends, begin, end)
+        return np.repeat(np.arange(len(ends)), np.diff(ends, prepend=begin))
 
 
 class RecordedSources:
@@ -260,6 +241,9 @@ class SourceCounter:
     """Counts documents and tokens by source."""
 
     def __init__(self, num_sources: int) -> None:
+        from dsindex.kernels.tokens import offer_documents  # compiled by numba, which is slow to import
+
+        self._offer = offer_documents
         self._documents = np.zeros(num_sources, np.int64)
         self._tokens = np.zeros(num_sources, np.int64)
         self._learned: NDArray[np.int64] | None = None
@@ -283,15 +267,16 @@ class SourceCounter:
         else:
             self._documents[own] += np.bincount(sources - low, minlength=high - low + 1)
             np.add.at(self._tokens, sources, lengths)
-        priorities = _mix(np.arange(first, first + len(lengths)).astype(np.uint64))
-        worst = self._worst[low] if low == high else self._worst[sources]
-        offered = np.flatnonzero((priorities < worst) & (lengths > 0))
+        priorities, places = np.empty(len(lengths), np.uint64), np.empty(len(lengths), np.int64)
+        num = self._offer(first, lengths, sources, self._worst, priorities, places)
         # Only the first few of each source in the block can stay.
-        order = offered[np.lexsort((priorities[offered], sources[offered]))]
-        begins = np.searchsorted(sources[order], sources[order])
-        for place in order[np.arange(len(order)) - begins < DRAWN].tolist():
-            source = int(sources[place])
-            drawn = sorted([*self._drawn.get(source, ()), (int(priorities[place]), first + place)])[:DRAWN]
+        owners = sources[places[:num]]
+        order = np.lexsort((priorities[:num], owners))
+        begins = np.searchsorted(owners[order], owners[order])
+        for offered in order[np.arange(num) - begins < DRAWN].tolist():
+            source = int(owners[offered])
+            offer = (int(priorities[offered]), first + int(places[offered]))
+            drawn = sorted([*self._drawn.get(source, ()), offer])[:DRAWN]
             self._drawn[source] = drawn
             if len(drawn) == DRAWN:
                 self._worst[source] = drawn[-1][0]
@@ -308,13 +293,6 @@ class SourceCounter:
             )
             for number, (documents, tokens) in enumerate(pairs)
         )
-
-
-def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers in an order that looks random: the end of SplitMix64."""
-    mixed = (numbers + np.uint64(1)) * _ODD
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 # What index caches draw from datasets: the tokens and epochs of each split, and the datasets of each blend.
@@ -527,14 +505,6 @@ class Measurement:
     repeats: Repeats
 
 
-class _Block(NamedTuple):
-    first_document: int
-    first_token: int
-    lengths: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    """Index after the last token of each document, counted from the first token of the block."""
-
-
 def measure(
     store: TokenStore,
     sources: Sources,
@@ -564,10 +534,8 @@ def measure(
     one_of = 1 << (max(1, -(-store.num_documents // MOST_DIGESTS)) - 1).bit_length()
     repeats = RepeatCounter(one_of, np.empty(0, np.uint64) if one_of == 1 else _find_frequent(store))
 
-    def read(block: _Block) -> tuple[NDArray[np.void], NDArray[np.int64] | None]:
-        digests = counter.add(store, block)
-        learned = None if masks is None else _count_learned(masks, block)
-        return repeats.choose(digests, block.lengths, block.first_document), learned
+    def read(block: DocumentRun) -> tuple[NDArray[np.void], NDArray[np.int64] | None]:
+        return counter.add(store, block, repeats), None if masks is None else _count_learned(masks, block)
 
     documents = tokens = 0
     for block, (groups, learned) in map_ahead(read, _blocks(store), threads=threads, ahead=threads):
@@ -593,26 +561,26 @@ def measure(
     )
 
 
-def _count_learned(masks: Tokens, block: _Block) -> NDArray[np.int64]:
+def _count_learned(masks: Tokens, block: DocumentRun) -> NDArray[np.int64]:
     """Return the learned tokens of each document of a block."""
-    filled = np.flatnonzero(block.lengths)
+    filled, ends = np.flatnonzero(block.lengths), np.cumsum(block.lengths)
     learned = np.zeros(len(block.lengths), np.int64)
     if len(filled):
-        own = masks[block.first_token : block.first_token + int(block.ends[-1])] != 0
-        learned[filled] = np.add.reduceat(own, block.ends[filled] - block.lengths[filled], dtype=np.int64)
+        own = masks[block.first_token : block.first_token + int(ends[-1])] != 0
+        learned[filled] = np.add.reduceat(own, ends[filled] - block.lengths[filled], dtype=np.int64)
     return learned
 
 
 def _find_frequent(store: TokenStore) -> NDArray[np.uint64]:
     """Return the digests of documents that an even sample shows to be frequent."""
-    counter, found = _IdCounter(store.tokens.dtype), RepeatCounter(1, np.empty(0, np.uint64))
-    step, wanted = max(1, store.num_documents // SAMPLED_RUNS), 0
-    for block in _blocks(store):
-        if block.first_document >= wanted:
-            run = block._replace(lengths=block.lengths[:RUN_DOCUMENTS], ends=block.ends[:RUN_DOCUMENTS])
-            found.add(found.choose(counter.add(store, run), run.lengths, run.first_document))
-            wanted += step
-    return found.frequent(FREQUENT_COPIES, FREQUENT)
+    counter, every = _IdCounter(store.tokens.dtype), RepeatCounter(1, np.empty(0, np.uint64))
+    step = -(-store.num_documents // SAMPLED_RUNS)
+    runs = store.runs([(begin, begin + min(RUN_DOCUMENTS, step)) for begin in range(0, store.num_documents, step)])
+    digests, copies = np.unique(
+        np.concatenate([counter.add(store, run, every)["digest"] for run in runs]), return_counts=True
+    )
+    digests, copies = digests[copies >= FREQUENT_COPIES], copies[copies >= FREQUENT_COPIES]
+    return np.sort(digests[np.argsort(-copies, kind="stable")[:FREQUENT]])
 
 
 class _Extremes:
@@ -622,13 +590,13 @@ class _Extremes:
         self._most, self._sign = most, sign
         self._keys, self._documents = np.empty((2, 0), np.int64)
 
-    def add(self, block: _Block) -> None:
+    def add(self, block: DocumentRun) -> None:
         """Offer the documents of a block, whose numbers are above all before."""
+        least = self._keys[-1] if len(self._keys) == self._most else np.iinfo(np.int64).min
+        if (block.lengths.max() if self._sign > 0 else -block.lengths.min()) <= least:
+            return
         keys = self._sign * block.lengths
-        is_offered = block.lengths > 0
-        if len(self._keys) == self._most:
-            is_offered &= keys > self._keys[-1]
-        places = np.flatnonzero(is_offered)
+        places = np.flatnonzero((keys > least) & (block.lengths > 0))
         if not len(places):
             return
         keys, documents = keys[places], places + block.first_document
@@ -646,23 +614,20 @@ class _Extremes:
         return tuple(self._documents.tolist())
 
 
-def _blocks(store: TokenStore) -> Iterator[_Block]:
+def _blocks(store: TokenStore) -> Iterator[DocumentRun]:
     document = token = 0
     total = len(store.tokens)
     for lengths in store.document_lengths():
-        begin = 0
-        ends = np.cumsum(lengths)
-        if len(lengths) and (lengths.min() < 0 or token + int(ends[-1]) > total):
+        if len(lengths) and (lengths.min() < 0 or token + int(lengths.sum()) > total):
             msg = f"expected documents within {total:,} tokens, got others; the dataset is damaged: verify it"
             raise FormatError(msg)
+        begin = 0
         while begin < len(lengths):
-            before = int(ends[begin - 1]) if begin else 0
-            stop = int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right"))
-            stop = min(max(stop, begin + 1), begin + BLOCK_DOCUMENTS)
-            yield _Block(document + begin, token + before, lengths[begin:stop], ends[begin:stop] - before)
-            begin = stop
-        document += len(lengths)
-        token += int(ends[-1]) if len(ends) else 0
+            block = lengths[begin : begin + BLOCK_DOCUMENTS]
+            if block.sum() > BLOCK_TOKENS:
+                block = block[: max(1, int(np.searchsorted(np.cumsum(block), BLOCK_TOKENS, side="right")))]
+            yield DocumentRun(first_document=document, first_token=token, lengths=block)
+            begin, document, token = begin + len(block), document + len(block), token + int(block.sum())
 
 
 class _IdCounter:
@@ -679,22 +644,30 @@ class _IdCounter:
         self._others = 0
         self._range: tuple[int, int] | None = None
 
-    def add(self, store: TokenStore, block: _Block) -> NDArray[np.uint64]:
-        """Count the tokens of a block, and return the digest of each document."""
+    def add(self, store: TokenStore, block: DocumentRun, repeats: RepeatCounter) -> NDArray[np.void]:
+        """Count the tokens of a block, and return the groups of its documents that `repeats` counts."""
         if not hasattr(self._own, "tables"):
             self._own.tables = np.zeros(self._size, np.int64), np.zeros(self._size, np.int64)
             with self._lock:
                 self._tables.append(self._own.tables)
-        ends, digests = block.ends, np.empty(len(block.lengths), np.uint64)
-        tokens = store.tokens[block.first_token : block.first_token + (int(ends[-1]) if len(ends) else 0)]
-        by_id, last_by_id = self._own.tables
-        others, smallest, largest = self._measure(tokens, ends, by_id, last_by_id, digests)
+        tokens = store.tokens[block.first_token : block.first_token + int(block.lengths.sum())]
+        groups = np.empty(len(block.lengths), GROUPS)
+        others, smallest, largest, num_groups = self._measure(
+            tokens,
+            block.lengths,
+            self._own.tables[0],
+            self._own.tables[1],
+            block.first_document,
+            repeats.limit,
+            repeats.slots,
+            groups.view(np.int64).reshape(-1, 4),
+        )
         if others:
             with self._lock:
                 self._others += int(others)
                 low, high = self._range or (smallest, largest)
                 self._range = (min(low, int(smallest)), max(high, int(largest)))
-        return digests
+        return groups[:num_groups].copy()
 
     def counts(self) -> TokenCounts:
         """Return the counts of all threads."""

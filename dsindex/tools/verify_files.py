@@ -139,8 +139,8 @@ def verify_digest(path: str, expected: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PbinRun:
-    """Consecutive documents of a `.pbin`, whose index can only be read from its beginning."""
+class DocumentRun:
+    """Consecutive documents of a dataset."""
 
     first_document: int
     first_token: int
@@ -226,7 +226,7 @@ class ShuffledDocuments:
 class PbinDocuments:
     """A run of documents of a `.pbin`."""
 
-    def __init__(self, path: str, header: PbinHeader, run: PbinRun) -> None:
+    def __init__(self, path: str, header: PbinHeader, run: DocumentRun) -> None:
         self._run = run
         self._tokens = open_tokens(path, header)
         self._ends = run.first_token + np.concatenate(([0], np.cumsum(run.lengths)))
@@ -246,8 +246,8 @@ class PbinDocuments:
         return document
 
 
-def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) -> Iterator[PbinRun]:
-    """Read runs of documents in one pass over the index of a `.pbin`.
+def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
+    """Read runs of documents in one pass over the index of a `.pbin`, which can only be read from its beginning.
 
     Args:
         path: The file.
@@ -270,7 +270,7 @@ def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) 
             if chunk is None:
                 break
             held = np.concatenate((held, chunk))
-        yield PbinRun(first_document=begin, first_token=token, lengths=held[: end - begin])
+        yield DocumentRun(first_document=begin, first_token=token, lengths=held[: end - begin])
 
 
 # What the files of a dataset without a manifest say about the program that wrote them.

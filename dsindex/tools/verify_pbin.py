@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Content
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.datasets import VerifyConfig
-    from dsindex.tools.verify_files import PbinRun
+    from dsindex.tools.verify_files import DocumentRun
 
 
 # Check the structure of a `.pbin`: its header, every entry of its index, and EOD at the end of documents.
@@ -81,7 +81,7 @@ class PbinEndsPiece:
 
     path: str
     header: PbinHeader
-    run: PbinRun
+    run: DocumentRun
     eod_id: int
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dsindex.text.forms import TableFormat
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.verify_files import Documents, IndexCounts, PbinRun, StoredDocuments
+    from dsindex.tools.verify_files import DocumentRun, Documents, IndexCounts, StoredDocuments
     from dsindex.tools.verify_report import Recorded
 
 
@@ -126,7 +126,7 @@ class DocumentSlice:
     end: int
     share: float
     """Share of the documents to compare, in (0, 1]."""
-    run: PbinRun | None = None
+    run: DocumentRun | None = None
     """The same documents in a `.pbin`."""
 
 
@@ -142,7 +142,7 @@ class SourceRange:
     """Documents of its records; None if they have not been counted."""
     first_line: int
     """Number of the first line, from 1."""
-    run: PbinRun | None = None
+    run: DocumentRun | None = None
     """Documents of a `.pbin` with which the range is compared."""
     positions: NDArray[np.int64] | None = None
     """Place of each document in a shuffled dataset."""
@@ -302,7 +302,9 @@ def _lay_out(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -
 class _Comparison:
     """Compares ranges until the first document that differs."""
 
-    def __init__(self, settings: SourceSettings, run: PbinRun | None, stored: StoredDocuments | None = None) -> None:
+    def __init__(
+        self, settings: SourceSettings, run: DocumentRun | None, stored: StoredDocuments | None = None
+    ) -> None:
         self._settings = settings
         if stored is None and settings.pbin is None:
             stored = IndexedDocuments(settings.dataset)

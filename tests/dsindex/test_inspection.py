@@ -10,6 +10,7 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
+from dsindex.kernels.tokens import measure_documents, offer_documents
 from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools import report_measures as measuring
 from dsindex.tools.inspect import cut_pieces, show_text
@@ -234,6 +235,61 @@ def test_repeats_of_a_large_dataset_are_estimated_and_frequent_documents_counted
     assert (found[0].one_of, found[0].most[0]) == (8, exact.most[0])
     for name in ("num_repeated", "num_extra", "extra_tokens"):
         assert abs(getattr(found[0], name) / getattr(exact, name) - 1) < 0.05
+
+
+@pytest.mark.parametrize("one_of", [1, 4, 1 << 20])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kernel_groups_the_share_one_by_one_and_frequent_documents_together(seed, one_of):
+    """The slots are few and half full, so that digests meet in them."""
+    random = np.random.RandomState(seed)
+    documents = [tuple(random.randint(0, 4, random.randint(0, 4))) for _ in range(2000)]
+    lengths = np.array([*map(len, documents)])
+    tokens = np.array([token for document in documents for token in document], "<u2")
+
+    def run(limit, slots):
+        groups, counts, last = np.empty((len(documents), 4), np.int64), *np.zeros((2, 4), np.int64)
+        *others, num = measure_documents(tokens, lengths, counts, last, 70, np.uint64(limit), slots, groups)
+        assert counts.tolist() == np.bincount(tokens, minlength=4).tolist()
+        assert last.tolist() == [sum(each[-1:] == (token,) for each in documents) for token in range(4)]
+        assert others == [0, 0, 0]
+        return groups[:num]
+
+    every = run((1 << 64) - 1, np.zeros(1, np.uint64))
+    digest_of = dict(
+        zip((document for document in documents if document), every.view(np.uint64)[:, 0].tolist(), strict=True)
+    )
+    assert len(set(digest_of.values())) == len(digest_of) == 4 + 16 + 64
+    limit, frequent = (1 << 64) // one_of - 1, sorted(digest_of.values())[::3]
+    slots = np.zeros(64, np.uint64)
+    for digest in frequent:
+        slot = digest // 2 % 64
+        while slots[slot]:
+            slot = (slot + 1) % 64
+        slots[slot] = digest
+    expected, places = [], {}
+    for number, document in enumerate(documents):
+        digest = digest_of.get(document, 0)
+        if digest in places and digest > limit:
+            expected[places[digest]][3] += 1
+        elif document and (digest <= limit or digest in frequent):
+            places[digest] = len(expected)
+            expected.append([digest, 70 + number, len(document), 1])
+    assert run(limit, slots).view(np.uint64).tolist() == expected
+
+
+def test_kernel_offers_documents_by_splitmix64():
+    lengths, sources = np.array([1, 0, 2, 3, 1] * 40), np.arange(200) % 3
+    worst = np.array([1 << 63, (1 << 64) - 1, 0], np.uint64)
+    priorities, places = np.empty(200, np.uint64), np.empty(200, np.int64)
+    num = offer_documents(2**40, lengths, sources, worst, priorities, places)
+    expected = []
+    for place in range(200):
+        mixed = (2**40 + place + 1) * 0x9E3779B97F4A7C15 % 2**64
+        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        mixed ^= mixed >> 31
+        if lengths[place] and mixed < int(worst[sources[place]]):
+            expected.append((mixed, place))
+    assert list(zip(priorities[:num].tolist(), places[:num].tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("dtype", ["<i4", "<i8"])

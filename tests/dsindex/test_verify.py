@@ -12,7 +12,7 @@ import pytest
 
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, PbinHeader, PbinIndexWriter, read_pbin_header
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
-from dsindex.tools.verify_files import DocumentPiece, PbinDocuments, PbinRun, read_runs, verify_ends
+from dsindex.tools.verify_files import DocumentPiece, DocumentRun, PbinDocuments, read_runs, verify_ends
 from dsindex.tools.verify_pbin import PbinEndsPiece, verify_pbin_ends, verify_pbin_header, verify_pbin_index
 from dsindex.tools.verify_report import InputFacts, RowPiece, TokenPiece, plan_token_pieces, verify_rows, verify_tokens
 from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices
@@ -350,7 +350,7 @@ def test_runs_are_the_documents_of_the_index(bounds, tmp_path):
 @pytest.mark.parametrize("version", VERSION_NAMES)
 def test_documents_without_eod_are_named(version, tmp_path):
     path = write_pbin(tmp_path / "a.pbin", [[1, 9], [], [9], [9, 1], [2]], version=version)
-    run = PbinRun(first_document=2, first_token=2, lengths=np.array([1, 2, 1]))
+    run = DocumentRun(first_document=2, first_token=2, lengths=np.array([1, 2, 1]))
     piece = PbinEndsPiece(path=path, header=read_pbin_header(path), run=run, eod_id=9)
     findings = verify_pbin_ends(piece)
     assert len(findings) == 2
