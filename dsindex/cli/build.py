@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import ConfigFile, read_options, without_megatron_flags
-from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexOptions, copy_job_tokenizer, split_options
@@ -40,6 +39,7 @@ TAKES_PRETRAIN_FLAGS = True
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
+    from dsindex.execution.progress.displays import make_reporter
     from dsindex.jobs.build import run_build  # loads what a help text does not need
 
     config, index = read_build_options(options)
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(config: BuildConfig) -> int:
+    from dsindex.execution.progress.displays import make_reporter
     from dsindex.tools.check import describe_check, run_check  # loads what a help text does not need
 
     with make_reporter(log_json=config.log_json) as reporter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
 from dsindex.options.instruct import InstructCommand, InstructConfig
 from dsindex.store.config_files import read_yaml
@@ -38,6 +37,7 @@ OWN = frozenset({"instruction", "debug"})
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
+    from dsindex.execution.progress.displays import make_reporter
     from dsindex.jobs.instruct import run_instruct  # loads what a help text does not need
 
     config, instruction = read_job(options)

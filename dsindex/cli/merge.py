@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import ConfigFile, read_config, requests_since
-from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_summary
 from dsindex.options.merge import MergeConfig
 from dsindex.store.requests import all_requests
@@ -30,6 +29,7 @@ OPTIONS = (ConfigFile, MergeConfig)
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
+    from dsindex.execution.progress.displays import make_reporter
     from dsindex.jobs.merge import run_merge  # loads what a help text does not need
 
     before = all_requests()

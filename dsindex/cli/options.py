@@ -11,8 +11,6 @@ from dsindex.execution.store_variables import STORE_VARIABLES, give_store_variab
 from dsindex.options.config import Options, StoreConfig, UsageError, name_lists, validated
 from dsindex.options.declare import GROUPS, Declared, declared_options, members, option
 from dsindex.options.megatron_flags import take_megatron_flags
-from dsindex.store.config_files import option_names, read_yaml
-from dsindex.store.requests import all_requests, describe_requests
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,6 +91,8 @@ def read_options(options: argparse.Namespace, names: Collection[str] | None = No
     Raises:
         InputError: If the file cannot be read, or is not a configuration.
     """
+    from dsindex.store.config_files import option_names, read_yaml  # loads what a help text does not need
+
     path = getattr(options, "config", None)
     merged = option_names(read_yaml(path), source=path) if path else {}
     given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS}
@@ -136,6 +136,8 @@ def enter_stores(config: StoreConfig) -> RequestCounts:
     Returns:
         What was asked of object stores so far.
     """
+    from dsindex.store.requests import all_requests
+
     for name in STORE_VARIABLES:
         value = getattr(config, name)
         if value is not None:
@@ -145,4 +147,6 @@ def enter_stores(config: StoreConfig) -> RequestCounts:
 
 def requests_since(before: RequestCounts) -> list[str]:
     """Return a line about what was asked of object stores since then; none if that is nothing."""
+    from dsindex.store.requests import all_requests, describe_requests
+
     return describe_requests(all_requests().since(before))

@@ -9,7 +9,6 @@ from dsindex.amounts import count
 from dsindex.cli.options import ConfigFile, read_options
 from dsindex.execution.choice import make_executor
 from dsindex.execution.dispatch import RetryPolicy, ordered_runner
-from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import show_lines, write_summary
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
 from dsindex.options.config import ExecutorConfig, UsageError, validated
@@ -47,6 +46,7 @@ REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONF
 
 def run(options: argparse.Namespace) -> int:
     """Pack or merge, and print a summary."""
+    from dsindex.execution.progress.displays import make_reporter
     from dsindex.jobs.pack import run_pack  # loads what a help text does not need
 
     merged = read_pack_options(options)

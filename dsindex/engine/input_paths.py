@@ -215,13 +215,13 @@ Name = Annotated[str, AfterValidator(_require_name)]
 
 
 class _DataFile(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     filename: Name
 
 
 class _State(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     data_files: list[_DataFile] = Field(alias="_data_files", min_length=1)
     split: str | None = Field(default=None, alias="_split")
@@ -229,7 +229,7 @@ class _State(BaseModel):
 
 
 class _Dict(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     splits: list[Name] = Field(min_length=1)
 
@@ -308,11 +308,15 @@ def _validated(path: str, stored: object, form: type[Form]) -> Form:
 
 
 class _DataFiles(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
     split: str = "train"
     path: str | list[str]
 
 
 class _Configuration(BaseModel):
+    model_config = ConfigDict(defer_build=True)
+
     config_name: str = "default"
     default: bool = False
     data_dir: str | None = None

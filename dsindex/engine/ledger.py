@@ -7,6 +7,7 @@ is damaged otherwise is ignored, and its work is done again. dsindex.engine.ledg
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import time
@@ -258,9 +259,8 @@ def _text(value: object) -> str:
     return value
 
 
-_SHARD = TypeAdapter(ShardResult)
-_RANGE = TypeAdapter(RangeResult)
-_SORTED = TypeAdapter(SortResult)
+_form_of = functools.cache(TypeAdapter)
+"""Checks stored results of a class; made when an earlier run left some."""
 
 
 def output_key(path: str) -> str:
@@ -337,7 +337,7 @@ def parse_shard(entry: Mapping[str, Any] | None) -> ShardResult | None:
     if entry is None or entry.get("kind") != "shard":
         return None
     try:
-        return _inside(_SHARD.validate_python(entry["result"]))
+        return _inside(_form_of(ShardResult).validate_python(entry["result"]))
     except DAMAGE:
         return None
 
@@ -413,12 +413,12 @@ class Ledger:
             return
         try:
             if entry["kind"] == "shard":
-                self._shards[entry["task"]] = _inside(_SHARD.validate_python(entry["result"]))
+                self._shards[entry["task"]] = _inside(_form_of(ShardResult).validate_python(entry["result"]))
             elif entry["kind"] == "range":
-                result = _digested(_RANGE.validate_python(entry["result"]))
+                result = _digested(_form_of(RangeResult).validate_python(entry["result"]))
                 self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
             elif entry["kind"] == "sorted":
-                self._sorted[entry["task"]] = _sorted_inside(_SORTED.validate_python(entry["result"]))
+                self._sorted[entry["task"]] = _sorted_inside(_form_of(SortResult).validate_python(entry["result"]))
             elif entry["kind"] == "assembled":
                 self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])
             elif entry["kind"] == "merge again":

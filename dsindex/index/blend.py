@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 MAX_DATASETS = np.iinfo(np.int16).max - 1
 """Megatron asserts fewer than 32767 datasets, since the dataset index is int16."""
 
-MID_LEVEL_SURPLUS = 0.005
-"""Share of extra samples requested from each dataset of a weighted blend, as a margin to draw from."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blend:
@@ -102,7 +99,7 @@ def samples_wanted(weights: Sequence[float], num_samples: int, *, surplus: float
         num_samples: Samples of the blend.
         surplus: 0 for the samples that the blend draws, MID_LEVEL_SURPLUS for those requested from each dataset.
 
-    >>> samples_wanted([0.9, 0.1], 900), samples_wanted([0.9, 0.1], 900, surplus=MID_LEVEL_SURPLUS)
+    >>> samples_wanted([0.9, 0.1], 900), samples_wanted([0.9, 0.1], 900, surplus=0.005)
     ([810, 90], [815, 91])
     """
     return [math.ceil(math.ceil(num_samples * weight) * (1 + surplus)) for weight in normalise(list(weights))]

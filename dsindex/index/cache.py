@@ -27,6 +27,7 @@ import xxhash
 
 from dsindex.errors import FormatError, InputError, MissingObjectError
 from dsindex.formats.mmididx import read_index
+from dsindex.index.defaults import FIM_CLASS
 from dsindex.index.slot import CacheSlot
 from dsindex.store.reading import input_status, version_number
 from dsindex.store.storage import open_file
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 
 GPT_CLASS = "GPTDataset"
-FIM_CLASS = "GPTFIMDataset"
-"""Of jobs with --fim-data: the same arrays under another name."""
 GPT_CLASSES = (GPT_CLASS, FIM_CLASS)
 BLENDED_CLASS = "BlendedDataset"
 GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")

@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.errors import LimitError
+from dsindex.index.defaults import FINAL_EPOCH_THRESHOLD
 from dsindex.option_problems import show_value
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-
-FINAL_EPOCH_THRESHOLD = 0.80
-"""Threshold of Megatron and BigScience; OpenGPT-X uses 0.95."""
 
 MAX_EPOCHS = np.iinfo(np.int32).max
 """Megatron passes the number of epochs to C++ as int32."""

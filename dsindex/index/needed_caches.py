@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import LimitError
-from dsindex.index.blend import MID_LEVEL_SURPLUS, samples_wanted
+from dsindex.index.blend import samples_wanted
 from dsindex.index.cache import GPT_CLASS, BlendedDescription, GPTDescription
+from dsindex.index.defaults import MID_LEVEL_SURPLUS
 from dsindex.index.epochs import (
     DOCUMENT_DTYPE,
     SPLIT_NAMES,

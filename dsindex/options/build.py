@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -14,11 +14,10 @@ from dsindex.options.config import Options, TextConfig, check_text
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share
 from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
-from dsindex.text.joining import JOINED, decode_separator
-from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY
-from dsindex.text.sampling import Sample
-from dsindex.text.selection import is_program, output_name
 from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
+
+if TYPE_CHECKING:
+    from dsindex.text.sampling import Sample
 
 MAX_REPEATS = 1000
 """The limit on the repetitions of an input, each of which is an input of the plan."""
@@ -146,6 +145,9 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The names of the outputs."""
+        from dsindex.text.joining import JOINED
+        from dsindex.text.selection import output_name  # as others here, loads what a help text does not need
+
         if self.join is not None:
             return (JOINED,)
         return tuple(output_name(key) or "" for key in self.keys)
@@ -153,6 +155,8 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @field_validator("join")
     @classmethod
     def _decode_escapes(cls, join: str | None) -> str | None:
+        from dsindex.text.joining import decode_separator
+
         return None if join is None else decode_separator(join)
 
     @field_validator("hold_out_by", "output_by")
@@ -193,12 +197,16 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @property
     def routes(self) -> dict[str, str]:
         """The keys of the strings that decide on a record's output, by OUTPUT_BY and HOLD_OUT_BY."""
+        from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY
+
         keys = {OUTPUT_BY: self.output_by, HOLD_OUT_BY: self.hold_out_by}
         return {name: key for name, key in keys.items() if key is not None}
 
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
+        from dsindex.text.sampling import Sample
+
         low, high = self.leave_out or self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)
         return (Sample(low=low, high=high), *held_out)
@@ -253,6 +261,8 @@ class BuildConfig(TextConfig, TokenizerFormats):
             other = "--json-keys" if "json_keys" in self.model_fields_set else "--join" if self.join is not None else ""
             if other:
                 raise ValueError(f"expected either --token-ids or {other}, got both")
+            from dsindex.text.selection import is_program
+
             if is_program(self.token_ids):
                 msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
                 raise ValueError(msg)
@@ -262,6 +272,8 @@ class BuildConfig(TextConfig, TokenizerFormats):
 
 
 def _check_names(flag: str, keys: tuple[str, ...]) -> None:
+    from dsindex.text.selection import output_name
+
     names: dict[str, str] = {}
     for key in keys:
         name = output_name(key)

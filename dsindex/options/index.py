@@ -6,17 +6,13 @@ import re
 from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
 
 from dsindex.errors import InputError
-from dsindex.index.blend import MID_LEVEL_SURPLUS
-from dsindex.index.cache import FIM_CLASS
-from dsindex.index.epochs import FINAL_EPOCH_THRESHOLD
+from dsindex.index.defaults import FIM_CLASS, FINAL_EPOCH_THRESHOLD, MID_LEVEL_SURPLUS
 from dsindex.index.job_tokenizer import JobTokenizer
-from dsindex.index.schedule import read_blend_schedule
 from dsindex.option_problems import show_value
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import (
@@ -129,6 +125,8 @@ def take_job_tokenizer(merged: dict[str, Any]) -> None:
 
 def _take_installed_release(merged: dict[str, Any]) -> None:
     """Let the release be that of the installed megatron-core, unless it is given."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
     with suppress(PackageNotFoundError):
         installed = ".".join(version("megatron-core").split(".")[:2])
         if installed in RELEASES:
@@ -209,6 +207,8 @@ def _order(value: str) -> str:
 
 
 def _schedule(value: str) -> str:
+    from dsindex.index.schedule import read_blend_schedule  # loads what a help text does not need
+
     with suppress(InputError):  # the file is read when the job runs
         read_blend_schedule(value)
     return value

@@ -94,6 +94,17 @@ def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):
     assert f"Usage: dsindex {job or '[-h]'}" in shown
 
 
+def test_mistyped_flag_of_a_build_loads_little():
+    """It and --help are answered before the libraries of a build are imported."""
+    among = "{'numpy', 'pyarrow', 'yaml', 'tokenizers', 'concurrent.futures'}"
+    code = f"import atexit, sys; atexit.register(lambda: print(*sorted({among} & set(sys.modules)))); "
+    code += "from dsindex.cli.main import main; main(sys.argv[1:])"
+    words = [sys.executable, "-c", code, "build", "--inptu"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "--inptu" in shown.stderr
+    assert shown.stdout.split() == []
+
+
 def test_help_and_version_are_also_commands(capsys):
     shown = []
     for words in (["help"], ["--help"], ["help", "merge"], ["merge", "--help"], ["version"], ["--version"]):

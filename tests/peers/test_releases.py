@@ -17,7 +17,7 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
-from dsindex.index.cache import FIM_CLASS
+from dsindex.index.defaults import FIM_CLASS
 from dsindex.index.job_tokenizer import RELEASES
 from tests.peers.three_datasets import NAMES
 

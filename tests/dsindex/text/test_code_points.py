@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dsindex.kernels.loader import import_kernels
-from dsindex.text import agreement as code_points
-from dsindex.text.agreement import CodePoints
+from dsindex.text import encoders as code_points
+from dsindex.text.encoders import CodePoints
 
 RANGES = [(0x88F, 0x88F), (0xA7CE, 0xA7CF), (0x10940, 0x10959), (0x323B0, 0x33479)]
 EDGES = [0x88E, 0x88F, 0x890, 0xA7CD, 0xA7CE, 0xA7CF, 0xA7D0, 0x1093F, 0x10940, 0x10959, 0x1095A, 0x323AF, 0x323B0,
