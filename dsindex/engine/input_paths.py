@@ -707,4 +707,5 @@ def _listed(lists: Iterable[str], access: Access) -> Iterator[FoundPath]:
 
 def _found(path: str, access: Access, origin: str = "") -> FoundPath:
     path = pin(locate(path, access))
-    return FoundPath(path=path, absolute_path=absolute(path), origin=origin)
+    known = absolute(path)
+    return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin)

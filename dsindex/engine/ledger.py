@@ -182,8 +182,11 @@ class HistoryReader:
             self._has_work = True
             return
         entry = read_entry(line)
-        if entry is None:
-            return
+        if entry is not None:
+            self.add_entry(entry)
+
+    def add_entry(self, entry: dict[str, Any]) -> None:
+        """Add the next entry; a damaged one is skipped."""
         with contextlib.suppress(*DAMAGE):
             self._take(entry)
 
@@ -435,10 +438,10 @@ class Ledger:
         self, plan: Plan, *, keep: bool, fresh: bool, outputs: Sequence[str] = (), work_dir: str = ""
     ) -> None:
         """Record that a run of a plan begins, the prefixes of its outputs, and the folder in which it works."""
-        before, stored = self.history, plan.to_json()
+        before, stored = self.history, plan.decoded()
         recorded = before.runs[-1].outputs if before.runs else None
         if (before.plan, before.keep, before.fresh, before.finished, before.work_dir, recorded) != (
-            plan.decoded(),
+            stored,
             keep,
             fresh,
             False,
@@ -478,7 +481,8 @@ class Ledger:
 
     def _record(self, entry: dict[str, Any]) -> None:
         """Write an entry about the run."""
-        self._history.add(self._append(entry))
+        self._append(entry)
+        self._history.add_entry(entry)
 
     def shard(self, task: ShardTask) -> ShardResult | None:
         """Return the committed result of a shard."""
@@ -545,11 +549,9 @@ class Ledger:
         had_ranges = self._ranges.pop(output, None) is not None
         return self._assembled.pop(output, None) is not None or had_ranges
 
-    def _append(self, entry: dict[str, Any]) -> bytes:
+    def _append(self, entry: dict[str, Any]) -> None:
         """Write a line. Callers update their state only afterwards, so it never exceeds what is on file."""
-        line = encode_entry(entry)
-        self._journal.append(line)
-        return line
+        self._journal.append(encode_entry(entry))
 
     def sync_if_due(self) -> None:
         """Sync if that is due, for lines that nothing waits for."""
