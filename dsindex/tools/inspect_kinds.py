@@ -241,7 +241,12 @@ class TokenStore(ABC):
         """Yield documents [begin, end) for each of the bounds, which ascend without overlap; there may be fewer."""
         for begin, end in bounds:
             first, ends = self.end(begin - 1), self.ends(begin, min(end, self.num_documents))
-            yield DocumentRun(first_document=begin, first_token=first, lengths=np.diff(ends, prepend=first))
+            yield DocumentRun(
+                first_document=begin,
+                first_token=first,
+                num_tokens=int(ends[-1]) - first,
+                lengths=np.diff(ends, prepend=first),
+            )
 
     def document_span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.

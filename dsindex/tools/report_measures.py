@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 GROUPS = np.dtype([("digest", "<u8"), ("first", "<i8"), ("num_tokens", "<i8"), ("copies", "<i8")])
 """Equal documents: their digest, the number of the first, its length, and how many there are."""
 MOST_DIGESTS = 1 << 21
-"""Documents of which all are counted; of more, a share."""
+"""Documents of which all are counted."""
+SHARE_DIGESTS = 1 << 19
+"""The largest share of more documents."""
 FREQUENT = 1 << 10
 """The largest number of frequent documents that are counted beyond the share."""
 FREQUENT_COPIES = 8
@@ -85,8 +87,8 @@ class RepeatCounter:
         self._frequent = frequent
         self.limit = np.uint64((1 << 64) // one_of - 1)
         """The largest digest of the share."""
-        self.slots = np.zeros(1 << (4 * len(frequent)).bit_length(), np.uint64)
-        """Hash table of the frequent digests, for `measure_documents`."""
+        self.slots = np.zeros(1 << (16 * len(frequent)).bit_length(), np.uint64)
+        """Hash table of the frequent digests, for `measure_documents`; sparse, so that most documents meet none."""
         for digest in frequent.tolist():
             slot = (digest >> 1) % len(self.slots)
             while self.slots[slot]:
@@ -97,10 +99,10 @@ class RepeatCounter:
         self._num_waiting = 0
 
     def add(self, groups: NDArray[np.void]) -> None:
-        """Add groups; those of later documents are added later."""
+        """Add the groups of a block."""
         self._waiting.append(groups)
         self._num_waiting += len(groups)
-        if self._num_waiting > len(self._groups) // 2 + (1 << 16):
+        if self._num_waiting > len(self._groups) // 2 + (1 << 18):
             self._merge()
 
     def _merge(self) -> None:
@@ -129,13 +131,14 @@ class RepeatCounter:
 
 
 def _group(documents: NDArray[np.void]) -> NDArray[np.void]:
-    """Return one entry for equal documents, by ascending digest; those of one digest must be in order."""
+    """Return one entry for equal documents, by ascending digest."""
     if len(documents) < 2:
         return documents
-    order = np.argsort(documents["digest"], kind="stable")
+    order = np.argsort(documents["digest"])
     digests = documents["digest"][order]
     begins = np.flatnonzero(np.concatenate([[True], digests[1:] != digests[:-1]]))
     groups = documents[order[begins]]
+    groups["first"] = np.minimum.reduceat(documents["first"][order], begins)
     groups["copies"] = np.add.reduceat(documents["copies"][order], begins)
     return groups
 
@@ -531,7 +534,8 @@ def measure(
     """
     counter, lengths, by_source = _IdCounter(store.tokens.dtype), LengthCounter(), SourceCounter(sources.num_sources)
     longest, shortest = _Extremes(most, sign=1), _Extremes(most, sign=-1)
-    one_of = 1 << (max(1, -(-store.num_documents // MOST_DIGESTS)) - 1).bit_length()
+    wanted = MOST_DIGESTS if store.num_documents <= MOST_DIGESTS else SHARE_DIGESTS
+    one_of = 1 << (max(1, -(-store.num_documents // wanted)) - 1).bit_length()
     repeats = RepeatCounter(one_of, np.empty(0, np.uint64) if one_of == 1 else _find_frequent(store))
 
     def read(block: DocumentRun) -> tuple[NDArray[np.void], NDArray[np.int64] | None]:
@@ -546,9 +550,8 @@ def measure(
         longest.add(block)
         shortest.add(block)
         documents += len(block.lengths)
-        num_tokens = int(block.lengths.sum())
-        tokens += num_tokens
-        on_progress(num_tokens)
+        tokens += block.num_tokens
+        on_progress(block.num_tokens)
     return Measurement(
         documents=documents,
         tokens=tokens,
@@ -566,7 +569,7 @@ def _count_learned(masks: Tokens, block: DocumentRun) -> NDArray[np.int64]:
     filled, ends = np.flatnonzero(block.lengths), np.cumsum(block.lengths)
     learned = np.zeros(len(block.lengths), np.int64)
     if len(filled):
-        own = masks[block.first_token : block.first_token + int(ends[-1])] != 0
+        own = masks[block.first_token : block.first_token + block.num_tokens] != 0
         learned[filled] = np.add.reduceat(own, ends[filled] - block.lengths[filled], dtype=np.int64)
     return learned
 
@@ -618,16 +621,18 @@ def _blocks(store: TokenStore) -> Iterator[DocumentRun]:
     document = token = 0
     total = len(store.tokens)
     for lengths in store.document_lengths():
-        if len(lengths) and (lengths.min() < 0 or token + int(lengths.sum()) > total):
-            msg = f"expected documents within {total:,} tokens, got others; the dataset is damaged: verify it"
-            raise FormatError(msg)
-        begin = 0
+        begin, is_damaged = 0, len(lengths) > 0 and lengths.min() < 0
         while begin < len(lengths):
             block = lengths[begin : begin + BLOCK_DOCUMENTS]
-            if block.sum() > BLOCK_TOKENS:
+            num_tokens = int(block.sum())
+            if is_damaged or token + num_tokens > total:
+                msg = f"expected documents within {total:,} tokens, got others; the dataset is damaged: verify it"
+                raise FormatError(msg)
+            if num_tokens > BLOCK_TOKENS:
                 block = block[: max(1, int(np.searchsorted(np.cumsum(block), BLOCK_TOKENS, side="right")))]
-            yield DocumentRun(first_document=document, first_token=token, lengths=block)
-            begin, document, token = begin + len(block), document + len(block), token + int(block.sum())
+                num_tokens = int(block.sum())
+            yield DocumentRun(first_document=document, first_token=token, num_tokens=num_tokens, lengths=block)
+            begin, document, token = begin + len(block), document + len(block), token + num_tokens
 
 
 class _IdCounter:
@@ -650,7 +655,7 @@ class _IdCounter:
             self._own.tables = np.zeros(self._size, np.int64), np.zeros(self._size, np.int64)
             with self._lock:
                 self._tables.append(self._own.tables)
-        tokens = store.tokens[block.first_token : block.first_token + int(block.lengths.sum())]
+        tokens = store.tokens[block.first_token : block.first_token + block.num_tokens]
         groups = np.empty(len(block.lengths), GROUPS)
         others, smallest, largest, num_groups = self._measure(
             tokens,

@@ -144,6 +144,7 @@ class DocumentRun:
 
     first_document: int
     first_token: int
+    num_tokens: int
     lengths: NDArray[np.int64]
     """Tokens of each document, shape [documents]."""
 
@@ -270,7 +271,8 @@ def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) 
             if chunk is None:
                 break
             held = np.concatenate((held, chunk))
-        yield DocumentRun(first_document=begin, first_token=token, lengths=held[: end - begin])
+        lengths = held[: end - begin]
+        yield DocumentRun(first_document=begin, first_token=token, num_tokens=int(lengths.sum()), lengths=lengths)
 
 
 # What the files of a dataset without a manifest say about the program that wrote them.

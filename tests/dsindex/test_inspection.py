@@ -228,7 +228,8 @@ def test_repeats_of_a_large_dataset_are_estimated_and_frequent_documents_counted
     documents = [documents[number] for number in order]
     exact = measured(tmp_path, documents).repeats
     assert (exact.one_of, exact.num_repeated, exact.num_extra) == (1, 15_001, 15_000 + 14_999)
-    monkeypatch.setattr(measuring, "MOST_DIGESTS", 6000)
+    monkeypatch.setattr(measuring, "MOST_DIGESTS", 30_000)
+    monkeypatch.setattr(measuring, "SHARE_DIGESTS", 6000)
     monkeypatch.setattr(measuring, "RUN_DOCUMENTS", 100)
     found = [measured(tmp_path, documents, threads=threads).repeats for threads in (1, 3)]
     assert found[0] == found[1]
@@ -237,12 +238,23 @@ def test_repeats_of_a_large_dataset_are_estimated_and_frequent_documents_counted
         assert abs(getattr(found[0], name) / getattr(exact, name) - 1) < 0.05
 
 
+def slow_digest(document):
+    prime, low = 0x9E3779B97F4A7C15, (1 << 64) - 1
+    even, odd = len(document), prime
+    for token in document:
+        mixed = (even ^ token) * prime & low
+        even, odd = odd, mixed ^ mixed >> 32
+    mixed = (even ^ odd >> 29) * prime + odd & low
+    mixed = (mixed ^ mixed >> 32) * prime & low
+    return (mixed ^ mixed >> 29) | 1
+
+
 @pytest.mark.parametrize("one_of", [1, 4, 1 << 20])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kernel_groups_the_share_one_by_one_and_frequent_documents_together(seed, one_of):
     """The slots are few and half full, so that digests meet in them."""
     random = np.random.RandomState(seed)
-    documents = [tuple(random.randint(0, 4, random.randint(0, 4))) for _ in range(2000)]
+    documents = [tuple(random.randint(0, 4, random.choice([0, 1, 2, 3, 8, 9, 20])).tolist()) for _ in range(2000)]
     lengths = np.array([*map(len, documents)])
     tokens = np.array([token for document in documents for token in document], "<u2")
 
@@ -258,8 +270,9 @@ def test_kernel_groups_the_share_one_by_one_and_frequent_documents_together(seed
     digest_of = dict(
         zip((document for document in documents if document), every.view(np.uint64)[:, 0].tolist(), strict=True)
     )
-    assert len(set(digest_of.values())) == len(digest_of) == 4 + 16 + 64
-    limit, frequent = (1 << 64) // one_of - 1, sorted(digest_of.values())[::3]
+    assert digest_of == {document: slow_digest(document) for document in documents if document}
+    assert len(set(digest_of.values())) == len(digest_of)
+    limit, frequent = (1 << 64) // one_of - 1, [digest_of[each] for each in sorted(digest_of) if len(each) < 4][::3]
     slots = np.zeros(64, np.uint64)
     for digest in frequent:
         slot = digest // 2 % 64

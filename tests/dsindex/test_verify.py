@@ -350,7 +350,7 @@ def test_runs_are_the_documents_of_the_index(bounds, tmp_path):
 @pytest.mark.parametrize("version", VERSION_NAMES)
 def test_documents_without_eod_are_named(version, tmp_path):
     path = write_pbin(tmp_path / "a.pbin", [[1, 9], [], [9], [9, 1], [2]], version=version)
-    run = DocumentRun(first_document=2, first_token=2, lengths=np.array([1, 2, 1]))
+    run = DocumentRun(first_document=2, first_token=2, num_tokens=4, lengths=np.array([1, 2, 1]))
     piece = PbinEndsPiece(path=path, header=read_pbin_header(path), run=run, eod_id=9)
     findings = verify_pbin_ends(piece)
     assert len(findings) == 2
