@@ -28,7 +28,6 @@ from dsindex.store.config_files import parse_yaml
 from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file
 from dsindex.store.urls import is_absolute, joined
-from dsindex.tools.verify_pbin import verify_dataset
 from dsindex.tools.verify_report import VerifyReport
 
 if TYPE_CHECKING:
@@ -473,6 +472,8 @@ def verify_delivery(path: str, config: VerifyConfig, *, reporter: Reporter) -> l
     Raises:
         InputError: If the file is no delivery.
     """
+    from dsindex.tools.verify_pbin import verify_dataset  # loads all that tokenizes
+
     delivery, is_own = read_delivery(path)
     folders = config.data_folder
     places, missing = find_datasets(path, delivery, folders)
