@@ -102,7 +102,7 @@ def find_split(parts: Sequence[str]) -> str | None:
     ('test', None)
     """
     *folders, name = parts
-    part = _NAMED_PART.fullmatch(name)
+    part = _NAMED_PART.fullmatch(name) if "-of-" in name else None
     if part is not None and (part[1].lower() in _ALIASES or folders[-1:] == ["data"]):
         return canonical_split(part[1])
     called, with_word = _find_folder_split(tuple(folders))

@@ -12,6 +12,7 @@ import platform
 import socket
 import time
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -137,7 +138,11 @@ RECORDED_INPUTS = TypeAdapter(list[RecordedInput])
 
 
 def _describe_input(file: RecordedInput) -> dict[str, Any]:
-    return {name: value for name in RecordedInput.__slots__ if (value := getattr(file, name)) is not None}
+    named = zip(RecordedInput.__slots__, _INPUT_VALUES(file), strict=True)
+    return {name: value for name, value in named if value is not None}
+
+
+_INPUT_VALUES = attrgetter(*RecordedInput.__slots__)
 
 
 class RecordCounts(_Part):

@@ -716,8 +716,11 @@ def count_records(results: Sequence[ShardResult | FileResult], *, filters: bool 
         results: Shards of one input, or of all.
         filters: Whether to count the records that were left out; otherwise there are none.
     """
-    each = map(_COUNTS, results)
-    lines, blank, kept, quarantined, filtered = map(sum, zip(*each, strict=True)) if results else (0, 0, 0, 0, 0)
+    if len(results) == 1:
+        lines, blank, kept, quarantined, filtered = _COUNTS(results[0])
+    else:
+        each = zip(*map(_COUNTS, results), strict=True)
+        lines, blank, kept, quarantined, filtered = map(sum, each) if results else (0, 0, 0, 0, 0)
     return {
         "lines": lines,
         "blank": blank,
