@@ -188,24 +188,28 @@ def measure_documents(
     return others, smallest, largest, num_groups
 
 
-# Kernel that draws documents evenly, by numbers that look random: the end of SplitMix64. Imports numba.
+# Kernel that counts sources, and draws documents by numbers that look random, the end of SplitMix64. Imports numba.
 
 
 @compiled
-def offer_documents(
+def count_sources(
     first: int,
     lengths: NDArray[np.int64],
     sources: NDArray[np.int64],
+    documents: NDArray[np.int64],
+    tokens: NDArray[np.int64],
     worst: NDArray[np.uint64],
     priorities: NDArray[np.uint64],
     places: NDArray[np.int64],
 ) -> int:
-    """Write which documents have tokens and a priority below the worst one of their source.
+    """Count documents and tokens by source, and write which have tokens and a priority below the worst of their source.
 
     Args:
         first: Number of the first document.
         lengths: Tokens of each document, shape [D].
         sources: Source of each document, shape [D].
+        documents: By source, added to.
+        tokens: By source, added to.
         worst: By source.
         priorities: Output: of those documents, which depend on their numbers alone, shape [D].
         places: Output: the indices of those documents, shape [D].
@@ -213,12 +217,21 @@ def offer_documents(
     Returns:
         The number of those documents.
     """
-    count = 0
+    count = begin = num_tokens = 0
+    source, least = sources[0], worst[sources[0]]
     for place in range(len(lengths)):
         mixed = np.uint64(first + place + 1) * _PRIME
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> np.uint64(31)
-        if mixed < worst[sources[place]] and lengths[place] > 0:
+        if sources[place] != source:
+            documents[source] += place - begin
+            tokens[source] += num_tokens
+            source, begin, num_tokens = sources[place], place, 0
+            least = worst[source]
+        num_tokens += lengths[place]
+        if mixed < least and lengths[place] > 0:
             priorities[count], places[count] = mixed, place
             count += 1
+    documents[source] += len(lengths) - begin
+    tokens[source] += num_tokens
     return count

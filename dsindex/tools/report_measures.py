@@ -244,9 +244,9 @@ class SourceCounter:
     """Counts documents and tokens by source."""
 
     def __init__(self, num_sources: int) -> None:
-        from dsindex.kernels.tokens import offer_documents  # compiled by numba, which is slow to import
+        from dsindex.kernels.tokens import count_sources  # compiled by numba, which is slow to import
 
-        self._offer = offer_documents
+        self._count = count_sources
         self._documents = np.zeros(num_sources, np.int64)
         self._tokens = np.zeros(num_sources, np.int64)
         self._learned: NDArray[np.int64] | None = None
@@ -262,16 +262,8 @@ class SourceCounter:
         if learned is not None:
             self._learned = np.zeros_like(self._tokens) if self._learned is None else self._learned
             np.add.at(self._learned, sources, learned)
-        low, high = int(sources.min()), int(sources.max())
-        own = slice(low, high + 1)
-        if low == high:
-            self._documents[low] += len(sources)
-            self._tokens[low] += int(lengths.sum())
-        else:
-            self._documents[own] += np.bincount(sources - low, minlength=high - low + 1)
-            np.add.at(self._tokens, sources, lengths)
         priorities, places = np.empty(len(lengths), np.uint64), np.empty(len(lengths), np.int64)
-        num = self._offer(first, lengths, sources, self._worst, priorities, places)
+        num = self._count(first, lengths, sources, self._documents, self._tokens, self._worst, priorities, places)
         # Only the first few of each source in the block can stay.
         owners = sources[places[:num]]
         order = np.lexsort((priorities[:num], owners))

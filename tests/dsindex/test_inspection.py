@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
-from dsindex.kernels.tokens import measure_documents, offer_documents
+from dsindex.kernels.tokens import count_sources, measure_documents
 from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools import report_measures as measuring
 from dsindex.tools.inspect import cut_pieces, show_text
@@ -290,11 +290,13 @@ def test_kernel_groups_the_share_one_by_one_and_frequent_documents_together(seed
     assert run(limit, slots).view(np.uint64).tolist() == expected
 
 
-def test_kernel_offers_documents_by_splitmix64():
+def test_kernel_counts_sources_and_offers_documents_by_splitmix64():
     lengths, sources = np.array([1, 0, 2, 3, 1] * 40), np.arange(200) % 3
     worst = np.array([1 << 63, (1 << 64) - 1, 0], np.uint64)
     priorities, places = np.empty(200, np.uint64), np.empty(200, np.int64)
-    num = offer_documents(2**40, lengths, sources, worst, priorities, places)
+    counts, tokens = np.zeros((2, 3), np.int64)
+    num = count_sources(2**40, lengths, sources, counts, tokens, worst, priorities, places)
+    assert (counts.tolist(), tokens.tolist()) == ([67, 67, 66], [int(lengths[each::3].sum()) for each in range(3)])
     expected = []
     for place in range(200):
         mixed = (2**40 + place + 1) * 0x9E3779B97F4A7C15 % 2**64
