@@ -154,6 +154,11 @@ _FORMER_FLAGS = {
     "--vocab": ("--vocab-file", "use --vocab-file for a vocab.json, with --merge-file"),
 }
 """Flags of older releases and forks of Megatron → the flag that took their place, and what to do."""
+_SHORTENED = {
+    "--tokenizer": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
+    "--output": ("--output-prefix", "use --output-prefix P"),
+}
+"""The same of what several flags begin with."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -219,11 +224,13 @@ class Parser(argparse.ArgumentParser):
         super().error(show_name(without_secrets(message)))
 
     def _begins_a_flag(self, name: str) -> bool:
-        return name not in _FORMER_FLAGS and any(flag.startswith(name) for flag in self._option_string_actions)
+        flags = [flag for flag in self._option_string_actions if flag.startswith(name)]
+        is_ambiguous = len(flags) > 1 and name not in flags
+        return bool(flags) and name not in _FORMER_FLAGS and not (is_ambiguous and name in _SHORTENED)
 
     def _describe_unknown(self, name: str) -> str:
         shown = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
-        now, answer = _FORMER_FLAGS.get(name, ("", ""))
+        now, answer = {**_FORMER_FLAGS, **_SHORTENED}.get(name, ("", ""))
         if now in shown:
             return f"there is no flag {name}; {answer}"
         return f"there is no flag {name}; {_near(name, shown) or f'{self.prog} --help lists all flags'}"
