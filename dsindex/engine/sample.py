@@ -6,6 +6,7 @@ It shows whether the engines agree, and how large the output will be.
 from __future__ import annotations
 
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
@@ -36,6 +37,8 @@ AUDIT_MAX_BYTES = 4 << 20
 """Largest size of the audited sample."""
 AUDIT_PIECE_BYTES = 16 << 10
 """Size of each piece of the audited sample, which has at least one."""
+AUDITED_AT_ONCE = 3
+"""Pieces that are examined at a time before a build: some wait for a store while others are encoded."""
 AUDITED_TEXT_BYTES = 16 << 10
 """Size to which long texts are cut for the audit, since `tokenizers` is slow."""
 SAMPLED_RECORD_BYTES = 64 << 20
@@ -269,19 +272,17 @@ def examine_sample(
     sizes = [file.size_bytes for file in inputs]
     has_ids = selection is not None and selection.vocabulary_size is not None
     encoder = None if has_ids else make_encoder(tokenizer, engine)
-    pieces = audited_pieces(sizes)
-    counts = [
-        encode_piece(
-            piece,
-            inputs,
-            keys,
-            encoder,
-            selection=selection,
-            max_record_bytes=SAMPLED_RECORD_BYTES,
-            prepare=clip_and_audit,
+    first, *others = audited_pieces(sizes)
+
+    def encode(piece: Piece) -> PieceCounts:
+        limit = SAMPLED_RECORD_BYTES
+        return encode_piece(
+            piece, inputs, keys, encoder, selection=selection, max_record_bytes=limit, prepare=clip_and_audit
         )
-        for piece in pieces
-    ]
+
+    counts = [encode(first)]  # loads the tokenizers
+    with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
+        counts += pool.map(encode, others)
     if not any(count.documents for count in counts):
         return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
     return extrapolate(counts, sum(sizes), eod_per_document=None)

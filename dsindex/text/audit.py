@@ -49,6 +49,8 @@ def audit(tokenizer: Tokenizer, engine: Engine, texts: pa.LargeStringArray) -> N
         return
     wanted, texts = encode_leniently(make_encoder(tokenizer, replace(engine, name=engine.reference)), texts)
     batch = make_encoder(tokenizer, engine).encode(texts)
+    if np.array_equal(batch.lengths, wanted.lengths) and np.array_equal(batch.tokens, wanted.tokens):
+        return
     pairs = (np.split(each.tokens, np.cumsum(each.lengths)[:-1]) for each in (batch, wanted))
     for text, got, expected in zip(texts.to_pylist(), *pairs, strict=False):  # of no texts, there is an empty piece
         if not np.array_equal(got, expected):

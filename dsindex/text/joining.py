@@ -49,10 +49,11 @@ def join_texts(
     Returns:
         One text per record.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    between = pa.scalar(separator, pa.large_string())
+    from dsindex.arrow import text_array
+
+    between = text_array([separator])[0]
     texts = [
         texts if counts is None else pc.binary_join(_as_lists(texts, counts), between) for texts, counts in columns
     ]

@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dsindex.arrow import number_array, text_array
@@ -20,11 +22,16 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_build_does_not_look_for_pandas(tmp_path):
-    more = ["--on-bad-record", "quarantine", "--where", ".text != 1", "--sample", "0.5"]
-    words = ["build", "--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
-    command = [sys.executable, "-c", WATCHED_BUILD, *words, "--output-prefix", str(tmp_path / "x"), *more]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_build_does_not_look_for_pandas(tmp_path, form):
+    source, more = OWN.docs, ["--where", ".text != 1"]
+    if form == "parquet":
+        source, more = tmp_path / "x.parquet", ["--json-keys", "text", "parts", "--join", " "]
+        texts = [None, *(f"words {number % 100}" for number in range(299))]
+        pq.write_table(pa.table({"text": texts, "parts": [["some", "pieces"]] * 300}), source)
+    words = ["build", "--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
+    words += ["--output-prefix", str(tmp_path / "out"), "--on-bad-record", "quarantine", "--sample", "0.5", *more]
+    shown = subprocess.run([sys.executable, "-c", WATCHED_BUILD, *words], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr
 
 

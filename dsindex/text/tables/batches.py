@@ -387,8 +387,9 @@ def _read_parquet(
     ]
     if encoded and fields is not None:
         opened = open_parquet(file, encoded)
-    planned = plan_ranges([list(map(_chunk_range, chunks)) for chunks in groups])
-    ahead = _ReadAhead(file, planned[:1] if file.is_sampled else planned)
+    # Who reads a sample may want no more than its first rows.
+    read_ahead = groups[:1] if file.is_sampled else groups
+    ahead = _ReadAhead(file, plan_ranges([list(map(_chunk_range, chunks)) for chunks in read_ahead]))
     for number, chunks in enumerate(groups, begin):
         ahead.come_to(number - begin)
         num_rows = opened.metadata.row_group(number).num_rows
@@ -432,7 +433,7 @@ def plan_ranges(groups: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, 
     """Return which ranges of a file to request for its row groups, in order.
 
     Neighbours are one range where little is between them and a single request can have both: requests cost the same for
-    every size. The first row group is apart, since some readers want no more than its first rows.
+    every size.
 
     Args:
         groups: For each row group, where its wanted column chunks begin and end.
@@ -441,7 +442,7 @@ def plan_ranges(groups: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, 
         Number of the first row group that needs them, and ranges; row groups that share a range are one entry.
 
     >>> plan_ranges([[(4, 90_000)], [(99_000, 200_000)], [(210_000, 300_000)], [(9_000_000, 9_100_000)]])
-    [(0, [(4, 90000)]), (1, [(99000, 300000)]), (3, [(9000000, 9100000)])]
+    [(0, [(4, 300000)]), (3, [(9000000, 9100000)])]
     """
     planned: list[tuple[int, list[tuple[int, int]]]] = []
     for number, chunks in enumerate(groups):
@@ -449,7 +450,7 @@ def plan_ranges(groups: Sequence[Sequence[tuple[int, int]]]) -> list[tuple[int, 
         for chunk in sorted(chunks):
             if not _lengthen(ranges, chunk):
                 ranges.append(chunk)
-        before = planned[-1][1] if len(planned) > 1 else []
+        before = planned[-1][1] if planned else []
         if not (len(before) == len(ranges) == 1 and _lengthen(before, ranges[0])):
             planned.append((number, ranges))
     return planned
@@ -481,7 +482,7 @@ class _ReadAhead:
             self._file.forget(self._requested.popleft()[1])
         while self._left and len(self._left[0][1]) <= _RANGES_AT_ONCE:
             sizes = [end - begin for _, ranges in (*self._requested, self._left[0]) for begin, end in ranges]
-            if self._left[0][0] > group and (group == 0 or len(sizes) > _MOST_AHEAD or sum(sizes) > _BYTES_AHEAD):
+            if self._left[0][0] > group and (len(sizes) > _MOST_AHEAD or sum(sizes) > _BYTES_AHEAD):
                 break
             self._file.expect_forwards(self._left[0][1])
             self._requested.append(self._left.popleft())

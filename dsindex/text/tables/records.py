@@ -401,7 +401,8 @@ class Strings:
     @classmethod
     def _encoded(cls, array: pa.DictionaryArray, dictionary: Strings) -> Strings:
         is_valid = _valid(array.indices)
-        indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        zero = number_array(np.zeros(1, array.indices.type.to_pandas_dtype()))[0]
+        indices = array.indices.fill_null(zero).to_numpy(zero_copy_only=False)
         used = indices[is_valid]
         if used.size and not (used.min() >= 0 and used.max() < len(dictionary)):
             raise pa.ArrowInvalid(f"an index outside a dictionary of {len(dictionary)} strings")
