@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import xxhash
 
+from dsindex.amounts import count, format_size
 from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, ShardTask, task_key
-from dsindex.errors import InputError
+from dsindex.errors import InputError, PlanError
 from dsindex.json_text import show_name
 from dsindex.store.listing import matching
 from dsindex.store.reading import input_status, is_readable, open_readable
@@ -39,6 +40,8 @@ Answer = TypeVar("Answer")
 
 MAX_SHARDS = 100_000
 """The approximate limit on the shards of a build; larger inputs get larger shards."""
+SMALL_SHARD_BYTES, MANY_SMALL_SHARDS = 64 << 10, 10_000
+"""Shards that are smaller than the first number of bytes are refused if there would be more than the second of them."""
 LARGEST_SHARD_BYTES = 64 << 20
 """The largest shard size that is chosen, but for that limit."""
 TEXT_PER_STORED_BYTE = 4
@@ -148,9 +151,17 @@ def _look_at(found: FoundPath) -> InputFile:
 def choose_shard_size(total_bytes: int, wanted: int) -> int:
     """Return the wanted shard size, or a larger one if there would be too many shards.
 
+    Raises:
+        PlanError: If the input would be cut into very many small shards; few small ones are useful to try something.
+
     >>> choose_shard_size(10 << 40, 64 << 20) >> 20
     104
     """
+    if wanted < SMALL_SHARD_BYTES and total_bytes > MANY_SMALL_SHARDS * wanted:
+        raise PlanError(
+            f"expected shards of 64KiB or more for {format_size(total_bytes)} of input, got {count(wanted, 'byte')}, "
+            f"which would make {total_bytes // wanted:,} shards; give --shard-size a larger unit, or leave it out"
+        )
     return max(wanted, -(-total_bytes // MAX_SHARDS))
 
 

@@ -16,6 +16,7 @@ from dsindex.cli.main import main
 from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from dsindex.engine.inputs import MAX_SHARDS, InputFile, choose_shard_size, choose_shard_sizes, find_inputs, plan_shards
 from dsindex.engine.sample import Piece, audited_pieces, encode_piece
+from dsindex.errors import PlanError
 from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
@@ -44,6 +45,13 @@ def test_choose_shard_size_keeps_builds_below_a_hundred_thousand_shards(total):
     size = choose_shard_size(total, 64 << 20)
     assert size >= 64 << 20
     assert -(-total // size) <= MAX_SHARDS
+
+
+def test_choose_shard_size_refuses_very_many_small_shards():
+    assert choose_shard_size(64 * 10_000, 64) == 64
+    assert choose_shard_size(10**9, 64 << 10) == 64 << 10
+    with pytest.raises(PlanError, match=r"64KiB or more for 10\.0 MB of input, got 64 bytes, .* 156,250 shards"):
+        choose_shard_size(10**7, 64)
 
 
 MIB = 1 << 20
