@@ -82,7 +82,7 @@ def test_a_job_without_a_release_is_refused_or_has_the_installed_one(installed, 
             raise PackageNotFoundError(name)
         return installed
 
-    monkeypatch.setattr("dsindex.options.index.version", version)
+    monkeypatch.setattr("importlib.metadata.version", version)
     own = ["index", "--data-path", str(GOLDEN / "merged"), "--seq-length", "32", "--split", "90,5,5"]
     job = ["--train-iters", "10", "--global-batch-size", "4", "--eval-interval", "10", "--eval-iters", "1"]
     job += ["--tokenizer-type", "NullTokenizer", "--vocab-size", "100", "--data-cache-path", str(tmp_path / "cache")]
