@@ -26,6 +26,8 @@ sys.exit(main(sys.argv[1:]))
 def test_build_does_not_look_for_pandas(tmp_path, form):
     source, more = OWN.docs, ["--where", ".text != 1"]
     if form == "parquet":
+        if int(pa.__version__.split(".")[0]) < 26:
+            pytest.skip("older pyarrow imports pandas in to_numpy")
         source, more = tmp_path / "x.parquet", ["--json-keys", "text", "parts", "--join", " "]
         texts = [None, *(f"words {number % 100}" for number in range(299))]
         pq.write_table(pa.table({"text": texts, "parts": [["some", "pieces"]] * 300}), source)
