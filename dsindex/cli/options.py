@@ -91,10 +91,12 @@ def read_options(options: argparse.Namespace, names: Collection[str] | None = No
     Raises:
         InputError: If the file cannot be read, or is not a configuration.
     """
-    from dsindex.store.config_files import option_names, read_yaml  # loads what a help text does not need
-
     path = getattr(options, "config", None)
-    merged = option_names(read_yaml(path), source=path) if path else {}
+    merged: dict[str, Any] = {}
+    if path:
+        from dsindex.store.config_files import option_names, read_yaml  # loads YAML
+
+        merged = option_names(read_yaml(path), source=path)
     given = {name: value for name, value in vars(options).items() if name not in NOT_OPTIONS}
     merged.update(
         {name: value for name, value in given.items() if value not in (None, []) and (names is None or name in names)}

@@ -12,9 +12,6 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rich.text import Text
-from rich_argparse import RichHelpFormatter
-
 import dsindex
 from dsindex.cli.options import EveryCommand, add_options
 from dsindex.json_text import show_name
@@ -29,37 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-# How help is laid out: text is wrapped to the terminal, required options are marked, and the usage is one line.
+# How help is laid out: required options are marked, and the usage is one line.
 
 USAGE_COLUMNS = 80
 _USAGE_PREFIX = "Usage: "
-
-
-class HelpFormatter(RichHelpFormatter):
-    """Wraps paragraphs to the terminal's width, and leaves indented lines, which are examples, as they are."""
-
-    group_name_formatter = str.capitalize
-
-    def _rich_fill_text(self, text: Text, width: int, indent: Text) -> Text:
-        filled = Text("\n\n").join(self._fill_block(block, width, indent) for block in text.split("\n\n"))
-        return filled + "\n\n"
-
-    def _fill_block(self, block: Text, width: int, indent: Text) -> Text:
-        lines: list[Text] = []
-        paragraph: list[Text] = []
-        for line in [*block.split(), None]:
-            if line is not None and not line.plain.startswith("  "):
-                paragraph.append(line)
-                continue
-            if paragraph:
-                joined = Text(" ").join(paragraph)
-                lines += joined.wrap(self.console, width - len(indent))
-                paragraph = []
-            if line is not None:
-                lines.append(line)
-        for line in lines:
-            line.rstrip()
-        return Text("\n").join(indent + line for line in lines)
 
 
 def mark_required(parser: argparse.ArgumentParser, required: Mapping[str, str]) -> None:
@@ -172,7 +142,7 @@ class Parser(argparse.ArgumentParser):
     """Whether flags of pretrain_gpt.py are set aside, as `pretrain_flags` in the namespace."""
 
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(formatter_class=HelpFormatter, **named)
+        super().__init__(**named)
         self.register("action", None, _Value)
         self.register("action", "store", _Value)
         self.register("action", "store_true", _Switch)
@@ -218,6 +188,21 @@ class Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in name and not self._begins_a_flag(name):
                 self.error(self._describe_unknown(name))
+
+    def format_usage(self) -> str:
+        """Return the usage, laid out as in a help text."""
+        self._lay_out()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        """Return the help text."""
+        self._lay_out()
+        return super().format_help()
+
+    def _lay_out(self) -> None:
+        from dsindex.cli.help_text import HelpFormatter  # loads rich, which parsing does not need
+
+        self.formatter_class = HelpFormatter
 
     def error(self, message: str) -> NoReturn:
         """Print usage and the message, which controls no terminal and shows no secret, and exit."""

@@ -153,7 +153,7 @@ def _shown(name: str, value: object) -> str:
 class _StoredPlan(BaseModel):
     """The form of a stored plan."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     settings: dict[str, Any]
     inputs: list[Annotated[tuple[str, Annotated[int, Field(ge=0)], str], Strict(False)]]

@@ -21,7 +21,6 @@ from dsindex.engine.identity import id_of_plan, is_plan
 from dsindex.engine.manifest import MANIFEST_SUFFIX
 from dsindex.engine.merge import MergeRange, RangeResult
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER, partial_path
-from dsindex.engine.shards.shuffle import SortResult
 from dsindex.engine.shards.tokenize import Cuts, ShardResult, ShardTask, task_key
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.engine.identity import Entry, Plan
+    from dsindex.engine.shards.shuffle import SortResult
     from dsindex.store.storage import StoredFile
     from dsindex.store.uploads import Upload
 
@@ -421,6 +421,8 @@ class Ledger:
                 result = _digested(_form_of(RangeResult).validate_python(entry["result"]))
                 self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
             elif entry["kind"] == "sorted":
+                from dsindex.engine.shards.shuffle import SortResult  # few builds shuffle
+
                 self._sorted[entry["task"]] = _sorted_inside(_form_of(SortResult).validate_python(entry["result"]))
             elif entry["kind"] == "assembled":
                 self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])

@@ -11,6 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
+import orjson
+
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import (
     TEXT_PER_STORED_BYTE,
@@ -42,10 +44,13 @@ from dsindex.text.compressed import detect_file, require_whole
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
-from dsindex.text.tokenizer_file import find_tokenizer, parse_object, read_folder_config, token_text
+from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from tokenizers.normalizers import Normalizer
+    from tokenizers.pre_tokenizers import PreTokenizer
 
     from dsindex.engine.inputs import Columns, InputFile, InputFormat
     from dsindex.engine.ledger import Ledger
@@ -120,10 +125,10 @@ def _other_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
     config = read_folder_config(folder)
     name = str(config.get("tokenizer_class")).removesuffix("Fast")
     beginning = f"{folder}: tokenizer.json is used as it is, and tokenizer_config.json names {name}, with which"
-    document = parse_object(folder, tokenizer.json)
+    loaded = shared_tokenizer(tokenizer)
+    document = {"pre_tokenizer": _state(loaded.pre_tokenizer), "normalizer": _state(loaded.normalizer)}
     if name in _ADDS_SPACE and _has_byte_level(document):
         return  # such a class leaves a tokenizer.json of another family alone
-    loaded = shared_tokenizer(tokenizer)
     bos = loaded.token_to_id(token_text(config.get("bos_token")) or "")
     if name in _BEGINS_WITH_BOS and bos is not None and loaded.encode("a text").ids[:1] != [bos]:
         yield f"{beginning} transformers begins every text with {token_text(config.get('bos_token'))!r}"
@@ -131,6 +136,11 @@ def _other_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
     wanted = told if isinstance(told, bool) else _ADDS_SPACE.get(name)
     if wanted is not None and wanted != _adds_space(document):
         yield f"{beginning} transformers {'adds a' if wanted else 'adds no'} space before every text"
+
+
+def _state(part: PreTokenizer | Normalizer | None) -> Any:  # noqa: ANN401 - JSON
+    """Return a part of a loaded tokenizer as in its file, which takes long to parse."""
+    return None if part is None else orjson.loads(part.__getstate__())
 
 
 def _has_byte_level(document: dict[str, Any]) -> bool:

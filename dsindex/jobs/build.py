@@ -20,7 +20,6 @@ from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target, shard_part
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards.tokenize import ShardSettings, require_few_values
-from dsindex.engine.shuffle import DocumentShuffle
 from dsindex.engine.source import (
     count_reference_texts,
     open_source,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Content, RecordCounts
     from dsindex.engine.merge import Part
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
-    from dsindex.engine.shuffle import ShuffledDocuments
+    from dsindex.engine.shuffle import DocumentShuffle, ShuffledDocuments
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
     from dsindex.execution.calls import Executor
@@ -354,6 +353,8 @@ class BuildJob(TextJob):
         config = self._config
         if config.shuffle_documents is None:
             return []
+        from dsindex.engine.shuffle import DocumentShuffle  # few builds shuffle
+
         return [
             DocumentShuffle(
                 seed=config.shuffle_documents,

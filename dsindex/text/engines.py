@@ -204,8 +204,10 @@ def choose_engine(
     version, reference_version = importlib.metadata.version("gigatoken"), _reference_version(tokenizer)
     try:
         _check_versions(version, library)
-        prefix, suffix = _added_around(tokenizer) if add_special_tokens and library == "tokenizers" else ((), ())
-        differing = _check_gigatoken(tokenizer)
+        document = orjson.loads(json_for_gigatoken(tokenizer))
+        runs_processor = add_special_tokens and library == "tokenizers"
+        prefix, suffix = _added_around(tokenizer, document.get("post_processor")) if runs_processor else ((), ())
+        differing = _check_gigatoken(tokenizer, document)
     except Unsuitable as unsuitable:
         if requested == "gigatoken":
             remedy = f"use --engine {'tokenizers' if library == 'tokenizers' else 'reference'}"
@@ -251,9 +253,9 @@ def _check_versions(version: str, library: LibraryName) -> None:
         raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference_version} (what was: {known})")
 
 
-def _added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _added_around(tokenizer: Tokenizer, processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the fixed tokens that the post-processor adds around a text, from its description, checked by a trial."""
-    prefix, suffix = _fixed_tokens(orjson.loads(tokenizer.json).get("post_processor"))
+    prefix, suffix = _fixed_tokens(processor)
     plain, processed = (_encode_probes(tokenizer, FIXED_PROBES, add_special_tokens=flag) for flag in (False, True))
     for before, after in zip(plain, processed, strict=True):
         if after.tolist() != [*prefix, *before.tolist(), *suffix]:
@@ -300,13 +302,16 @@ def _template_tokens(template: dict[str, Any]) -> tuple[tuple[int, ...], tuple[i
     return tuple(around[0]), tuple(around[1])
 
 
-def _check_gigatoken(tokenizer: Tokenizer) -> tuple[tuple[int, int], ...]:
+def _check_gigatoken(tokenizer: Tokenizer, document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
     """Return the code points on which gigatoken can differ, after trying it.
+
+    Args:
+        tokenizer: The tokenizer.
+        document: The tokenizer.json that gigatoken loads.
 
     Raises:
         Unsuitable: If gigatoken does not support this tokenizer.
     """
-    document = orjson.loads(json_for_gigatoken(tokenizer))
     parts = compared_parts(document)
     _check_largest_id(document, tokenizer.vocabulary_size)
     check_added_tokens(document, shared_tokenizer(tokenizer) if tokenizer.library == "tokenizers" else None)

@@ -38,7 +38,6 @@ from dsindex.text.fields import (
 )
 from dsindex.text.guarded.limits import Limits, default_limits
 from dsindex.text.joining import JOINED, join_texts
-from dsindex.text.jq import FieldPattern, Patterns, open_patterns
 from dsindex.text.record_blocks import OUTPUT_BY, RecordBlock, TextColumn, string_buffers
 from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.text.fields import Path
-    from dsindex.text.jq import PatternAnswers
+    from dsindex.text.jq import PatternAnswers, Patterns
 
 MAX_PATH_KEYS = 64
 """Keys of a path that the kernels follow."""
@@ -97,6 +96,8 @@ def parse_key(text: str) -> TextKey:
     path = _parse_path(source)
     if path is not None:
         return TextKey(name=name or ".".join(path), path=path)
+    from dsindex.text.jq import FieldPattern, open_patterns  # few builds use jq
+
     open_patterns((FieldPattern(name="text", pattern=source),))  # raises now if jq cannot compile it
     return TextKey(name=name or source, program=source)
 
@@ -270,6 +271,8 @@ class Selection:
         return replace(block, columns={JOINED: TextColumn(texts=joined, texts_per_record=None)})
 
     def _open_patterns(self) -> Patterns:
+        from dsindex.text.jq import FieldPattern, open_patterns
+
         fields = tuple(
             FieldPattern(name=key.name, pattern=key.program) for key in self.columns if key.program is not None
         )
@@ -344,8 +347,7 @@ def open_selection(
         vocabulary_size=vocabulary_size,
     )
     if where is not None:
-        # raises now if jq cannot compile it
-        open_patterns((), limits=selection.limits, conditions=(where,))
+        selection._open_patterns()  # raises now if jq cannot compile it
     return selection
 
 

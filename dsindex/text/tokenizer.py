@@ -29,10 +29,10 @@ from dsindex.text.tokenizer_file import (
     find_tokenizer_file,
     kind_of_file,
     parse_json,
-    parse_object,
     read_encoding,
     read_folder_config,
     read_tokenizer_bytes,
+    require_object,
     token_text,
 )
 
@@ -220,16 +220,16 @@ def _load_sentencepiece(content: bytes) -> Any:  # noqa: ANN401 - as above
 def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokenizer, str | None]:
     """Return the tokenizer in a file, and its own EOD token."""
     name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
-    kind = kind_of_file(file, content, options)
+    kind, document = kind_of_file(file, content, options)
     if kind == "tokenizer.json":
-        tokenizer = _describe(file, content, name=name)
+        tokenizer = _describe(file, content, document, name=name)
         config = read_folder_config(path) if os.path.isdir(path) else {}
         if config:
             check_config_agrees(path, config, shared_tokenizer(tokenizer))
         return tokenizer, token_text(config.get("eos_token"))
     if kind == "SentencePiece":
         return _describe_sentencepiece(file, content, name=name)
-    encoding, eod = read_encoding(file, content, kind, options)
+    encoding, eod = read_encoding(file, content, kind, document, options)
     model = encoding.write()
     try:
         with library_errors():
@@ -248,7 +248,8 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str |
     except ValueError as error:
         msg = f"{vocab_file} and {merge_file}: expected GPT-2's vocabulary and merges, but {error}; fetch them again"
         raise TokenizerError(msg) from error
-    tokenizer = _describe(vocab_file, content, name=os.path.basename(vocab_file))
+    document = parse_json(vocab_file, content)
+    tokenizer = _describe(vocab_file, content, document, name=os.path.basename(vocab_file))
     return tokenizer, END_OF_TEXT if tokenizer.special_tokens else None
 
 
@@ -276,9 +277,9 @@ def _of_model(library: LibraryName, model: bytes, *, name: str, size: int, speci
     )
 
 
-def _describe(file: str, content: bytes, *, name: str) -> Tokenizer:
+def _describe(file: str, content: bytes, parsed: object, *, name: str) -> Tokenizer:
     """Check a tokenizer.json and return its description without the EOD token."""
-    document = parse_object(file, content)
+    document = require_object(file, parsed)
     version, model = document.get("version", "1.0"), document.get("model")
     if version != "1.0":
         msg = f"{file}: expected a tokenizer.json of version '1.0', got {version!r}; save it with a released tokenizers"

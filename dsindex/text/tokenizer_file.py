@@ -170,13 +170,12 @@ def _remedy(path: str, names: list[str]) -> str:
     return "use the folder that contains tokenizer.json"
 
 
-def parse_object(file: str, content: bytes) -> dict[str, Any]:
-    """Return the JSON object in a file.
+def require_object(file: str, document: object) -> dict[str, Any]:
+    """Return the JSON of a file.
 
     Raises:
-        TokenizerError: If it holds none.
+        TokenizerError: If it is not an object.
     """
-    document = parse_json(file, content)
     if not isinstance(document, dict):
         msg = f"{file}: expected a JSON object, got {type(document).__name__}; fetch or save the file again"
         raise TokenizerError(msg)
@@ -210,7 +209,7 @@ def read_folder_config(folder: str) -> dict[str, Any]:
         file = os.path.join(folder, name)
         if os.path.isfile(file):
             with open_file(file) as stream:
-                found = parse_object(file, stream.read(LARGEST_FILE_BYTES))
+                found = require_object(file, parse_json(file, stream.read(LARGEST_FILE_BYTES)))
             merged.update((key, value) for key, value in found.items() if value is not None)
     return merged
 
@@ -326,13 +325,15 @@ def read_tokenizer_bytes(file: str) -> bytes:
         raise TokenizerError(msg) from error
 
 
-def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> FileKind:
-    """Return the kind of a tokenizer's file, by its content: Llama 3's `tokenizer.model` is tiktoken's.
+def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> tuple[FileKind, object]:
+    """Return the kind of a tokenizer's file, by its content, and its JSON; None for a kind that is not JSON.
+
+    Llama 3's `tokenizer.model` is tiktoken's.
 
     Raises:
         TokenizerError: If it is not what the type that was asked for reads.
     """
-    kind = _kind_of_content(file, content)
+    kind, document = _kind_of_content(file, content)
     _check_options_apply(file, kind, options)
     wanted = options.tokenizer_type
     if wanted is not None and kind not in _KINDS[wanted]:
@@ -341,7 +342,7 @@ def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> FileKi
         expected = "a folder with a tokenizer.json" if wanted == "HuggingFaceTokenizer" else _KINDS[wanted][0]
         msg = f"{file}: expected {expected} for --tokenizer-type {wanted}, got {article} {kind} file; {remedy}"
         raise TokenizerError(" ".join(msg.split()))
-    return kind
+    return kind, document
 
 
 def _check_options_apply(file: str, kind: FileKind, options: TokenizerOptions) -> None:
@@ -355,7 +356,7 @@ def _check_options_apply(file: str, kind: FileKind, options: TokenizerOptions) -
         raise TokenizerError(msg)
 
 
-def _kind_of_content(file: str, content: bytes) -> FileKind:
+def _kind_of_content(file: str, content: bytes) -> tuple[FileKind, object]:
     first = content[:4096].partition(b"\n")[0].strip()
     token, _, rank = first.partition(b" ")
     if token and rank.isdigit():
@@ -364,23 +365,30 @@ def _kind_of_content(file: str, content: bytes) -> FileKind:
         except binascii.Error:
             pass
         else:
-            return "tiktoken"
+            return "tiktoken", None
     # A SentencePiece model is a protobuf that begins with its first piece: field 1, length, field 1, length, text.
     if len(content) > 4 and content[0] == 0x0A and content[2] == 0x0A and 0 < content[3] < content[1]:
-        return "SentencePiece"
+        return "SentencePiece", None
     if file.endswith((".model", ".tiktoken")):
-        return "SentencePiece" if file.endswith(".model") else "tiktoken"
+        return "SentencePiece" if file.endswith(".model") else "tiktoken", None
     document = parse_json(file, content)
     if isinstance(document, list) and document and isinstance(document[0], dict) and "token_bytes" in document[0]:
-        return "ranks in JSON"
+        return "ranks in JSON", document
     is_tekken = isinstance(document, dict) and "model" not in document and isinstance(document.get("vocab"), list)
-    return "tekken.json" if is_tekken else "tokenizer.json"
+    return "tekken.json" if is_tekken else "tokenizer.json", document
 
 
 def read_encoding(
-    file: str, content: bytes, kind: FileKind, options: TokenizerOptions
+    file: str, content: bytes, kind: FileKind, document: object, options: TokenizerOptions
 ) -> tuple[TiktokenEncoding, str | None]:
     """Return the encoding in a file of ranks, and the token that ends its documents.
+
+    Args:
+        file: The path.
+        content: Its bytes.
+        kind: Its kind.
+        document: Its JSON, as `kind_of_file` returns it.
+        options: What the file does not say.
 
     Raises:
         TokenizerError: If the file is damaged, or does not fit the options.
@@ -390,12 +398,11 @@ def read_encoding(
             family = _family(file, content, options)
             encoding, eod = make_encoding(family, read_rank_lines(content)), eod_of_family(family)
         elif kind == "tekken.json":
-            document = parse_json(file, content)
             encoding, eod = read_tekken(document if isinstance(document, dict) else {}), "</s>"
         else:
             eod, size = "</s>", MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
             encoding = read_megatron_ranks(
-                parse_json(file, content),
+                document,
                 pattern=options.tiktoken_pattern,
                 special_tokens=options.tokenizer_special_tokens,
                 num_special=options.tiktoken_num_special_tokens,

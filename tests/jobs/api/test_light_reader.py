@@ -117,8 +117,8 @@ def test_three_packages_verify_the_structure(python):
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("command", "package"), [
-    (["-m", "dsindex", "build", "--input", "docs.jsonl"], "rich"),
-    (["-m", "dsindex", "verify", "out/docs_text_document", "--against-source"], "rich"),
+    (["-m", "dsindex", "build", "--input", "docs.jsonl"], "pydantic"),
+    (["-m", "dsindex", "verify", "out/docs_text_document", "--against-source"], "pydantic"),
     (["-c", "import dsindex; dsindex.build"], "pydantic"),
     (["-c", "import dsindex; dsindex.verify('x', against_source=True)"], "pydantic"),
 ])  # fmt: skip
