@@ -157,7 +157,7 @@ def build(
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -332,7 +332,7 @@ def build_index(
         step_batch_size_schedule: From 0.18 on; with what the job prints as `setting global batch size to` as
             global_batch_size.
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -393,7 +393,7 @@ def convert(
         destination: A `.pbin`, or a prefix; it must not exist.
         progress: As for `build`.
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -477,7 +477,7 @@ def datasink(
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -593,7 +593,7 @@ def estimate(
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -745,7 +745,7 @@ def instruct(
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -814,7 +814,7 @@ def merge(
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -975,7 +975,7 @@ def pack(
         endpoint_url: Server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own).
         region: Region of s3:// addresses (default: AWS_REGION, or us-east-1).
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -1037,7 +1037,7 @@ def repair(
         tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
         progress: As for `build`.
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).
@@ -1179,7 +1179,7 @@ def verify(
         tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
         progress: As for `build`.
         executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process (default: auto).
+            this process, or processes where threads would wait for each other (default: auto).
         address: The Ray cluster to join: HOST:6379, or auto for this machine's.
         installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
         workers: Tasks that run at once (default: all CPUs).

@@ -32,7 +32,6 @@ from dsindex.engine.manifest import RECORDED_INPUTS, DamagedInputRecord, Recorde
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.errors import InputError, PlanError, StoreError, TokenizerError
-from dsindex.execution.choice import wants_ray
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
@@ -193,16 +192,14 @@ def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
     return {key.name: key.path for key in keys if key.path is not None}
 
 
-def run_jq_in_processes(config: BuildConfig, selection: Selection) -> BuildConfig:
-    """Return the options with an executor on which jq is fast.
+def holds_gil(config: BuildConfig, selection: Selection) -> bool:
+    """Tell whether the shards of a build hold the GIL so much that threads would wait for each other.
 
-    With jq, Python code checks every record and holds the interpreter's lock, so `auto` becomes processes. A condition
-    that needs no jq holds it a fifth of the time, so a few threads stay threads.
+    With jq, Python code checks every record. A condition that needs no jq holds the GIL a fifth of the time, so a few
+    threads stay threads.
     """
     is_light = selection.condition is not None and (config.workers or available_cpus()) <= _FEW_WORKERS
-    if selection.needs_jq and not is_light and config.executor == "auto" and not wants_ray(config):
-        return config.model_copy(update={"executor": "processes"})
-    return config
+    return selection.needs_jq and not is_light
 
 
 def plan_settings(config: BuildConfig) -> dict[str, Any]:

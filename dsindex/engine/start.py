@@ -14,8 +14,9 @@ from dsindex.errors import OutputError, TaskError
 from dsindex.execution.calls import EarlyStart
 from dsindex.execution.choice import make_executor, wants_ray, wants_threads
 from dsindex.execution.interrupts import raise_missed_stop
+from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.displays import make_reporter
-from dsindex.kernels.loader import count_bytes
+from dsindex.kernels.loader import count_bytes, wait_for_kernels
 from dsindex.store.storage import free_bytes
 from dsindex.store.urls import folder_of
 
@@ -36,6 +37,10 @@ WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 LEAST_BYTES_PER_WORKER = 8 << 20
 """Input for which it pays to start a worker before the plan is made."""
+THREADS_UP_TO_WORKERS = 8
+"""Workers that are threads by default, however large the input: they hold the GIL for an eighth of their time."""
+THREADS_UP_TO_BYTES = 2 << 30
+"""Input that is tokenized in threads by default, as processes would take longer to start than they gain."""
 
 
 def start_and_examine(
@@ -44,17 +49,19 @@ def start_and_examine(
     """Start the executor that the options ask for, and examine the job for problems meanwhile.
 
     Ray takes seconds to start, so the examination then runs in another thread, and Ray's workers start. For a large
-    input, the kernels are loaded in the background.
+    input, the kernels are loaded in the background, and many workers are processes.
 
     Raises:
         DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
+    holds_gil = holds_gil or _are_threads_slow(config, num_bytes)
     if wants_threads(config, holds_gil=holds_gil):
         count_bytes(num_bytes)
     if not wants_ray(config):
         examine()
-        return make_executor(config, holds_gil=holds_gil)
+        wait_for_kernels()
+        return make_executor(config, holds_gil=holds_gil, early=_start_early(num_bytes))
     executor: Executor | None = None
     raise_missed_stop()
     pool = ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine")
@@ -73,6 +80,20 @@ def start_and_examine(
         raise
     pool.shutdown()
     return executor
+
+
+def _are_threads_slow(config: WorkConfig, num_bytes: int) -> bool:
+    """Tell whether so many threads would wait for the GIL long enough that processes pay, if there is memory for them.
+
+    Source: the model of docs/benchmarks.md, section "Many cores".
+    """
+    workers = config.workers or available_cpus()
+    if workers <= THREADS_UP_TO_WORKERS or num_bytes < THREADS_UP_TO_BYTES:
+        return False
+    from dsindex.index.task import available_memory  # imports much
+
+    available = available_memory()
+    return available is None or workers * WORKER_MEMORY_BYTES <= available
 
 
 def start_with_nodes(config: ExecutorConfig, reporter: Reporter | None = None, *, holds_gil: bool = False) -> Executor:
@@ -136,9 +157,10 @@ def _start_early(num_bytes: int) -> EarlyStart | None:
 
 def prepare_worker(num_bytes: int) -> None:
     """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
+    count_bytes(num_bytes)
     import dsindex.engine.shards.tokenize  # noqa: F401 - so that no task waits for it
 
-    count_bytes(num_bytes)
+    wait_for_kernels()
 
 
 # The objects that a job's stages share while it owns its work folder.

@@ -55,7 +55,7 @@ def make_executor(
     Args:
         config: The options.
         holds_gil: Whether calls hold the GIL.
-        early: The workers that Ray starts in advance.
+        early: The workers that Ray starts in advance, and how processes are prepared.
 
     Raises:
         TaskError: If Ray cannot be started or reached.
@@ -65,7 +65,9 @@ def make_executor(
         connect = partial(_connect_ray, config, early)
         return RayInThread(connect, watches_head=cluster_address(config) is not None)
     workers = config.workers or available_cpus()
-    return ThreadExecutor(workers) if wants_threads(config, holds_gil=holds_gil) else ProcessExecutor(workers)
+    if wants_threads(config, holds_gil=holds_gil):
+        return ThreadExecutor(workers)
+    return ProcessExecutor(workers, prepare=None if early is None else early.prepare)
 
 
 def _connect_ray(config: ExecutorConfig, early: EarlyStart | None) -> Executor:

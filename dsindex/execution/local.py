@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -24,7 +25,7 @@ from dsindex.store.requests import Slots, hold_slot
 from dsindex.store.writing import hold_recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext, SpawnProcess
@@ -124,14 +125,27 @@ class ProcessExecutor(Executor):
 
     kind = "processes"
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, prepare: Callable[[], None] | None = None) -> None:
+        """Start nothing yet.
+
+        Args:
+            workers: Number of processes.
+            prepare: Run once in each process, before its first call.
+        """
         self.slots = workers
         self.backlog = 0
+        self._prepare = prepare
+        self._shared: list[bytes] = []
         self._context = multiprocessing.get_context("spawn")
         self._idle: list[_Worker] = []
         self._busy: dict[int, _Worker] = {}
         self._waiting: list[tuple[int, Call]] = []
         self._num_attempts = 0
+
+    def share(self, value: object) -> object:
+        """Pickle a value once; each process gets it with its first call that needs it."""
+        self._shared.append(pickle.dumps(value))
+        return _Shared(len(self._shared) - 1)
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
         """Send a call to an idle worker, or to a new one while there are fewer than `slots`."""
@@ -148,10 +162,10 @@ class ProcessExecutor(Executor):
             self._give(*self._waiting.pop(0))
 
     def _give(self, attempt_id: int, call: Call) -> None:
-        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        worker = self._idle.pop() if self._idle else _Worker(self._context, self._prepare, self._shared)
         if not worker.is_alive():  # died while idle, so no call is to blame
             worker.kill()
-            worker = _Worker(self._context)
+            worker = _Worker(self._context, self._prepare, self._shared)
         worker.send(call)
         self._busy[attempt_id] = worker
 
@@ -197,15 +211,28 @@ class ProcessExecutor(Executor):
         self._idle, self._busy, self._waiting = [], {}, []
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A shared value among the arguments of a call."""
+
+    number: int
+
+
 class _Worker:
     """One spawned process and the pipe to it."""
 
-    def __init__(self, context: SpawnContext) -> None:
+    def __init__(self, context: SpawnContext, prepare: Callable[[], None] | None, shared: Sequence[bytes]) -> None:
         self.pipe, theirs = context.Pipe()
+        self._shared = shared
+        self._known: set[int] = set()
+        """Numbers of the shared values that it has."""
+        self._waiting: Call | None = None
+        """A call for which it is not ready yet: until the process reads its pipe, a large message would block us."""
+        self._is_ready = False
         self.since = 0.0
         """When its call began (time.monotonic)."""
         self._listener: Callable[[int, int, int], None] | None = None
-        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, prepare), daemon=True)
         # A terminal sends Ctrl-C to workers too, so they inherit a mask that blocks it and leave it to the driver.
         # Spawning the first process would start the resource tracker, which unblocks the signal again.
         resource_tracker.ensure_running()
@@ -221,14 +248,25 @@ class _Worker:
         return self._process.is_alive()
 
     def send(self, call: Call) -> None:
+        self._listener, self.since = call.listener, time.monotonic()
+        if not self._is_ready:
+            self._waiting = call
+            return
+        numbers = {value.number for value in call.arguments if isinstance(value, _Shared)} - self._known
+        self._known |= numbers
         # If the worker died while idle, `wait` notices the closed pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send((call.function, call.arguments))
-        self._listener, self.since = call.listener, time.monotonic()
+            self.pipe.send((call.function, call.arguments, {number: self._shared[number] for number in numbers}))
 
     def receive(self) -> tuple[Any, Exception | None] | None:
         """Return a call's value or error; None if it is not done, after passing on what it reported."""
         message = self.pipe.recv()
+        if message is None:
+            self._is_ready = True
+            if self._waiting is not None:
+                self.send(self._waiting)
+                self._waiting = None
+            return None
         if not isinstance(message, _Report):
             value, error = message
             return value, error
@@ -261,15 +299,22 @@ def _main_module_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, prepare: Callable[[], None] | None) -> None:
     """Run calls until the driver closes its end."""
     threading.current_thread().name = "dsindex-worker"
     threading.Thread(target=_die_with_driver, daemon=True).start()
+    shared: dict[int, Any] = {}
+    if prepare is not None:
+        prepare()
+    with contextlib.suppress(OSError):  # the driver is gone
+        pipe.send(None)
     while True:
         try:
-            function, arguments = pipe.recv()
+            function, arguments, values = pipe.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
+        shared |= {number: pickle.loads(value) for number, value in values.items()}  # noqa: S301 - the driver's
+        arguments = [shared[each.number] if isinstance(each, _Shared) else each for each in arguments]
         with reporting_to(_Reports(pipe)):
             told = run_guarded(function, arguments)
         pipe.send(told)

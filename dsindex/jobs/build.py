@@ -22,10 +22,10 @@ from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards.tokenize import ShardSettings, require_few_values
 from dsindex.engine.source import (
     count_reference_texts,
+    holds_gil,
     open_source,
     plan_settings,
     recorded_options,
-    run_jq_in_processes,
     select,
     wanted_columns,
 )
@@ -210,7 +210,7 @@ class BuildJob(TextJob):
             repeat=config.repeat,
         )
         self._selection = select(config, self.source.tokenizer)
-        self._options = self._config = config = run_jq_in_processes(config, self._selection)
+        self._config = config
         self._dtype = dtype_for_vocabulary(self.source.tokenizer.vocabulary_size)
         settings = {
             **self.source.settings(),
@@ -231,6 +231,7 @@ class BuildJob(TextJob):
         outcome = self.carry_out(
             encodes=self._config.token_ids is None,
             check_nodes=check_nodes,
+            holds_gil=holds_gil(self._config, self._selection),
             conclude=self._conclude if self._index_configs or self._shuffles else None,
             find_outputs=None if self._config.output_by is None else self._find_outputs,
         )

@@ -33,7 +33,6 @@ from dsindex.engine.source import (
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room
 from dsindex.errors import TokenizerError
-from dsindex.execution.choice import wants_ray
 from dsindex.execution.dispatch import ordered_runner
 from dsindex.execution.report import show_datasets
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
@@ -211,9 +210,6 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
 class _Pack(TextJob):
     def __init__(self, config: PackConfig, reporter: Reporter) -> None:
         self._selection = open_pattern(config.jq_pattern)
-        if self._selection.needs_jq and config.executor == "auto" and not wants_ray(config):
-            # With a jq pattern, Python code checks every record and holds the interpreter's lock.
-            config = config.model_copy(update={"executor": "processes"})
         super().__init__(config, reporter)
         self._config = config
         self._prefix = absolute(config.output_prefix)
@@ -239,7 +235,7 @@ class _Pack(TextJob):
 
     def run(self) -> PackResult:
         check_nodes = partial(require_sound_nodes, self.source, keys=self._selection.names)
-        return self._report(self.carry_out(check_nodes=check_nodes))
+        return self._report(self.carry_out(check_nodes=check_nodes, holds_gil=self._selection.needs_jq))
 
     def examine(self) -> None:
         """Check a sample of the input, and the disk space."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LOAD_FROM_BYTES = 64 << 20
 """A process that reads at least this many bytes in total loads the kernels."""
+WAIT_SECONDS = 1.0
+"""Time for which work waits for kernels that are being loaded: they take 0.2 s, unless they must be compiled."""
 
 
 class Kernels(NamedTuple):
@@ -34,16 +36,19 @@ class _Loader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_bytes = 0
-        self._has_begun = False
+        self._thread: threading.Thread | None = None
         self.kernels: Kernels | None = None
 
     def count(self, num_bytes: int) -> None:
         with self._lock:
             self._num_bytes += num_bytes
-            begins = self._num_bytes >= LOAD_FROM_BYTES and not self._has_begun
-            self._has_begun |= begins
-        if begins:
-            threading.Thread(target=self.load, name="dsindex-kernels", daemon=True).start()
+            if self._num_bytes >= LOAD_FROM_BYTES and self._thread is None:
+                self._thread = threading.Thread(target=self.load, name="dsindex-kernels", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def load(self) -> None:
         kernels = import_kernels()
@@ -68,6 +73,11 @@ _LOADER = _Loader()
 def count_bytes(num_bytes: int) -> None:
     """Count bytes that this process will read; from LOAD_FROM_BYTES on, load the kernels in the background."""
     _LOADER.count(num_bytes)
+
+
+def wait_for_kernels() -> None:
+    """Wait a moment for kernels that are being loaded: to read without them meanwhile takes more time than that."""
+    _LOADER.wait(WAIT_SECONDS)
 
 
 def load_kernels() -> None:

@@ -94,7 +94,7 @@ class ExecutorConfig(Options):
     executor: Literal["auto", "local", "processes", "ray"] = option(
         "auto",
         "auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of "
-        "this process (default: auto)",
+        "this process, or processes where threads would wait for each other (default: auto)",
     )
     address: str | None = option(None, "the Ray cluster to join: HOST:6379, or auto for this machine's", "A")
     installed: bool = option(

@@ -10,8 +10,10 @@ from pydantic import ValidationError
 
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_source
+from dsindex.engine import start
 from dsindex.errors import InputError, PlanError
 from dsindex.execution.progress.reporter import Reporter
+from dsindex.index import task
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, golden_runs
@@ -65,6 +67,25 @@ def test_build_on_ray_equals_megatron(run, way, tmp_path):
 def test_build_on_processes_equals_megatron(tmp_path):
     way = {"executor": "processes", "shard_size": "16KiB", "workers": 2, "engine": "auto"}
     build_and_compare(OWN.run("keys"), way, tmp_path, Reporter())
+
+
+@pytest.mark.parametrize(("workers", "least_bytes", "available", "kind"), [
+    (9, 0, 1 << 40, "processes"), (9, 0, None, "processes"),
+    (8, 0, 1 << 40, "local"), (9, 1 << 40, 1 << 40, "local"), (9, 0, 1 << 30, "local"),
+], ids=["many", "memory unknown", "few workers", "few bytes", "little memory"])  # fmt: skip
+def test_many_workers_of_a_large_build_are_processes(
+    workers, least_bytes, available, kind, make_config, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(start, "THREADS_UP_TO_BYTES", least_bytes)
+    monkeypatch.setattr(task, "available_memory", lambda: available)
+    outputs = []
+    for executor in ("auto", "local"):
+        prefix = str(tmp_path / executor / "x")
+        result = run_config(make_config(output_prefix=prefix, executor=executor, workers=workers, shard_size="16KiB"))
+        assert result.run.executor == (kind if executor == "auto" else "local")
+        outputs.append(published(tmp_path / executor))
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])

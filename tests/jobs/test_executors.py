@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,28 @@ def square(number):
 
 def process_id(_number):
     return os.getpid()
+
+
+class Large:
+    """A value that says how often a process has unpickled it."""
+
+    times = 0
+
+    def __init__(self):
+        self.content = b"x" * (1 << 20)
+
+    def __setstate__(self, state):
+        Large.times += 1
+        self.__dict__.update(state)
+
+
+def times_unpickled(_number, first, second):
+    return first is second, len(first.content), Large.times
+
+
+def prepare(path):
+    with open(path, "a") as file:
+        file.write("x")
 
 
 def fail(_number):
@@ -112,6 +135,24 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
     with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):
         run(executor, call(square, 1), call(function, 2))
+
+
+def test_shared_value_reaches_each_process_once(processes):
+    shared = processes.share(Large())
+    calls = [call(times_unpickled, number, shared, shared) for number in range(20)]
+    assert set(run(processes, *calls)[0].values()) == {(True, 1 << 20, 1)}
+
+
+def test_process_is_prepared_before_its_first_call(tmp_path):
+    with contextlib.closing(ProcessExecutor(1, prepare=partial(prepare, tmp_path / "prepared"))) as executor:
+        assert run(executor, *[call(os.path.getsize, str(tmp_path / "prepared"))] * 3)[0] == {0: 1, 1: 1, 2: 1}
+
+
+def test_large_call_does_not_wait_for_a_process_that_starts():
+    with contextlib.closing(ProcessExecutor(2, prepare=partial(time.sleep, 3600))) as executor:
+        for _ in range(2):
+            executor.start(call(square, b"x" * (4 << 20)))  # more than a pipe holds
+        assert executor.wait(0.01) == []
 
 
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
