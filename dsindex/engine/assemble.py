@@ -20,17 +20,32 @@ from dsindex.engine.merge import (
     plan_merge,
     write_merged_index,
 )
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, remove_partials
-from dsindex.engine.publishing import Dataset, current_upload, identify_parts, live_upload, new_upload, stored_bytes
+from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, find_partials, remove_partials
+from dsindex.engine.publishing import (
+    Dataset,
+    current_upload,
+    identify_parts,
+    live_upload,
+    new_upload,
+    shard_part,
+    stored_bytes,
+)
+from dsindex.engine.shards.attempt import shard_folder
+from dsindex.engine.shards.places import TokenPlaces
 from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
+from dsindex.errors import OutputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_calls
+from dsindex.store.ownership import new_file_id, read_folder_id
 from dsindex.store.requests import note_requests
-from dsindex.store.storage import StoredFile, combine_digests, make_folder, output_error
+from dsindex.store.storage import StoredFile, StoredSection, combine_digests, holds_writes, make_folder, output_error
 from dsindex.store.uploads import Upload, find_parts, open_output
+from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
 
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.merge import Part
@@ -79,10 +94,123 @@ def _begin_file(target: Target, ledger: Ledger) -> None:
     size_bytes = _size_on_server(path)
     if size_bytes is not None and size_bytes >= ledger.written_bytes(path):
         return
-    ledger.record_merge_again(path)
-    ending = f".{target.plan_id}.partial"
-    remove_partials(former for former in ledger.history.partials if not former.endswith(ending))
+    _make_way(target, ledger)
     resize(path, 0)
+
+
+def _make_way(target: Target, ledger: Ledger) -> None:
+    """Remove the token file's partial name, and the partial files of former plans, which no run will use."""
+    path, ending = target.token_file, f".{target.plan_id}.partial"
+    ledger.record_merge_again(path)
+    remove_partials([path, *(former for former in ledger.history.partials if not former.endswith(ending))])
+
+
+def open_places(
+    sources: Sequence[TokenSource],
+    work: Work,
+    work_dir: str,
+    *,
+    kept: Mapping[int, ShardResult],
+    num_shards: int,
+    keep: bool,
+) -> TokenPlaces | None:
+    """Return where the shards that are still to be made write their tokens in place.
+
+    Args:
+        sources: The datasets that are made of shards alone.
+        work: The job's executor and ledger.
+        work_dir: The work folder.
+        kept: The shards that are made, by number.
+        num_shards: Number of the job's shards.
+        keep: Whether each shard is to have files of its own, since they are kept.
+
+    Returns:
+        None if shards write files of their own: `keep`, workers are other processes, an output or the work folder is in
+        an object store, they are on two disks, or the file system has no hard links.
+
+    Raises:
+        OutputError: If a file cannot be created.
+    """
+    targets = [source.target for source in sources]
+    for target in targets:
+        if keep and not target.is_remote and _num_names(target.token_file) > 1:
+            _make_way(target, work.ledger)
+    if (
+        keep
+        or not sources
+        or not work.executor.shares_memory
+        or holds_writes(work_dir)
+        or any(target.is_remote or target.swapped_bytes > 1 for target in targets)
+    ):
+        return None
+    names = {}
+    for source in sources:
+        name = _go_on_in(source, work.ledger, work_dir, kept, num_shards) or _new_token_file(work_dir)
+        if not _link(joined(work_dir, name), source.target, work.ledger):
+            return None
+        names[source.key] = name
+    begin = {source.key: source.target.header_bytes for source in sources}
+    places = TokenPlaces(work_dir, names, begin, most_waiting=(work.executor.slots + 1) // 2)
+    for number, result in kept.items():
+        places.tell(number, {source.key: source.part_of(result).bin_bytes for source in sources})
+    return places
+
+
+def _go_on_in(
+    source: TokenSource, ledger: Ledger, work_dir: str, kept: Mapping[int, ShardResult], num_shards: int
+) -> str | None:
+    """Return the token file of an earlier run in which all kept shards are where the output has them.
+
+    Beyond a shard that is missing, nobody knows where they would be. A file with a further name is published already.
+    """
+    position, name, is_known = source.target.header_bytes, None, True
+    for number in range(num_shards):
+        result = kept.get(number)
+        if result is None:
+            is_known = False
+            continue
+        tokens, part = result.find_part(source.key).bin, source.part_of(result)
+        if isinstance(tokens, StoredSection):
+            name = name or tokens.name
+            if tokens.name != name or tokens.begin != position or not is_known:
+                return None
+        position += part.bin_bytes
+    if name is None:
+        return None
+    path = joined(work_dir, name)
+    links = sum(os.path.samefile(path, other) for other in [path, *find_partials(ledger.history.partials)])
+    return name if os.stat(path).st_nlink == links else None
+
+
+def _num_names(path: str) -> int:
+    try:
+        return os.lstat(path).st_nlink
+    except OSError:
+        return 0
+
+
+def _new_token_file(work_dir: str) -> str:
+    folder_id = read_folder_id(work_dir)
+    if folder_id is None:
+        raise OutputError(f"{work_dir}: expected the work folder, found nothing; run the same command again")
+    name = f"{shard_folder(0)}/tokens.{new_file_id(folder_id)}.bin"
+    make_folder(joined(work_dir, shard_folder(0)))
+    resize(joined(work_dir, name), 0)
+    return name
+
+
+def _link(path: str, target: Target, ledger: Ledger) -> bool:
+    """Give a token file the partial name of the output too; return False if the file system cannot."""
+    partial = target.token_file
+    try:
+        if os.path.lexists(partial) and os.path.samestat(os.lstat(partial), os.stat(path)):
+            return True
+        _make_way(target, ledger)
+        make_folder(os.path.dirname(partial))
+        os.link(path, partial)
+    except OSError:
+        return False
+    return True
 
 
 def resize(path: str, size_bytes: int) -> None:
@@ -113,11 +241,19 @@ def range_call(task: MergeRange, target: Target) -> Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSource:
-    """A dataset that is made of shards, and how to find a shard's part of it."""
+    """A dataset that is made of shards alone."""
 
     target: Target
-    part_of: Callable[[ShardResult], Part]
-    """Returns a shard's part of the dataset."""
+    key: str
+    """The key of its part in a shard's result."""
+    dtype: np.dtype[Any]
+    """Its token type."""
+    work_dir: str
+    """The work folder."""
+
+    def part_of(self, result: ShardResult) -> Part:
+        """Return a shard's part of the dataset."""
+        return shard_part(result.find_part(self.key), self.work_dir, self.dtype)
 
 
 class EarlyRanges:

@@ -26,6 +26,7 @@ from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.clients import Checksum
 from dsindex.store.journal import BODY_OFFSET, open_journal
+from dsindex.store.storage import StoredSection
 from dsindex.store.urls import is_absolute
 from dsindex.store.writing import FileIdentity, is_same_folder
 
@@ -272,7 +273,7 @@ def output_key(path: str) -> str:
 
 
 def stored_files(result: ShardResult) -> list[StoredFile]:
-    """Return all files that a shard's result names."""
+    """Return all files, and sections of files, that a shard's result names."""
     files = [result.provenance, result.quarantine, result.files]
     for key in result.keys:
         files += [key.bin, key.idx, key.provenance]
@@ -309,7 +310,8 @@ def _sorted_inside(result: SortResult) -> SortResult:
 
 
 def _require_inside(files: Sequence[StoredFile], counts: Sequence[int]) -> None:
-    if min([*counts, *(file.size_bytes for file in files)]) < 0:
+    begins = [file.begin for file in files if isinstance(file, StoredSection)]
+    if min([*counts, *begins, *(file.size_bytes for file in files)]) < 0:
         raise ValueError("expected counts of at least 0")
     for file in files:
         if not file.name.startswith("shards/") or os.path.normpath(file.name) != file.name or "\0" in file.name:

@@ -7,16 +7,18 @@ bytes to the same place.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError
+from dsindex.errors import FormatError, OutputError
 from dsindex.formats.mmididx import (
     BOUNDARY,
     CHUNK_ITEMS,
@@ -377,12 +379,41 @@ def merge_range(task: MergeRange) -> RangeResult:
             let_go_read(piece.path, piece.size_bytes)
     else:
         chunks = _digested_chunks(task, digests)
-        if upload is None:
+        if upload is None and is_in_place(task):
+            deque(chunks, maxlen=0)  # they are synced, and digested now
+        elif upload is None:
             write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
         else:
             write_part_of_chunks(upload, task.number + 1, chunks)
     asked = requests_so_far(str(task.output), *(piece.path for piece in task.pieces))
     return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
+
+
+def is_in_place(task: MergeRange) -> bool:
+    """Tell whether the bytes of a range are in the output already, which is another name of the file of its pieces.
+
+    Raises:
+        OutputError: If a piece is elsewhere in the output, where it might be overwritten before it is copied.
+    """
+    position, is_whole = task.begin, True
+    for path, pieces in groupby(task.pieces, key=attrgetter("path")):
+        is_output = _is_same_file(path, task.output)
+        for piece in pieces:
+            if is_output and piece.offset != position:
+                raise OutputError(
+                    f"{task.output}: expected the tokens at byte {position}, got them at byte {piece.offset}; "
+                    f"run the same command again with --fresh"
+                )
+            is_whole = is_whole and is_output
+            position += piece.size_bytes
+    return is_whole
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False  # whoever reads it says so
 
 
 def _content_at_once(task: MergeRange) -> Blocks | None:

@@ -28,7 +28,7 @@ from dsindex.engine.partial_files import (
 from dsindex.engine.shards.tokenize import ShardQuarantine
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes
-from dsindex.store.storage import output_error, remove_if_present, replace_file, sync_folder
+from dsindex.store.storage import StoredSection, output_error, remove_if_present, replace_file, sync_folder
 from dsindex.store.uploads import (
     Upload,
     abort_upload,
@@ -258,9 +258,9 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
     return Part(
         bin_path=stored_path(work_dir, shard.bin),
         idx_path=stored_path(work_dir, shard.idx),
-        identity=shard.bin.name,  # unique per attempt, so a shard that was made again has another one
+        identity=_identity_of(shard.bin),
         bin_bytes=shard.num_tokens * dtype.itemsize,
-        bin_offset=shard.bin_offset,
+        bin_offset=shard.bin.begin if isinstance(shard.bin, StoredSection) else shard.bin_offset,
         idx_offset=shard.idx_offset,
         header=IndexHeader(
             dtype=dtype,
@@ -269,6 +269,13 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
             has_modes=False,
         ),
     )
+
+
+def _identity_of(tokens: StoredFile) -> str:
+    """Return what a shard that was made again does not share, unless it wrote the same bytes to the same place."""
+    if isinstance(tokens, StoredSection):
+        return f"{tokens.name} {tokens.begin} {tokens.digest}"
+    return tokens.name  # unique per attempt
 
 
 def stored_path(work_dir: str, file: StoredFile) -> str:

@@ -17,7 +17,8 @@ from dsindex.execution.interrupts import raise_missed_stop
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.kernels.loader import count_bytes, wait_for_kernels
-from dsindex.store.storage import free_bytes
+from dsindex.options.config import work_folder_path
+from dsindex.store.storage import can_map, free_bytes, nearest_folder
 from dsindex.store.urls import folder_of
 
 if TYPE_CHECKING:
@@ -233,13 +234,27 @@ class ShardCopies:
     """Before the output is written."""
     at_end: int = 1
     """While the output is written."""
+    in_place: bool = False
+    """Whether their tokens are those of the output (dsindex.engine.shards.places)."""
 
 
 def shard_copies(config: BuildConfig) -> ShardCopies:
     """Return how often a build has its documents in the work folder; a shuffle adds its runs and then its buckets."""
     if config.shuffle_documents is None:
-        return ShardCopies()
+        return ShardCopies(in_place=config.output_by is None and writes_in_place(config))
     return ShardCopies(at_most=3, at_end=2) if config.keep_shards else ShardCopies(at_most=2, at_end=1)
+
+
+def writes_in_place(config: WorkConfig) -> bool:
+    """Tell whether the shards of a job that tokenizes texts write their tokens into its output."""
+    folders = (work_folder_path(config), folder_of(config.output_prefix))
+    return wants_threads(config) and not config.keep_shards and _are_on_one_disk(*folders)
+
+
+def _are_on_one_disk(*folders: str) -> bool:
+    if not all(map(can_map, folders)):  # one is in an object store
+        return False
+    return len({os.stat(nearest_folder(folder)).st_dev for folder in folders}) == 1
 
 
 def check_room(
@@ -268,11 +283,12 @@ def check_room(
     Raises:
         OutputError: If space is short, naming the folder and the needed and free space.
     """
-    output = int(estimate.tokens * itemsize + estimate.documents * num_keys * 24)
-    shards = output + int(estimate.documents * 16)
+    indices = int(estimate.documents * num_keys * 24)
+    output = int(estimate.tokens * itemsize) + indices
+    shards = (indices if copies.in_place else output) + int(estimate.documents * 16)
     work = work_dir if os.path.isdir(work_dir) else folder_of(work_dir)
     needs = {output_folder: output}
-    if os.path.isdir(work) and os.path.isdir(output_folder) and os.stat(work).st_dev == os.stat(output_folder).st_dev:
+    if os.path.isdir(work) and os.path.isdir(output_folder) and _are_on_one_disk(work, output_folder):
         needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
     else:
         needs[work] = shards * copies.at_most
@@ -308,8 +324,9 @@ def size_of_files(folder: str) -> int:
 
 
 def _allocated_bytes(path: str) -> int:
-    """Return the disk space that a file takes, which is less than its size if it has holes."""
+    """Return the disk space that a file takes, which is less than its size if it has holes, as one of its names."""
     try:
-        return os.stat(path).st_blocks * 512
+        status = os.stat(path)
     except OSError:
         return 0  # removed meanwhile
+    return status.st_blocks * 512 // max(1, status.st_nlink)

@@ -15,12 +15,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.amounts import count
-from dsindex.engine.assemble import EarlyRanges
+from dsindex.engine.assemble import EarlyRanges, open_places
 from dsindex.engine.ledger import stored_files
 from dsindex.engine.merge import MergeRange
 from dsindex.engine.publishing import shard_quarantine
 from dsindex.engine.shards.attempt import shard_folder
-from dsindex.engine.shards.tokenize import UnpackedText, first_entry, tokenize_shard
+from dsindex.engine.shards.tokenize import ShardSettings, UnpackedText, first_entry, tokenize_shard
 from dsindex.engine.source import fingerprint_all
 from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import BadRecordError, InputError, OutputError, RecordError
@@ -30,7 +30,7 @@ from dsindex.execution.local import available_cpus
 from dsindex.store.ownership import SHARDS_FOLDER, new_file_id, read_folder_id, sizes_below
 from dsindex.store.reading import digest_file, stored_size
 from dsindex.store.requests import note_requests
-from dsindex.store.storage import create_file, holds_writes, output_error, remove_if_present
+from dsindex.store.storage import StoredSection, create_file, holds_writes, output_error, remove_if_present
 from dsindex.store.urls import joined, pin_object
 from dsindex.text.compressed import decoder_version, require_whole
 from dsindex.text.streams import split_stream
@@ -187,6 +187,10 @@ def are_whole(work_dir: str, files: Sequence[StoredFile]) -> bool:
     for file in files:
         path = joined(work_dir, file.name)
         try:
+            if isinstance(file, StoredSection):
+                if digest_file(path, begin=file.begin, end=file.begin + file.size_bytes) != file.digest:
+                    return False
+                continue
             is_checked = holds_writes(work_dir)  # by the store, as it arrived
             if stored_size(path) != file.size_bytes or not (is_checked or digest_file(path) == file.digest):
                 return False
@@ -397,6 +401,7 @@ def make_shards(
     filters: Sequence[str] = ("--where",),
     find_moved: Callable[[Mapping[int, ShardResult]], Mapping[int, Collection[str]]] | None = None,
     check: Callable[[ShardResult], None] = lambda _: None,
+    keep: bool = False,
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
 
@@ -410,6 +415,7 @@ def make_shards(
         filters: Flags that leave out records, for messages.
         find_moved: Returns the keys of kept shards whose documents are in other files by now.
         check: Called with each shard once it is there; raises DsindexError if the job cannot go on.
+        keep: Whether the files of shards are kept after the job, so that each shard has its own.
 
     Raises:
         RecordError: The bad record at the smallest input and offset, with its line number; or the first record for
@@ -417,20 +423,31 @@ def make_shards(
         InputError: If there are more bad records than allowed, or no records at all.
     """
     kept = find_kept_shards(work, tasks, settings.work_dir, find_moved=find_moved)
+    if keep:
+        kept = {number: result for number, result in kept.items() if not _is_in_place(result)}
     if work.ledger.history.has_work:
         work.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
     work.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
     work.reporter.watch(work.statistics)
     stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records, check=check)
-    for number, result in kept.items():
-        stage.keep(number, result)
-    try:
-        stage.make_rest(function or tokenize_shard, work.executor.share(settings))
-    except RecordError as error:
-        raise stage.with_way_on(stage.with_line_number(error)) from error
-    finally:
-        work.ledger.sync()
+    with contextlib.ExitStack() as opened:
+        if len(kept) < len(tasks) and isinstance(settings, ShardSettings):
+            places = open_places(sources, work, settings.work_dir, kept=kept, num_shards=len(tasks), keep=keep)
+            if places is not None:
+                settings = replace(settings, places=opened.enter_context(contextlib.closing(places)))
+        for number, result in kept.items():
+            stage.keep(number, result)
+        try:
+            stage.make_rest(function or tokenize_shard, work.executor.share(settings))
+        except RecordError as error:
+            raise stage.with_way_on(stage.with_line_number(error)) from error
+        finally:
+            work.ledger.sync()
     return stage.finish(filters)
+
+
+def _is_in_place(result: ShardResult) -> bool:
+    return any(isinstance(part.bin, StoredSection) for part in result.keys)
 
 
 class _Stage:
@@ -452,6 +469,9 @@ class _Stage:
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
         self._early = EarlyRanges(sources, work.ledger, num_shards=len(tasks))
+        self._unrecorded: dict[int, ShardResult] = {}
+        self._num_leading = 0
+        """Number of shards, from the first, that are there and recorded."""
         self._ready: list[MergeRange] = []
         """Ranges that kept shards fill."""
         self._budget = BadRecordBudget(max_bad_records)
@@ -512,8 +532,20 @@ class _Stage:
         if isinstance(what, MergeRange):
             self._work.ledger.record_range(what, value)
             return []
-        self._work.ledger.record_shard(self._tasks[what], value)
+        self._record(what, value)
         return [(task, self._early.call(task)) for task in self._take(what, value, fresh=True)]
+
+    def _record(self, number: int, result: ShardResult) -> None:
+        """Record a shard; one whose tokens are in place, after all before it, since another run may go on there."""
+        if _is_in_place(result):
+            self._unrecorded[number] = result
+        else:
+            self._work.ledger.record_shard(self._tasks[number], result)
+        while self._num_leading in self._results or self._num_leading == number:
+            waiting = self._unrecorded.pop(self._num_leading, None)
+            if waiting is not None:
+                self._work.ledger.record_shard(self._tasks[self._num_leading], waiting)
+            self._num_leading += 1
 
     def _take(self, number: int, result: ShardResult, *, fresh: bool) -> list[MergeRange]:
         self._results[number] = result

@@ -110,6 +110,9 @@ class Executor(ABC):
     is_cluster = False
     """Whether tasks may run on other machines than the driver's."""
 
+    shares_memory = False
+    """Whether calls run in this process and get their arguments as they are."""
+
     note: str | None = None
     """What the user should know of this executor."""
 

@@ -57,6 +57,7 @@ class ThreadExecutor(Executor):
     """Threads of this process: for work that releases the GIL, as parsing, encoding and file I/O do."""
 
     kind = "local"
+    shares_memory = True
 
     def __init__(self, workers: int) -> None:
         self.slots = workers

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from dsindex.engine.inputs import InputFile
     from dsindex.engine.manifest import Content, RecordCounts
-    from dsindex.engine.merge import Part
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.shuffle import DocumentShuffle, ShuffledDocuments
     from dsindex.engine.source import TextSource
@@ -376,12 +375,8 @@ class BuildJob(TextJob):
         )
 
     def _token_source(self, each: _BuildOutput) -> TokenSource:
-        """Return a dataset that has a part of every shard, with how to find it."""
-
-        def part_of(result: ShardResult) -> Part:
-            return shard_part(result.find_part(each.part_key), self.work_dir, self._dtype)
-
-        return TokenSource(target=self._target(each), part_of=part_of)
+        """Return a dataset that has a part of every shard."""
+        return TokenSource(target=self._target(each), key=each.part_key, dtype=self._dtype, work_dir=self.work_dir)
 
     def _dataset(self, each: _BuildOutput, shuffled: Sequence[ShuffledDocuments]) -> Dataset:
         if shuffled:

@@ -10,7 +10,6 @@ import contextlib
 import gc
 from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.publishing import Dataset, Target, shard_part, shard_provenance, shard_quarantine
+from dsindex.engine.publishing import Dataset, Target, shard_provenance, shard_quarantine
 from dsindex.engine.shards.attempt import Attempt, check_ids
 from dsindex.engine.shards.tokenize import (
     KeyResult,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.manifest import RecordedInput
-    from dsindex.engine.merge import Part
     from dsindex.engine.shards.attempt import AttemptFile
     from dsindex.engine.shards.tokenize import ShardTask
     from dsindex.engine.source import TextSource
@@ -394,16 +392,15 @@ class SplitOutputs:
         return [
             TokenSource(
                 target=Target(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
-                part_of=partial(self._part, key, dtype),
+                key=key,
+                dtype=dtype,
+                work_dir=self.work_dir,
             )
             for prefix, key, dtype in (
                 (text, text_key(self.split), self.dtype),
                 (mask, mask_key(self.split), MASK_DTYPE),
             )
         ]
-
-    def _part(self, key: str, dtype: np.dtype[Any], result: ShardResult) -> Part:
-        return shard_part(result.find_part(key), self.work_dir, dtype)
 
     def datasets(
         self,

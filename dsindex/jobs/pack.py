@@ -20,7 +20,6 @@ from dsindex.engine.publishing import (
     PbinEnds,
     Target,
     identify_parts,
-    shard_part,
     stored_path,
 )
 from dsindex.engine.sample import examine_sample
@@ -31,7 +30,7 @@ from dsindex.engine.source import (
     open_source,
 )
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import check_room
+from dsindex.engine.start import ShardCopies, check_room, writes_in_place
 from dsindex.errors import TokenizerError
 from dsindex.execution.dispatch import ordered_runner
 from dsindex.execution.report import show_datasets
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content
     from dsindex.engine.merge import Part
-    from dsindex.engine.shards.tokenize import ShardResult
     from dsindex.engine.start import Work
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.pbin import PbinVersion
@@ -233,6 +231,10 @@ class _Pack(TextJob):
             swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
         )
 
+        dtype = TYPE_OF_SIZE[self._token_bytes]
+        key = self._selection.names[0]
+        self._source = TokenSource(target=self._target, key=key, dtype=dtype, work_dir=self.work_dir)
+
     def run(self) -> PackResult:
         check_nodes = partial(require_sound_nodes, self.source, keys=self._selection.names)
         return self._report(self.carry_out(check_nodes=check_nodes, holds_gil=self._selection.needs_jq))
@@ -250,6 +252,7 @@ class _Pack(TextJob):
             output_folder=folder_of(self._prefix),
             work_dir=self.work_dir,
             unfinished=self._target.partials,
+            copies=ShardCopies(in_place=self._target.swapped_bytes == 1 and writes_in_place(self._config)),
         )
 
     def make(self, work: Work) -> Made:
@@ -263,7 +266,7 @@ class _Pack(TextJob):
             layout="pbin",
             **self.shard_options(),
         )
-        results = self.tokenize(work, settings, [TokenSource(target=self._target, part_of=self._part)])
+        results = self.tokenize(work, settings, [self._source])
         return Made(
             groups=((self._dataset(work),),),
             num_shards=len(results),
@@ -271,7 +274,7 @@ class _Pack(TextJob):
         )
 
     def _dataset(self, work: Work) -> Dataset:
-        parts = tuple(self._part(result) for _, result in self.results)
+        parts = tuple(self._source.part_of(result) for _, result in self.results)
         header = PbinHeader(
             version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
@@ -284,9 +287,6 @@ class _Pack(TextJob):
             quarantine=self.quarantine(),
             pbin=ends,
         )
-
-    def _part(self, result: ShardResult) -> Part:
-        return shard_part(result.keys[0], self.work_dir, TYPE_OF_SIZE[self._token_bytes])
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:  # noqa: ARG002 - one dataset
         shards = [result.keys[0] for _, result in self.results]

@@ -157,7 +157,9 @@ class TextJob(ABC):
         """Make every shard, and keep all of them as `results`."""
         tasks = self.source.tasks() if tasks is None else tasks
         earlier = [work.ledger.shard(task) for task in tasks]
-        made = make_shards(work, tasks, settings, sources=sources, max_bad_records=self._options.max_bad_records, **own)
+        options = self._options
+        own |= {"max_bad_records": options.max_bad_records, "keep": options.keep_shards}
+        made = make_shards(work, tasks, settings, sources=sources, **own)
         each = zip(tasks, made, earlier, strict=True)
         self._made_bytes = sum(task.stored_bytes for task, result, known in each if result is not known)
         self.results = list(zip(tasks, made, strict=True))

@@ -150,19 +150,20 @@ def version_number(status: InputStatus) -> int:
     return xxhash.xxh3_64_intdigest(status.version.encode()) >> 1 if is_url(status.path) else int(status.version)
 
 
-def digest_file(path: str, *, chunk_bytes: int = 4 << 20) -> str:
-    """Read a file or an object once and return its digest.
+def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:
+    """Read a file or an object, or its bytes [begin, end), once and return the digest.
 
     Raises:
         InputError: If it cannot be read.
     """
     digester = BlockDigester()
     buffer = memoryview(bytearray(chunk_bytes))
-    offset = 0
+    offset = begin
     try:
         with open_readable(path) as file:
-            file.expect_forwards(0, file.size_bytes)
-            while count := file.read_into(buffer, offset):
+            end = file.size_bytes if end is None else end
+            file.expect_forwards(begin, end)
+            while count := file.read_into(buffer[: end - offset], offset):
                 digester.update(buffer[:count])
                 offset += count
     except OSError as error:

@@ -225,6 +225,13 @@ class StoredFile:
     """Digest as returned by `digest_file`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSection(StoredFile):
+    """The size and digest of bytes in a file that has others before and after them."""
+
+    begin: int
+
+
 def combine_digests(block_digests: Iterable[bytes]) -> str:
     """Return a file's digest, computed from the XXH3-128 digests (16 bytes, big-endian) of its blocks in order.
 

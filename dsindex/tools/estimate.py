@@ -163,8 +163,9 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     bin_bytes = tokens * dtype.itemsize
     idx_bytes = documents * num_keys * (SEQUENCE_BYTES + BOUNDARY_BYTES)
     provenance = 0.0 if config.no_provenance else documents * PROVENANCE_BYTES
-    shard_bytes = bin_bytes + idx_bytes + provenance
-    work_bytes = shard_bytes * shard_copies(config).at_most
+    copies = shard_copies(config)
+    shard_bytes = idx_bytes + provenance + (0.0 if copies.in_place else bin_bytes)
+    work_bytes = shard_bytes * copies.at_most
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
     output_bytes = bin_bytes + idx_bytes + merged_provenance
     num_shards = len(source.tasks())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import find_inputs, plan_shards
 from dsindex.engine.manifest import Content
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
-from dsindex.engine.publishing import Dataset, Target, shard_part
+from dsindex.engine.publishing import Dataset, Target
 from dsindex.engine.shards.tokenize import KeyResult, ShardResult, shard_attempt
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import InputError, OutputError, PlanError
@@ -53,14 +52,13 @@ def run_bytes(config, paths, reporter, function=write_bytes):
     """The whole job; returns whether it was complete already."""
     plan = Plan(settings={"output-prefix": config.output_prefix}, inputs=tuple(find_inputs(paths)))
     target = Target(prefix=config.output_prefix, plan_id=plan.plan_id, bound_bytes=1 << 20)
-    part_of = partial(part_in, work_folder_path(config))
+    source = TokenSource(target=target, key="bytes", dtype=BYTES, work_dir=work_folder_path(config))
 
     def make(work):
         settings = BytesSettings(work_dir=work_folder_path(config))
         tasks = list(plan_shards(plan.inputs, 1 << 20))
-        sources = [TokenSource(target=target, part_of=part_of)]
-        results = make_shards(work, tasks, settings, sources=sources, function=function)
-        dataset = Dataset(target=target, parts=tuple(map(part_of, results)), provenance=None)
+        results = make_shards(work, tasks, settings, sources=[source], function=function)
+        dataset = Dataset(target=target, parts=tuple(map(source.part_of, results)), provenance=None)
         return Made(groups=((dataset,),), num_shards=len(results))
 
     def describe(made, files):
@@ -71,10 +69,6 @@ def run_bytes(config, paths, reporter, function=write_bytes):
     output = Output(prefix=config.output_prefix, suffixes=MEGATRON_SUFFIXES)
     job = Job(config=config, plan=plan, outputs=(output,), make=make, describe=describe, examine=lambda: None)
     return run_job(job, reporter=reporter).already_complete
-
-
-def part_in(work_dir, result):
-    return shard_part(result.keys[0], work_dir, BYTES)
 
 
 def test_tiny_job_publishes_resumes_and_owns(tmp_path):

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.dtypes import cast_tokens, require_fit
+from dsindex.engine.shards.places import PlacedFile
 from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder, open_spool
 from dsindex.kernels.loader import loaded_kernels
@@ -30,10 +31,11 @@ from dsindex.store.urls import ObjectUrl, parse_url
 from dsindex.store.writing import MOST_OBJECT_BYTES, keep_recent, put_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from dsindex.engine.shards.places import Claim
     from dsindex.store.clients import Bytes
     from dsindex.store.storage import StoredFile
     from dsindex.text.encoders import TokenBatch
@@ -317,10 +319,15 @@ class Attempt:
         work_dir: The marked work folder.
         folder: The folder for the files, relative to `work_dir`.
         name: Name of the task; the attempt makes it unique.
+        claim: Returns where tokens may be written in place; None for files of their own.
     """
 
-    def __init__(self, work_dir: str, *, folder: str, name: str) -> None:
+    def __init__(
+        self, work_dir: str, *, folder: str, name: str, claim: Callable[[], Claim | None] | None = None
+    ) -> None:
         self._work_dir = work_dir
+        self._make_claim = claim
+        self._claim: Claim | None = None
         self._folder = folder
         self._stem = f"{folder}/{name}"
         self._files: list[AttemptFile] = []
@@ -339,6 +346,8 @@ class Attempt:
             self._place = _temporary_folder()
         else:
             make_folder(os.path.join(self._place, self._folder))
+        if self._make_claim is not None:
+            self._claim = self._make_claim()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -347,6 +356,8 @@ class Attempt:
                 spool.close()
         for file in self._files:
             file.close(keep=self._committed)
+        if self._claim is not None:
+            self._claim.places.drop(self._claim)
 
     def open(self, suffix: str) -> AttemptFile:
         """Open another file of this attempt.
@@ -359,16 +370,29 @@ class Attempt:
         self._files.append(file)
         return file
 
-    def open_part(self, suffix: str, dtype: np.dtype[Any]) -> PartWriter:
-        """Open `<suffix>.bin` and `<suffix>.idx` of this attempt.
+    def open_part(self, suffix: str, dtype: np.dtype[Any], *, key: str = "") -> PartWriter:
+        """Open the tokens and the `<suffix>.idx` of a part: `<suffix>.bin`, or the token file of `key`.
 
         Raises:
             OSError: If a file cannot be created; see `errors_named`.
         """
         index = IndexBuilder(dtype, folder=self.spool_folder)
-        part = PartWriter(self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx"), index=index)
+        part = PartWriter(self._open_tokens(f"{suffix}.bin", key), self.open(f"{suffix}.idx"), index=index)
         self._spools.append(index)
         return part
+
+    def _open_tokens(self, suffix: str, key: str) -> AttemptFile:
+        if self._claim is None or key not in self._claim.places.names:
+            return self.open(suffix)
+        file = PlacedFile(self._claim, key, self._place, f"{self._stem}.{suffix}")
+        self._files.append(file)
+        return file
+
+    def tell_sizes(self) -> None:
+        """Tell the shards after this one where their tokens begin, once this one has all of its own."""
+        if self._claim is not None:
+            placed = [file for file in self._files if isinstance(file, PlacedFile)]
+            self._claim.places.tell(self._claim.shard, {file.key: file.writer.size_bytes for file in placed})
 
     def open_section(self, dtype: np.dtype[Any]) -> SectionWriter:
         """Open a part that is going to be a section of files of this attempt."""
@@ -465,7 +489,7 @@ class SyncedFile:
                 os.unlink(self._path)
 
 
-AttemptFile = SyncedFile | HeldFile
+AttemptFile = SyncedFile | HeldFile | PlacedFile
 """One file of an attempt."""
 
 

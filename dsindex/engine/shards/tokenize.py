@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import struct
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from dsindex.store.requests import (
 from dsindex.store.storage import (
     ArrowSink,
     StoredFile,
+    StoredSection,
 )
 from dsindex.store.urls import joined, pin_object
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.shards.attempt import AttemptFile, PartWriter, SectionWriter
+    from dsindex.engine.shards.places import TokenPlaces
     from dsindex.store.storage import DigestingWriter
     from dsindex.text.encoders import EncodedColumn, TokenBatch
     from dsindex.text.engines import Engine
@@ -179,6 +182,8 @@ class ShardSettings:
     """The work folder, which holds the files of attempts."""
     samples: tuple[Sample, ...] = (ALL_RECORDS,)
     """The records to keep; each sample becomes a dataset of every key."""
+    places: TokenPlaces | None = None
+    """Where shards write tokens in place, if they are made in threads of the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +306,8 @@ class KeyResult:
     """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
     eod_in_text: int
     """Tokens equal to EOD that came from the text itself."""
-    bin: StoredFile
+    bin: StoredSection | StoredFile
+    """A section if its tokens are in place in the token file of all shards."""
     idx: StoredFile
     provenance: StoredFile | None = None
     """Provenance of this key's documents if they differ from those of the other keys."""
@@ -528,7 +534,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     }
     files = SmallFiles(task.files, **reading) if task.files else None
     check_unchanged(task)
-    with shard_attempt(task, settings.work_dir) as attempt:
+    with shard_attempt(task, settings.work_dir, settings.places) as attempt:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
             writer.add(sample_records(block, settings.samples, task.share))
@@ -558,9 +564,10 @@ def require_few_values(values: Collection[str], place: str) -> None:
         )
 
 
-def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
-    """Return a new attempt at a shard."""
-    return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
+def shard_attempt(task: ShardTask, work_dir: str, places: TokenPlaces | None = None) -> Attempt:
+    """Return a new attempt at a shard, which writes tokens in place if it can."""
+    claim = None if places is None else partial(places.claim, task.shard)
+    return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}", claim=claim)
 
 
 class _OutputWriter:
@@ -619,7 +626,10 @@ class _SampleWriter(_OutputWriter):
     def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
         self.sample = sample
         dtype = np.dtype(settings.dtype)
-        self._parts = [attempt.open_part(f"{sample.prefix}{number}", dtype) for number in range(len(settings.keys))]
+        self._parts = [
+            attempt.open_part(f"{sample.prefix}{number}", dtype, key=f"{sample.prefix}{key}")
+            for number, key in enumerate(settings.keys)
+        ]
         self._rows = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
         super().__init__(self._parts, self._rows, settings, num_files)
 
@@ -829,6 +839,7 @@ class _ShardWriter:
     def finish(self) -> ShardResult:
         """Audit, sync all files and return the result."""
         self._audit()
+        self._attempt.tell_sizes()
         with self._attempt.errors_named():
             keys = (*(key for sample in self._samples for key in sample.finish()), *self._finish_values())
             provenance = None

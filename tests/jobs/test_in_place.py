@@ -1,0 +1,173 @@
+"""Builds whose shards write their tokens into the output: the same bytes as from shards with files of their own."""
+
+import os
+
+import pytest
+
+from dsindex.cli.main import main
+from dsindex.engine.ledger import read_committed_shards
+from dsindex.store.storage import StoredSection
+from tests.faults.corpus import TOKENIZER, write_corpus
+from tests.support.killed import kill_after, run_until_killed
+from tests.support.published import published
+
+NAMES = "abc"
+KINDS = {"build": ["--output-prefix", "{out}/x"], "pack": ["--output", "{out}/x.pbin"]}
+OWN_FILES = {"--executor": "processes"}
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        write_corpus(folder / f"{name}.jsonl", num_lines=80, broken={}, seed=number)
+    return folder
+
+
+def words(inputs, out, options=None, *, kind="build", names=NAMES):
+    own = [word.format(out=out) for word in KINDS[kind]]
+    tokenizer = TOKENIZER if kind == "build" else TOKENIZER[:2]
+    files = [str(inputs / f"{name}.jsonl") for name in names]
+    options = {"--shard-size": "3KiB", "--workers": "1", **(options or {})}
+    return [kind, "--input", *files, *tokenizer, *own, *(word for pair in options.items() for word in pair if word)]
+
+
+def expected(inputs, folder, options=None, **more):
+    """What a build gives whose shards have files of their own, by other processes."""
+    assert main(words(inputs, folder, OWN_FILES | (options or {}), **more)) == 0
+    return published(folder)
+
+
+def shards_of(out):
+    return read_committed_shards(str(out / "x.build" / "ledger.jsonl"))
+
+
+def token_file(out):
+    """The one file of tokens in a work folder."""
+    (path,) = (out / "x.build").glob("shards/0000/tokens.*.bin")
+    return path
+
+
+def as_stopped(inputs, out, *, num_shards=9):
+    """Begin a build that is killed once it has committed so many shards."""
+    run_until_killed(words(inputs, out), num_shards=num_shards)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"--workers": "3"}, {"--workers": "2", "--shard-size": "1MiB"}])
+def test_the_same_bytes_in_place(inputs, tmp_path, kind, options):
+    assert main(words(inputs, tmp_path / "out", options, kind=kind)) == 0
+    assert published(tmp_path / "out") == expected(inputs, tmp_path / "other", kind=kind)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
+
+
+def test_the_same_bytes_of_two_keys_and_two_groups(inputs, tmp_path):
+    options = {"--workers": "2", "--json-keys": "text", "title": "", "--hold-out": "20%"}
+    assert main(words(inputs, tmp_path / "out", options)) == 0
+    assert published(tmp_path / "out") == expected(inputs, tmp_path / "other", options)
+
+
+def test_each_token_is_written_once(inputs, tmp_path):
+    out = tmp_path / "out"
+    as_stopped(inputs, out)
+    assert all(isinstance(part.bin, StoredSection) for shard in shards_of(out).values() for part in shard.keys)
+    (partial,) = out.glob("*_document.bin.*.partial")
+    assert partial.samefile(token_file(out))
+    assert len(list((out / "x.build").glob("shards/*/*.bin"))) == 1
+
+
+@pytest.mark.parametrize("more", [{}, OWN_FILES, {"--workers": "3"}])
+def test_a_killed_build_goes_on(inputs, tmp_path, more, capsys):
+    as_stopped(inputs, tmp_path / "out")
+    before = token_file(tmp_path / "out").stat().st_ino
+    assert main(words(inputs, tmp_path / "out", more)) == 0
+    assert "9 of 34 shards kept" in capsys.readouterr().err
+    assert published(tmp_path / "out") == expected(inputs, tmp_path / "other")
+    (bin_file,) = (tmp_path / "out").glob("*.bin")
+    assert bin_file.stat().st_ino == before  # nothing was copied
+    assert bin_file.stat().st_nlink == 1
+
+
+def test_a_damaged_shard_is_made_again_and_the_others_are_copied(inputs, tmp_path, capsys):
+    out = tmp_path / "out"
+    as_stopped(inputs, out)
+    sections = sorted(shard.keys[0].bin.begin for shard in shards_of(out).values())
+    with token_file(out).open("r+b") as file:
+        file.seek(sections[4])
+        file.write(b"\xff\xff")
+    assert main(words(inputs, out)) == 0
+    assert "8 of 34 shards kept" in capsys.readouterr().err
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+def test_a_lost_partial_name_is_given_again(inputs, tmp_path, capsys):
+    out = tmp_path / "out"
+    as_stopped(inputs, out)
+    next(out.glob("*_document.bin.*.partial")).unlink()
+    assert main(words(inputs, out)) == 0
+    assert "9 of 34 shards kept" in capsys.readouterr().err
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+def test_a_mended_input_moves_what_is_kept(inputs, tmp_path, capsys):
+    out = tmp_path / "out"
+    as_stopped(inputs, out, num_shards=12)
+    write_corpus(inputs / "a.jsonl", num_lines=95, broken={}, seed=11)
+    assert main(words(inputs, out)) == 0
+    assert "shards kept" in capsys.readouterr().err
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+def test_a_published_file_is_not_written_to(inputs, tmp_path):
+    """A driver was killed after it had published, so the token file has the name of a user's file as well."""
+    out, replacing = tmp_path / "out", {"--replace": ""}
+    kill_after("record_finished", 1, words(inputs, out, names="ab"))
+    (bin_file,) = out.glob("*.bin")
+    assert bin_file.samefile(token_file(out))
+    before = bin_file.read_bytes()
+    run_until_killed(words(inputs, out, replacing), num_shards=2)
+    assert bin_file.read_bytes() == before == expected(inputs, tmp_path / "small", names="ab")[bin_file.name]
+    assert main(words(inputs, out, replacing)) == 0
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+def test_without_hard_links_shards_have_files_of_their_own(inputs, tmp_path, monkeypatch):
+    link = os.link
+
+    def refuse(path, other, **options):
+        if other.endswith(".partial"):
+            raise PermissionError(1, "Operation not permitted")
+        link(path, other, **options)
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert main(words(inputs, tmp_path / "out")) == 0
+    assert published(tmp_path / "out") == expected(inputs, tmp_path / "other")
+
+
+def test_kept_shards_have_files_of_their_own(inputs, tmp_path):
+    out = tmp_path / "out"
+    as_stopped(inputs, out)
+    assert main(words(inputs, out, {"--keep-shards": ""})) == 0
+    assert published(out) == expected(inputs, tmp_path / "other")
+    assert not any(isinstance(shard.keys[0].bin, StoredSection) for shard in shards_of(out).values())
+    (bin_file,) = out.glob("*.bin")
+    assert bin_file.stat().st_nlink == 1
+
+
+def test_the_ledger_goes_on_where_an_attempt_failed(inputs, tmp_path, monkeypatch):
+    """A shard fails after it has told its size: others are in place beyond it, and its own file fills the gap."""
+    from dsindex.engine.shards import places
+
+    finish, failed = places._PlacedTokens.finish, []
+
+    def fail_once(tokens):
+        if tokens._claim.shard == 3 and not failed:
+            failed.append(True)
+            raise OSError(5, "Input/output error")
+        return finish(tokens)
+
+    monkeypatch.setattr(places._PlacedTokens, "finish", fail_once)
+    assert main(words(inputs, tmp_path / "out", {"--workers": "2"})) == 0
+    assert failed
+    assert published(tmp_path / "out") == expected(inputs, tmp_path / "other")
