@@ -6,6 +6,7 @@ consists of the same parts between a header and an index, which are files in the
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,8 @@ def _make_way(target: Target, ledger: Ledger) -> None:
     remove_partials([path, *(former for former in ledger.history.partials if not former.endswith(ending))])
 
 
-def open_places(
+@contextlib.contextmanager
+def shards_in_place(
     sources: Sequence[TokenSource],
     work: Work,
     work_dir: str,
@@ -113,8 +115,10 @@ def open_places(
     kept: Mapping[int, ShardResult],
     num_shards: int,
     keep: bool,
-) -> TokenPlaces | None:
-    """Return where the shards that are still to be made write their tokens in place.
+) -> Iterator[TokenPlaces | None]:
+    """Open the places at which the shards that are still to be made write their tokens.
+
+    If the block fails, token files lose their names beside the outputs, and have those in the work folder.
 
     Args:
         sources: The datasets that are made of shards alone.
@@ -124,7 +128,7 @@ def open_places(
         num_shards: Number of the job's shards.
         keep: Whether each shard is to have files of its own, since they are kept.
 
-    Returns:
+    Yields:
         None if shards write files of their own: `keep`, workers are other processes, an output or the work folder is in
         an object store, they are on two disks, or the file system has no hard links.
 
@@ -132,23 +136,37 @@ def open_places(
         OutputError: If a file cannot be created.
     """
     targets = [source.target for source in sources]
-    for target in targets:
-        if keep and not target.is_remote and _num_names(target.token_file) > 1:
-            _make_way(target, work.ledger)
-    if (
-        keep
-        or not sources
-        or not work.executor.shares_memory
-        or holds_writes(work_dir)
-        or any(target.is_remote or target.swapped_bytes > 1 for target in targets)
-    ):
+    if keep:
+        for target in targets:
+            _unlink_token_file(target)
+    places = None
+    if targets and work.executor.shares_memory and not keep and not holds_writes(work_dir):
+        places = _open_places(sources, work, work_dir, kept=kept, num_shards=num_shards)
+    if places is None:
+        yield None
+        return
+    try:
+        yield places
+    except BaseException:
+        for target in targets:
+            _unlink_token_file(target)
+        raise
+    finally:
+        places.close()
+
+
+def _open_places(
+    sources: Sequence[TokenSource], work: Work, work_dir: str, *, kept: Mapping[int, ShardResult], num_shards: int
+) -> TokenPlaces | None:
+    if any(source.target.is_remote or source.target.swapped_bytes > 1 for source in sources):
         return None
     names = {}
     for source in sources:
-        name = _go_on_in(source, work.ledger, work_dir, kept, num_shards) or _new_token_file(work_dir)
-        if not _link(joined(work_dir, name), source.target, work.ledger):
+        name = _go_on_in(source, work.ledger, work_dir, kept, num_shards)
+        path = joined(work_dir, name or _new_token_file(work_dir))
+        if not _link(path, source.target, work.ledger, goes_on=name is not None):
             return None
-        names[source.key] = name
+        names[source.key] = os.path.relpath(path, work_dir)
     begin = {source.key: source.target.header_bytes for source in sources}
     places = TokenPlaces(work_dir, names, begin, most_waiting=(work.executor.slots + 1) // 2)
     for number, result in kept.items():
@@ -182,13 +200,6 @@ def _go_on_in(
     return name if os.stat(path).st_nlink == links else None
 
 
-def _num_names(path: str) -> int:
-    try:
-        return os.lstat(path).st_nlink
-    except OSError:
-        return 0
-
-
 def _new_token_file(work_dir: str) -> str:
     folder_id = read_folder_id(work_dir)
     if folder_id is None:
@@ -199,18 +210,27 @@ def _new_token_file(work_dir: str) -> str:
     return name
 
 
-def _link(path: str, target: Target, ledger: Ledger) -> bool:
+def _link(path: str, target: Target, ledger: Ledger, *, goes_on: bool) -> bool:
     """Give a token file the partial name of the output too; return False if the file system cannot."""
     partial = target.token_file
     try:
-        if os.path.lexists(partial) and os.path.samestat(os.lstat(partial), os.stat(path)):
+        is_there = os.path.lexists(partial)
+        if is_there and os.path.samestat(os.lstat(partial), os.stat(path)):
             return True
-        _make_way(target, ledger)
+        if is_there or not goes_on:
+            _make_way(target, ledger)
         make_folder(os.path.dirname(partial))
         os.link(path, partial)
     except OSError:
         return False
     return True
+
+
+def _unlink_token_file(target: Target) -> None:
+    """Remove the partial name of a token file that has one in the work folder."""
+    with contextlib.suppress(OSError):
+        if not target.is_remote and os.lstat(target.token_file).st_nlink > 1:
+            os.unlink(target.token_file)
 
 
 def resize(path: str, size_bytes: int) -> None:

@@ -412,8 +412,10 @@ def is_in_place(task: MergeRange) -> bool:
 def _is_same_file(path: str, other: str) -> bool:
     try:
         return os.path.samefile(path, other)
-    except OSError:
-        return False  # whoever reads it says so
+    except (FileNotFoundError, NotADirectoryError):
+        return False  # whoever reads it says so, and an object is none
+    except OSError as error:
+        raise output_error(other, error) from error
 
 
 def _content_at_once(task: MergeRange) -> Blocks | None:

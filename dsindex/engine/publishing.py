@@ -258,7 +258,8 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
     return Part(
         bin_path=stored_path(work_dir, shard.bin),
         idx_path=stored_path(work_dir, shard.idx),
-        identity=_identity_of(shard.bin),
+        # Unique per attempt, so a shard that was made again has another one, also at the same place.
+        identity=shard.idx.name if isinstance(shard.bin, StoredSection) else shard.bin.name,
         bin_bytes=shard.num_tokens * dtype.itemsize,
         bin_offset=shard.bin.begin if isinstance(shard.bin, StoredSection) else shard.bin_offset,
         idx_offset=shard.idx_offset,
@@ -269,13 +270,6 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
             has_modes=False,
         ),
     )
-
-
-def _identity_of(tokens: StoredFile) -> str:
-    """Return what a shard that was made again does not share, unless it wrote the same bytes to the same place."""
-    if isinstance(tokens, StoredSection):
-        return f"{tokens.name} {tokens.begin} {tokens.digest}"
-    return tokens.name  # unique per attempt
 
 
 def stored_path(work_dir: str, file: StoredFile) -> str:

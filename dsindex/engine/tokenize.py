@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.amounts import count
-from dsindex.engine.assemble import EarlyRanges, open_places
+from dsindex.engine.assemble import EarlyRanges, shards_in_place
 from dsindex.engine.ledger import stored_files
 from dsindex.engine.merge import MergeRange
 from dsindex.engine.publishing import shard_quarantine
@@ -432,9 +432,8 @@ def make_shards(
     stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records, check=check)
     with contextlib.ExitStack() as opened:
         if len(kept) < len(tasks) and isinstance(settings, ShardSettings):
-            places = open_places(sources, work, settings.work_dir, kept=kept, num_shards=len(tasks), keep=keep)
-            if places is not None:
-                settings = replace(settings, places=opened.enter_context(contextlib.closing(places)))
+            in_place = shards_in_place(sources, work, settings.work_dir, kept=kept, num_shards=len(tasks), keep=keep)
+            settings = replace(settings, places=opened.enter_context(in_place))
         for number, result in kept.items():
             stage.keep(number, result)
         try:
@@ -443,7 +442,7 @@ def make_shards(
             raise stage.with_way_on(stage.with_line_number(error)) from error
         finally:
             work.ledger.sync()
-    return stage.finish(filters)
+        return stage.finish(filters)
 
 
 def _is_in_place(result: ShardResult) -> bool:

@@ -113,7 +113,7 @@ def test_few_bytes_are_held(places, tmp_path, monkeypatch):
     assert (tmp_path / stored.name).read_bytes() == b"0123456789!?"
 
 
-def test_only_one_attempt_writes_in_place(places, tmp_path):
+def test_only_one_attempt_writes_in_place(places):
     first = places.claim(0)
     assert places.claim(0) is None
     places.drop(first)

@@ -191,7 +191,7 @@ def test_interrupted_fresh_build_goes_on_under_fresh(monkeypatch, capsys):
     assert build("a") == 0
     with monkeypatch.context() as patch:
         patch.setattr(frame, "assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert build("b c", options=["--fresh"]) == 130
+        assert build("b c", options=["--fresh", "--keep-shards"]) == 130
     shards = {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")}
     assert len(shards) == 2
     was = datasets("out/x")
