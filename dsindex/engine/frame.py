@@ -91,8 +91,8 @@ class Job:
     """Checks for problems before any work is done; raises DsindexError."""
     find_outputs: Callable[[], tuple[Output, ...]] | None = None
     """Returns the outputs of earlier runs if `make` finds those of this one; the output prefix is held meanwhile."""
-    input_bytes: int = 0
-    """Size of the inputs to tokenize; 0 if the job does not tokenize."""
+    text_bytes: int = 0
+    """Size of the text to tokenize, about; 0 if the job does not tokenize."""
     holds_gil: bool = False
     """Whether tasks run Python code, so that threads would not help."""
     engine: Engine | None = None
@@ -297,7 +297,7 @@ def _carry_out(
     """Run the job; `opened` gets the ledger once it is open, and `owned` the locks of outputs that are found late."""
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
-    executor = start_and_examine(config, job.examine, num_bytes=job.input_bytes, holds_gil=job.holds_gil)
+    executor = start_and_examine(config, job.examine, num_bytes=job.text_bytes, holds_gil=job.holds_gil)
     with contextlib.closing(executor):
         notes = [*job.notes, *_begin_again(job, folder)]
         prefixes = [absolute(output.prefix) for output in job.outputs]

@@ -126,7 +126,7 @@ class TextJob(ABC):
             "config": self._options,
             "plan": self.plan,
             "outputs": tuple(self.outputs),
-            "input_bytes": source.total_bytes,
+            "text_bytes": source.text_bytes,
             "engine": source.engine if encodes else None,
             "notes": source.first_notes(encodes=encodes),
             "require_same_inputs": partial(require_recorded_inputs, source.inputs),

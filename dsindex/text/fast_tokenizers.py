@@ -114,12 +114,16 @@ REBUILD_AFTER_BYTES = 640 * 1024**2
 
 Rebuilding every 160 MiB made builds 9 to 16 % slower."""
 REBUILD_AFTER_GROWTH = 192 * 1024**2
-"""Growth of the process per table after which the object is rebuilt earlier: 20 MB of random words take 190 MB."""
+"""Growth of the process per table after which the object is rebuilt earlier."""
+LEARNT_PER_BYTE = 10
+"""Most bytes by which the object grows with a byte of text: 20 MB of random words take 190 MB."""
 REBUILD_AFTER_SECONDS = 2.0
 """CPU time after which the object is rebuilt if a process cannot see its size; it grows by at most 160 MB/s."""
 
 _UNDIVIDED_BYTES = 2 << 20
 """gigatoken 0.10 encodes less text than this in the calling thread, even if it may use others."""
+_PATIENCE_SECONDS = 0.1
+"""Time to wait for a table: to load another object takes 0.1 s, with other calls held up, and it has learnt no word."""
 
 
 class FastTokenizer:
@@ -196,24 +200,26 @@ class FastTokenizer:
         now = resident_bytes()
         if now is None or self._resident_when_built is None:
             return self._used_seconds > REBUILD_AFTER_SECONDS * self._tables
-        return now - self._resident_when_built > REBUILD_AFTER_GROWTH * self._tables
+        learnt = min(now - self._resident_when_built, LEARNT_PER_BYTE * self._used_bytes)  # others grow as well
+        return learnt > REBUILD_AFTER_GROWTH * self._tables
 
     @contextlib.contextmanager
     def _turn(self, fast: Any, num_bytes: int) -> Iterator[tuple[Any, bool]]:  # noqa: ANN401 - as above
         """Yield an object with a free table, and the `parallel` argument that makes it encode in this thread.
 
         One table serves calls that are not parallel; the others belong to gigatoken's thread pool, one per CPU. A
-        parallel call with little text uses one of these tables but no thread. If none is free, as with several very
-        long documents at once, another object is used.
+        parallel call with little text uses one of these tables but no thread. A call with more waits for the first; if
+        that takes long, as with several very long documents at once, another object is used.
         """
+        is_small = num_bytes < _UNDIVIDED_BYTES
         if not self._learns:  # it has no tables to wait for
             yield fast, False
-        elif self._alone.acquire(blocking=False):
+        elif self._alone.acquire(timeout=0 if is_small else _PATIENCE_SECONDS):
             try:
                 yield fast, False
             finally:
                 self._alone.release()
-        elif num_bytes < _UNDIVIDED_BYTES and self._beside.acquire(blocking=False):
+        elif is_small and self._beside.acquire(blocking=False):
             try:
                 yield fast, True
             finally:

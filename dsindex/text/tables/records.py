@@ -48,13 +48,13 @@ def read_table_records(
 
     In the blocks, `offsets` are numbers of groups, and `lines` are numbers of rows, counted from 0 at the start of the
     part. A row is bad if a wanted column, or an item of its list, is null or not UTF-8, or if its texts together are
-    larger than the limit. The `line_bytes` of a bad row are the wanted columns as an object of JSON. Blocks hold about
-    `block_bytes` of text, or one row.
+    larger than the limit. The `line_bytes` of a bad row are the wanted columns as an object of JSON. A block holds at
+    most `block_bytes` of text, or one row.
 
     Args:
         part: A part of a table.
         columns: The wanted columns.
-        block_bytes: Bytes of text in a block.
+        block_bytes: Most bytes of text in a block.
         max_record_bytes: A row with more text is bad.
 
     Yields:
@@ -102,9 +102,11 @@ class _Blocks:
             while row < num_window_rows:
                 with errors_named(self.path, what):
                     stop = windows.stop(row, self.block_bytes - self.num_bytes)
-                    self.add_piece(windows, row, stop, group=rows.group, first_row=rows.first_row + begin)
+                    if stop > row or not self.num_rows:
+                        stop = max(stop, row + 1)
+                        self.add_piece(windows, row, stop, group=rows.group, first_row=rows.first_row + begin)
                 row = stop
-                if self.num_bytes >= self.block_bytes:
+                if row < num_window_rows or self.num_bytes >= self.block_bytes:
                     yield from self.flush()
 
     def add_piece(self, windows: RowWindow, begin: int, end: int, *, group: int, first_row: int) -> None:
@@ -214,10 +216,9 @@ class RowWindow:
         return cls(columns=columns, sizes=sizes, is_good=is_good, limit=limit)
 
     def stop(self, begin: int, room: int) -> int:
-        """Return the number after the rows from `begin` on that fill a number of bytes, at least one row."""
+        """Return the number after the rows from `begin` on that have at most a number of bytes."""
         sizes = self.sizes[begin:] if self.limit is None else np.minimum(self.sizes[begin:], self.limit)
-        filled = int(np.searchsorted(np.cumsum(sizes), room, side="left")) + 1
-        return min(begin + filled, len(self.sizes))
+        return begin + int(np.searchsorted(np.cumsum(sizes), room, side="right"))
 
     def show_row(self, row: int, names: Sequence[str]) -> dict[str, Shown]:
         """Return a row's wanted columns as JSON can store them, at least the part that is within the limit.

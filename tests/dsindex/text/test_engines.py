@@ -246,6 +246,7 @@ def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_
     sizes = iter([*resident, 0])
     monkeypatch.setattr(fast_tokenizers, "_SHARED", {})
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", most_bytes)
+    monkeypatch.setattr(fast_tokenizers, "LEARNT_PER_BYTE", 1 << 30)
     monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: next(sizes))
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_SECONDS", 0)
     built = count_loads(monkeypatch)
