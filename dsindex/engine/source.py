@@ -31,6 +31,7 @@ from dsindex.engine.ledger import read_cuts
 from dsindex.engine.manifest import RECORDED_INPUTS, DamagedInputRecord, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
+from dsindex.engine.start import THREADS_UP_TO_WORKERS
 from dsindex.errors import InputError, PlanError, StoreError, TokenizerError
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
@@ -198,7 +199,7 @@ def holds_gil(config: BuildConfig, selection: Selection) -> bool:
     With jq, Python code checks every record. A condition that needs no jq holds the GIL a fifth of the time, so a few
     threads stay threads.
     """
-    is_light = selection.condition is not None and (config.workers or available_cpus()) <= _FEW_WORKERS
+    is_light = selection.condition is not None and (config.workers or available_cpus()) <= THREADS_UP_TO_WORKERS
     return selection.needs_jq and not is_light
 
 
@@ -238,9 +239,6 @@ def _used(options: dict[str, Any]) -> dict[str, Any]:
 # So the output does not depend on how a damaged file would have been cut, and nothing of it is used.
 
 SHOWN = 5
-
-_FEW_WORKERS = 4
-"""Threads that a condition in Python does not slow down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,8 +38,8 @@ WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 LEAST_BYTES_PER_WORKER = 8 << 20
 """Input for which it pays to start a worker before the plan is made."""
-THREADS_UP_TO_WORKERS = 8
-"""Workers that are threads by default, however large the input: they hold the GIL for an eighth of their time."""
+THREADS_UP_TO_WORKERS = 4
+"""Workers that are threads by default, however large the input: they hold the GIL for a seventh of their time."""
 THREADS_UP_TO_BYTES = 2 << 30
 """Input that is tokenized in threads by default, as processes would take longer to start than they gain."""
 

@@ -70,8 +70,8 @@ def test_build_on_processes_equals_megatron(tmp_path):
 
 
 @pytest.mark.parametrize(("workers", "least_bytes", "available", "kind"), [
-    (9, 0, 1 << 40, "processes"), (9, 0, None, "processes"),
-    (8, 0, 1 << 40, "local"), (9, 1 << 40, 1 << 40, "local"), (9, 0, 1 << 30, "local"),
+    (5, 0, 1 << 40, "processes"), (5, 0, None, "processes"),
+    (4, 0, 1 << 40, "local"), (5, 1 << 40, 1 << 40, "local"), (5, 0, 1 << 30, "local"),
 ], ids=["many", "memory unknown", "few workers", "few bytes", "little memory"])  # fmt: skip
 def test_many_workers_of_a_large_build_are_processes(
     workers, least_bytes, available, kind, make_config, tmp_path, monkeypatch
