@@ -16,7 +16,7 @@ import re
 import struct
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dsindex.errors import InputError
 from dsindex.store.reading import open_readable, read_start
@@ -123,6 +123,15 @@ ZSTD_WINDOW_LOG = 31
 _MAGIC_BYTES = 10
 """Bytes by which the begin of a member is recognised."""
 
+
+class Stored(Protocol):
+    """The bytes of a compressed file."""
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return bytes from an offset; short only at the end."""
+        ...
+
+
 MEMBER_NAMES: dict[Container, str] = {"gzip": "member", "zstd": "frame", "bzip2": "stream", "xz": "stream"}
 
 
@@ -136,7 +145,7 @@ class Decoder:
         begin: Offset at which a member begins.
     """
 
-    def __init__(self, path: str, file: Readable, container: Container, *, begin: int = 0) -> None:
+    def __init__(self, path: str, file: Stored, container: Container, *, begin: int = 0) -> None:
         self._path = path
         self._file = file
         self._container: Container = container
@@ -242,6 +251,30 @@ class Decoder:
             f"{self._path}: expected {self._container} data, but the {name} that begins at byte {self.member_begin} "
             f"{what}, at about byte {position}; fetch the file again, or leave it out"
         )
+
+
+class _Held:
+    """The bytes of a file that was read as a whole."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        return self._content[offset : offset + num_bytes]
+
+
+def decode_content(path: str, content: bytes, container: Container, *, most_bytes: int) -> bytes | None:
+    """Return the text of a file that was read as a whole; None if it is damaged, or its text has more bytes."""
+    decoder = Decoder(path, _Held(content), container)
+    text = b""
+    try:
+        while not decoder.at_end:
+            text += decoder.read(most_bytes + 1 - len(text))
+            if len(text) > most_bytes:
+                return None
+    except InputError:
+        return None
+    return text
 
 
 def measure_compression(path: str, container: Container, *, begin: int = 0, num_bytes: int = 0) -> float:

@@ -1,8 +1,8 @@
 """Read many small files, one after the other, as blocks of records: a file costs little more than to read it.
 
-The text of plain files is joined, with a newline after each, and parsed together; with a document per file, a file is a
-line. Line numbers lead back to the files. A file that is compressed, is a table, or begins with a byte order mark is
-read alone.
+The text of files is joined, with a newline after each, and parsed together; with a document per file, a file is a line.
+Line numbers lead back to the files. A file that is a table, begins with a byte order mark, or is compressed and has no
+text, much text or damage is read alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dsindex.store.reading import (
     read_in_order,
     require_unchanged,
 )
-from dsindex.text.compressed import require_whole
+from dsindex.text.compressed import decode_content, require_whole
 from dsindex.text.parts import LARGEST_RECORD_BYTES, as_json, as_object, read_part
 from dsindex.text.records import DEFAULT_BLOCK_BYTES, parse_blocks
 from dsindex.text.selection import select_keys
@@ -44,6 +44,10 @@ FILE_COUNTS = np.dtype(
     ]
 )
 """The counts of a file; records that are in none of them were filtered."""
+
+
+JOINED_BYTES = 512 << 10
+"""Largest compressed file whose text is joined with that of others; much more text fills blocks by itself."""
 
 
 class SmallFiles:
@@ -191,11 +195,11 @@ class SmallFiles:
     def take(self, *, line: int, offset: int, is_document: bool = False) -> tuple[bytes, int]:
         """Return the content of the next file, whose place in the joined text is given, and its number of lines."""
         number = self._queue.number
-        content = self._queue.take()
+        stored, content = self._queue.take()
         self._lines.append(line)
         self._offsets.append(offset)
         num_lines = 1 if is_document else content.count(b"\n") + (not content.endswith(b"\n"))
-        self.fingerprints[number] = fingerprint_content(self._files[number].path, content)
+        self.fingerprints[number] = fingerprint_content(self._files[number].path, stored)
         self._num_lines[number], self._text_bytes[number] = num_lines, len(content)
         return content, num_lines
 
@@ -248,8 +252,9 @@ class _Queue:
         self.number = 0
         """Number of the next file."""
         self._kinds = list(map(_kind, files))
-        self._content: bytes | None = None
-        """Content of the next file, if it was read."""
+        self._stored, self._text = b"", b""
+        """The next file and its text, once its kind was asked for, unless it is read alone."""
+        self._is_read = False
         self._contents = read_in_order(file for file, kind in zip(files, self._kinds, strict=True) if kind != "alone")
 
     def next_kind(self) -> _Kind | None:
@@ -259,25 +264,33 @@ class _Queue:
         kind = self._kinds[self.number]
         if kind == "alone":
             return kind
-        if self._content is None:
-            self._content = next(self._contents)
-        return "alone" if self._content.startswith(BOM) else kind
+        if not self._is_read:
+            self._stored, self._is_read = next(self._contents), True
+            self._text = _decode(self._files[self.number], self._stored)
+        return "alone" if not self._text or self._text.startswith(BOM) else kind
 
-    def take(self) -> bytes:
-        """Return the content of the next file, and go on to the one after it."""
-        content = next(self._contents) if self._content is None else self._content
+    def take(self) -> tuple[bytes, bytes]:
+        """Return the next file, whose kind was asked for, and its text; and go on to the one after it."""
         self.skip()
-        return content
+        return self._stored, self._text
 
     def skip(self) -> SmallFile:
         """Return the next file, and go on to the one after it."""
         file = self._files[self.number]
         self.number += 1
-        self._content = None
+        self._is_read = False
         return file
 
 
 def _kind(file: SmallFile) -> _Kind:
-    if file.form.container == "plain" and file.form.format in ("jsonl", "lines", "document"):
-        return file.form.format
-    return "alone"
+    format, is_plain = file.form.format, file.form.container == "plain"
+    if format in ("jsonl", "lines") and (is_plain or file.size_bytes <= JOINED_BYTES):
+        return format
+    return format if format == "document" and is_plain else "alone"
+
+
+def _decode(file: SmallFile, stored: bytes) -> bytes:
+    """Return the text of a file; nothing if it is read alone."""
+    if file.form.container == "plain":
+        return stored
+    return decode_content(file.path, stored, file.form.container, most_bytes=DEFAULT_BLOCK_BYTES - 1) or b""

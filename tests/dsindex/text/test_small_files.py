@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 
 from dsindex.errors import InputError, RecordLimitError
 from dsindex.store.reading import fingerprint_input
+from dsindex.text.compressed import SUFFIXES
 from dsindex.text.forms import InputForm, SmallFile
 from dsindex.text.guarded import limits
 from dsindex.text.guarded.limits import Limits
 from dsindex.text.parts import read_part
 from dsindex.text.selection import open_pattern
 from dsindex.text.small_files import SmallFiles
+from tests.support.compressed import COMPRESSORS
 
 LINES = [
     b'{"text": "one"}',
@@ -34,6 +37,10 @@ contents = st.builds(
     st.sampled_from([b"", b"\n"]),
 ).filter(len)
 FORMS = [InputForm(format=name) for name in ("jsonl", "lines", "document")]
+
+
+def pack(text, name, form):
+    return COMPRESSORS[name](text), replace(form, container=SUFFIXES[os.path.splitext(name)[1]])
 
 
 def write(folder, texts):
@@ -100,7 +107,12 @@ def read_alone(files, limit):
 
 @settings(max_examples=150)
 @given(
-    texts=st.lists(st.tuples(contents, st.sampled_from(FORMS)), min_size=1, max_size=8),
+    texts=st.lists(
+        st.tuples(contents, st.sampled_from(FORMS))
+        | st.builds(pack, contents | st.just(b""), st.sampled_from(list(COMPRESSORS)), st.sampled_from(FORMS[:2])),
+        min_size=1,
+        max_size=8,
+    ),
     limit=st.sampled_from([None, 15, 60]),
 )
 def test_files_have_the_records_that_each_has_alone(texts, limit, tmp_path_factory):
@@ -134,6 +146,20 @@ def test_compressed_files_stand_between_others(tmp_path):
         (2, 0, "one"),
     ]
     assert together.counts["text_bytes"].tolist() == [15, 33, 15]
+
+
+def test_a_damaged_file_between_others_is_named(tmp_path):
+    packed, form = gzip.compress(b"\n".join(LINES)), InputForm(container="gzip")
+    files = write(tmp_path, [(packed, form), (packed[:-12], form), (packed, form)])
+    with pytest.raises(InputError, match=r"/1: expected gzip data, but the member .* is cut off"):
+        read_together(files, None)
+
+
+def test_files_with_much_text_are_read_as_each_alone(tmp_path):
+    text = b"\n".join(b'{"text": "%d"}' % number for number in range(300_000))
+    forms = [("one.gz", FORMS[0]), ("frames.zst", FORMS[1])]
+    files = write(tmp_path, [(LINES[0], FORMS[0]), *(pack(text, *form) for form in forms), (LINES[0], FORMS[0])])
+    assert read_together(files, None)[:2] == read_alone(files, None)[:2]
 
 
 @pytest.mark.parametrize("is_alone", [False, True], ids=["joined", "compressed"])
