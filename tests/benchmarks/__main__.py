@@ -33,6 +33,7 @@ from tests.benchmarks.builds import (
 )
 from tests.benchmarks.caches import measure_caches
 from tests.benchmarks.containers import measure_containers
+from tests.benchmarks.cores import measure_cores
 from tests.benchmarks.earlier import measure_against_earlier
 from tests.benchmarks.instruct import measure_instruct
 from tests.benchmarks.loading import measure_loading
@@ -80,6 +81,7 @@ GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
     "objects": (measure_objects, measure_hub),
     "loading": (measure_loading,),
     "growth": (measure_growth,),
+    "cores": (measure_cores,),
     "merge": (measure_merge,),
     "packing": (measure_packing,),
     "instruct": (measure_instruct,),

@@ -22,7 +22,6 @@ from dsindex.engine.source import open_source
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_calls
 from dsindex.execution.local import ThreadExecutor
-from dsindex.execution.ray_executor import RayExecutor
 from dsindex.kernels.loader import load_kernels
 from dsindex.options.build import BuildConfig
 from dsindex.store.ownership import mark_folder
@@ -94,6 +93,8 @@ def compare(source: TextSource, folder: str, *, workers: int, rounds: int) -> di
     Raises:
         RunError: If they wrote different bytes.
     """
+    from dsindex.execution.ray_executor import RayExecutor
+
     load_kernels()
     executors: dict[str, Executor] = {
         "ray": RayExecutor(address=None, workers=workers),
