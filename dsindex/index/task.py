@@ -51,13 +51,19 @@ if TYPE_CHECKING:
 # Find out how much memory is available, and refuse or delay tasks that do not fit.
 
 _CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+    ),
 )
 
 
 def available_memory() -> int | None:
     """Return the bytes available without swapping on the machine, or in the control group if that is less.
+
+    Files that a control group has read or written count as its usage, and are dropped once others need their memory.
 
     Returns:
         None if the system does not report it.
@@ -65,11 +71,19 @@ def available_memory() -> int | None:
     limits = []
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         limits += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
-    for limit_path, usage_path in _CGROUP_FILES:
+    for limit_path, usage_path, statistics_path in _CGROUP_FILES:
         # Absent, or without a limit "max"; v1 then reports a number near 2**63, which the minimum ignores.
         with contextlib.suppress(OSError, ValueError):
-            limits.append(max(0, _read_number(limit_path) - _read_number(usage_path)))
+            free = _read_number(limit_path) - _read_number(usage_path)
+            limits.append(max(0, free + _read_droppable(statistics_path)))
     return min(limits, default=None)
+
+
+def _read_droppable(path: str) -> int:
+    """Return the bytes of files that a control group, with those below it, has not used lately."""
+    with open(path, encoding="ascii") as file:
+        counts = dict(line.split() for line in file)
+    return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
 
 
 def _read_number(path: str) -> int:

@@ -8,14 +8,20 @@ from dsindex.index.task import MemoryGate, available_memory, check_memory
 from tests.support.threads import run_together
 
 
-def test_available_memory_is_that_of_the_tighter_limit(monkeypatch):
+@pytest.mark.parametrize(("statistics", "expected"), [
+    ("anon 1\ninactive_file 700\nactive_file 9\n", 3700),
+    ("inactive_file 1\ntotal_inactive_file 700\n", 3700),
+    ("anon 1\n", 3000),
+], ids=["version 2", "version 1", "none"])  # fmt: skip
+def test_available_memory_is_that_of_the_tighter_limit(statistics, expected, tmp_path, monkeypatch):
     machine = available_memory()
     assert machine is not None
     assert machine > 1 << 20
-    numbers = {"limit": 5000, "usage": 2000}
-    monkeypatch.setattr(memory, "_CGROUP_FILES", (("limit", "usage"),))
-    monkeypatch.setattr(memory, "_read_number", numbers.__getitem__)
-    assert available_memory() == 3000
+    for name, content in {"limit": "5000\n", "usage": "2000\n", "statistics": statistics}.items():
+        (tmp_path / name).write_text(content)
+    files = tuple(str(tmp_path / name) for name in ("limit", "usage", "statistics"))
+    monkeypatch.setattr(memory, "_CGROUP_FILES", (files,))
+    assert available_memory() == expected
 
 
 def test_work_that_does_not_fit_is_refused_with_both_sizes(monkeypatch):
