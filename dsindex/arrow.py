@@ -1,6 +1,7 @@
-"""Arrow arrays without `pa.array`, which imports pandas where that is installed: half a second.
+"""Arrow arrays without `pa.array` and `to_numpy`, which import pandas where that is installed: half a second.
 
-Source: pyarrow/array.pxi, `array` and `_is_array_like`; pyarrow/pandas-shim.pxi.
+Source: pyarrow/array.pxi, `array` and `_is_array_like`; pyarrow/pandas-shim.pxi; arrow_to_pandas.cc,
+`ConvertArrayToPandas`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,31 @@ def number_array(numbers: NDArray[Any]) -> pa.Array:
     contiguous = np.ascontiguousarray(numbers)
     type_ = pa.from_numpy_dtype(contiguous.dtype)
     return pa.Array.from_buffers(type_, len(contiguous), [None, pa.py_buffer(contiguous)])
+
+
+def numbers_of(array: pa.Array) -> NDArray[Any]:
+    """Return an Arrow array of integers or floats without nulls as one of numpy, which shares its memory.
+
+    >>> numbers_of(number_array(np.array([1, 2, 3]))[1:])
+    array([2, 3])
+    """
+    if len(array) == 0:
+        return np.empty(0, array.type.to_pandas_dtype())
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    return np.frombuffer(array.buffers()[1], dtype, count=len(array), offset=dtype.itemsize * array.offset)
+
+
+def valid_of(array: pa.Array) -> NDArray[np.bool_]:
+    """Tell which entries of an Arrow array are not null, shape [entries].
+
+    >>> valid_of(pa.nulls(2))
+    array([False, False])
+    """
+    if array.null_count == 0:
+        return np.ones(len(array), np.bool_)
+    is_valid = array.is_valid()
+    bits = np.frombuffer(is_valid.buffers()[1], np.uint8)
+    return np.unpackbits(bits, bitorder="little")[is_valid.offset : is_valid.offset + len(array)].astype(np.bool_)
 
 
 def text_array(texts: Sequence[str]) -> pa.LargeStringArray:

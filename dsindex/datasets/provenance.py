@@ -142,6 +142,8 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
     """
     import pyarrow as pa
 
+    from dsindex.arrow import numbers_of
+
     with _opened(path) as file:
         if not 0 <= begin <= end <= file.metadata.num_rows:
             msg = f"{path}: expected rows up to {end}, got {file.metadata.num_rows}; it belongs to another dataset"
@@ -158,7 +160,7 @@ def read_rows(path: str, begin: int, end: int) -> Rows:
             raise _unreadable(path, error) from error
     if any(column.null_count or len(column) != end - begin for column in columns):
         raise FormatError(f"{path}: expected an input, an offset and a line for every document; the file is damaged")
-    inputs, offsets, lines = (column.to_numpy() for column in columns)
+    inputs, offsets, lines = map(numbers_of, columns)
     return inputs, offsets, lines
 
 

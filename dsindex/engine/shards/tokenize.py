@@ -767,9 +767,11 @@ class _ShardWriter:
             yield output, np.flatnonzero(kept[output.sample])
         if not self._is_by_value:
             return
+        from dsindex.arrow import numbers_of
+
         values = block.routes[OUTPUT_BY].texts.dictionary_encode()
         for number, value in enumerate(values.dictionary.to_pylist()):
-            own = values.indices.to_numpy() == number
+            own = numbers_of(values.indices) == number
             for sample in samples:
                 if (own & kept[sample]).any():
                     yield self._value_writer(value, sample), np.flatnonzero(own & kept[sample])

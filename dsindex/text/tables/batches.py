@@ -293,9 +293,29 @@ _BYTES_PER_INDEX, _LARGEST_DICTIONARY = 4, 16 << 20
 """A column with a dictionary stays encoded until its rows are cut; writers limit dictionaries to about 1 MiB."""
 
 
-_footers: OrderedDict[tuple[str, str, int], pq.FileMetaData] = OrderedDict()
-"""Identity of the file → footer."""
-_footers_lock = threading.Lock()
+class _Footers:
+    """The footers of the files that were read last, by the files' identities."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str, int], pq.FileMetaData] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, identity: tuple[str, str, int]) -> pq.FileMetaData | None:
+        """Return a footer that is kept."""
+        return self._kept.get(identity)
+
+    def keep(self, identity: tuple[str, str, int], footer: pq.FileMetaData) -> None:
+        """Keep a footer, and drop the oldest where there are too many."""
+        with self._lock:
+            if identity not in self._kept:
+                self._kept[identity] = footer
+                self._num_bytes += footer.serialized_size
+            while len(self._kept) > 1 and self._num_bytes > _FOOTER_BYTES:
+                self._num_bytes -= self._kept.popitem(last=False)[1].serialized_size
+
+
+_footers = _Footers()
 
 
 def open_parquet(file: TableFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
@@ -324,10 +344,7 @@ def open_parquet(file: TableFile, dictionaries: Sequence[str] = ()) -> pq.Parque
         )
         check_names(opened.schema_arrow)
     if known is None:
-        with _footers_lock:
-            _footers[file.identity] = opened.metadata
-            while len(_footers) > 1 and sum(footer.serialized_size for footer in _footers.values()) > _FOOTER_BYTES:
-                _footers.popitem(last=False)
+        _footers.keep(file.identity, opened.metadata)
     return opened
 
 

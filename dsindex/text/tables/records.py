@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dsindex.arrow import number_array, text_array
+from dsindex.arrow import number_array, numbers_of, text_array, valid_of
 from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
@@ -347,14 +347,14 @@ class TextColumnReader:
     def window(self, begin: int, num_rows: int) -> TextWindow:
         """Return rows from number `begin` on."""
         rows = self._array.slice(begin, num_rows)
-        is_valid = _valid(rows)
+        is_valid = valid_of(rows)
         if not self._is_list:
             return TextWindow(is_valid=is_valid, counts=None, items=Strings.of(rows, self._dictionary))
         if isinstance(rows, pa.FixedSizeListArray):
             counts = np.full(len(rows), rows.type.list_size, np.int64)
         else:
             _check_offsets(rows.buffers()[1], rows, len(rows.values))
-            counts = np.diff(rows.offsets.to_numpy()).astype(np.int64)
+            counts = np.diff(numbers_of(rows.offsets)).astype(np.int64)
         counts[~is_valid] = 0  # as in `flatten`
         items = Strings.of(rows.flatten(), self._dictionary)
         if len(items) != counts.sum():
@@ -389,7 +389,7 @@ class Strings:
         """
         if dictionary is not None:
             return cls._encoded(array, dictionary)
-        is_valid = _valid(array)
+        is_valid = valid_of(array)
         if pa.types.is_null(array.type):
             sizes = np.zeros(len(array), np.int64)
         elif pa.types.is_string_view(array.type):
@@ -401,9 +401,9 @@ class Strings:
 
     @classmethod
     def _encoded(cls, array: pa.DictionaryArray, dictionary: Strings) -> Strings:
-        is_valid = _valid(array.indices)
+        is_valid = valid_of(array.indices)
         zero = number_array(np.zeros(1, array.indices.type.to_pandas_dtype()))[0]
-        indices = array.indices.fill_null(zero).to_numpy(zero_copy_only=False)
+        indices = numbers_of(array.indices.fill_null(zero))
         used = indices[is_valid]
         if used.size and not (used.min() >= 0 and used.max() < len(dictionary)):
             raise pa.ArrowInvalid(f"an index outside a dictionary of {len(dictionary)} strings")
@@ -438,13 +438,6 @@ class Strings:
     def as_large(self) -> Strings:
         """Return the same strings as large ones, to take from."""
         return Strings(self._values.cast(pa.large_string()), None, self.is_valid, self.sizes)
-
-
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    if array.null_count == 0:
-        return np.ones(len(array), np.bool_)
-    is_valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False).copy()
-    return is_valid
 
 
 def _size(buffer: pa.Buffer | None) -> int:
