@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +33,22 @@ from dsindex.engine.publishing import (
     stored_bytes,
 )
 from dsindex.engine.shards.attempt import shard_folder
-from dsindex.engine.shards.places import TokenPlaces
+from dsindex.engine.shards.places import TokenPlaces, shared_bytes
 from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
 from dsindex.errors import OutputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_calls
 from dsindex.store.ownership import new_file_id, read_folder_id
 from dsindex.store.requests import note_requests
-from dsindex.store.storage import StoredFile, StoredSection, combine_digests, holds_writes, make_folder, output_error
+from dsindex.store.storage import (
+    StoredFile,
+    StoredSection,
+    combine_digests,
+    holds_writes,
+    make_folder,
+    output_error,
+    remove_if_present,
+)
 from dsindex.store.uploads import Upload, find_parts, open_output
 from dsindex.store.urls import joined
 
@@ -129,8 +138,8 @@ def shards_in_place(
         keep: Whether each shard is to have files of its own, since they are kept.
 
     Yields:
-        None if shards write files of their own: `keep`, workers are other processes, an output or the work folder is in
-        an object store, they are on two disks, or the file system has no hard links.
+        None if shards write files of their own: `keep`, workers are on other machines, an output or the work folder is
+        in an object store, they are on two disks, or the file system has no hard links.
 
     Raises:
         OutputError: If a file cannot be created.
@@ -140,7 +149,7 @@ def shards_in_place(
         for target in targets:
             _unlink_token_file(target)
     places = None
-    if targets and work.executor.shares_memory and not keep and not holds_writes(work_dir):
+    if targets and work.executor.is_on_this_machine and not keep and not holds_writes(work_dir):
         places = _open_places(sources, work, work_dir, kept=kept, num_shards=num_shards)
     if places is None:
         yield None
@@ -153,6 +162,7 @@ def shards_in_place(
         raise
     finally:
         places.close()
+        remove_if_present(joined(work_dir, places.shared))
 
 
 def _open_places(
@@ -163,12 +173,15 @@ def _open_places(
     names = {}
     for source in sources:
         name = _go_on_in(source, work.ledger, work_dir, kept, num_shards)
-        path = joined(work_dir, name or _new_token_file(work_dir))
+        path = joined(work_dir, name or _new_file(work_dir, "bin"))
         if not _link(path, source.target, work.ledger, goes_on=name is not None):
             return None
         names[source.key] = os.path.relpath(path, work_dir)
     begin = {source.key: source.target.header_bytes for source in sources}
-    places = TokenPlaces(work_dir, names, begin, most_waiting=(work.executor.slots + 1) // 2)
+    shared = _new_file(work_dir, "sizes", shared_bytes(num_shards, len(names)))
+    waiting = work.executor.extra_threads
+    places = TokenPlaces(work_dir, shared, names, begin, num_shards=num_shards, most_waiting=waiting)
+    places.open()
     for number, result in kept.items():
         places.tell(number, {source.key: source.part_of(result).bin_bytes for source in sources})
     return places
@@ -195,18 +208,18 @@ def _go_on_in(
         position += part.bin_bytes
     if name is None:
         return None
-    path = joined(work_dir, name)
-    links = sum(os.path.samefile(path, other) for other in [path, *find_partials(ledger.history.partials)])
-    return name if os.stat(path).st_nlink == links else None
+    status = os.lstat(joined(work_dir, name))
+    own = [path for path in find_partials(ledger.history.partials) if os.path.samestat(os.lstat(path), status)]
+    return name if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 + len(own) else None
 
 
-def _new_token_file(work_dir: str) -> str:
+def _new_file(work_dir: str, suffix: str, size_bytes: int = 0) -> str:
     folder_id = read_folder_id(work_dir)
     if folder_id is None:
         raise OutputError(f"{work_dir}: expected the work folder, found nothing; run the same command again")
-    name = f"{shard_folder(0)}/tokens.{new_file_id(folder_id)}.bin"
+    name = f"{shard_folder(0)}/tokens.{new_file_id(folder_id)}.{suffix}"
     make_folder(joined(work_dir, shard_folder(0)))
-    resize(joined(work_dir, name), 0)
+    resize(joined(work_dir, name), size_bytes)
     return name
 
 

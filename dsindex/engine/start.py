@@ -238,25 +238,17 @@ class ShardCopies:
     """Whether their tokens are those of the output (dsindex.engine.shards.places)."""
 
 
-def shard_copies(config: BuildConfig, num_bytes: int, *, holds_gil: bool) -> ShardCopies:
+def shard_copies(config: BuildConfig) -> ShardCopies:
     """Return how often a build has its documents in the work folder; a shuffle adds its runs and then its buckets."""
     if config.shuffle_documents is None:
-        in_place = writes_in_place(config, num_bytes, holds_gil=holds_gil)
-        return ShardCopies(in_place=in_place and config.output_by is None)
+        return ShardCopies(in_place=config.output_by is None and writes_in_place(config))
     return ShardCopies(at_most=3, at_end=2) if config.keep_shards else ShardCopies(at_most=2, at_end=1)
 
 
-def writes_in_place(config: WorkConfig, num_bytes: int, *, holds_gil: bool) -> bool:
-    """Tell whether the shards of a job that tokenizes texts write their tokens into its output.
-
-    Args:
-        config: The options.
-        num_bytes: Size of the inputs.
-        holds_gil: As for `start_and_examine`.
-    """
+def writes_in_place(config: WorkConfig) -> bool:
+    """Tell whether the shards of a job that tokenizes texts write their tokens into its output."""
     folders = (work_folder_path(config), folder_of(config.output_prefix))
-    in_threads = wants_threads(config, holds_gil=holds_gil or _are_threads_slow(config, num_bytes))
-    return in_threads and not config.keep_shards and _are_on_one_disk(*folders)
+    return not wants_ray(config) and not config.keep_shards and _are_on_one_disk(*folders)
 
 
 def _are_on_one_disk(*folders: str) -> bool:

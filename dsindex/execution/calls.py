@@ -110,8 +110,10 @@ class Executor(ABC):
     is_cluster = False
     """Whether tasks may run on other machines than the driver's."""
 
-    shares_memory = False
-    """Whether calls run in this process and get their arguments as they are."""
+    is_on_this_machine = False
+    """Whether all calls run on the driver's machine, as far as that is known."""
+    extra_threads = 0
+    """Number of calls of a process that may wait without holding up others."""
 
     note: str | None = None
     """What the user should know of this executor."""

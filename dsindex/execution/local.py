@@ -57,7 +57,7 @@ class ThreadExecutor(Executor):
     """Threads of this process: for work that releases the GIL, as parsing, encoding and file I/O do."""
 
     kind = "local"
-    shares_memory = True
+    is_on_this_machine = True
 
     def __init__(self, workers: int) -> None:
         self.slots = workers
@@ -65,8 +65,8 @@ class ThreadExecutor(Executor):
         self._places = Slots(workers)
         self._queue: deque[tuple[int, Call]] = deque()
         """Calls that nobody has begun, which are taken in this order by threads that have a place."""
-        num_threads = workers + (workers + 1) // 2  # some wait for stores while others compute
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dsindex")
+        self.extra_threads = (workers + 1) // 2  # some wait while others compute
+        self._pool = ThreadPoolExecutor(workers + self.extra_threads, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._num_attempts = 0
         self._running: dict[int, float] = {}
@@ -125,6 +125,7 @@ class ProcessExecutor(Executor):
     """Spawned processes: for work that holds the GIL, or that may kill its process."""
 
     kind = "processes"
+    is_on_this_machine = True
 
     def __init__(self, workers: int, *, prepare: Callable[[], None] | None = None) -> None:
         """Start nothing yet.

@@ -209,7 +209,6 @@ class BuildJob(TextJob):
             repeat=config.repeat,
         )
         self._selection = select(config, self.source.tokenizer)
-        self._holds_gil = holds_gil(config, self._selection)
         self._config = config
         self._dtype = dtype_for_vocabulary(self.source.tokenizer.vocabulary_size)
         settings = {
@@ -231,7 +230,7 @@ class BuildJob(TextJob):
         outcome = self.carry_out(
             encodes=self._config.token_ids is None,
             check_nodes=check_nodes,
-            holds_gil=self._holds_gil,
+            holds_gil=holds_gil(self._config, self._selection),
             conclude=self._conclude if self._index_configs or self._shuffles else None,
             find_outputs=None if self._config.output_by is None else self._find_outputs,
         )
@@ -253,7 +252,7 @@ class BuildJob(TextJob):
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
             unfinished=[path for each in self._datasets for path in self._target(each).partials],
-            copies=shard_copies(self._config, source.total_bytes, holds_gil=self._holds_gil),
+            copies=shard_copies(self._config),
         )
 
     def make(self, work: Work) -> Made:

@@ -241,8 +241,7 @@ class _Pack(TextJob):
 
     def examine(self) -> None:
         """Check a sample of the input, and the disk space."""
-        source, needs_jq = self.source, self._selection.needs_jq
-        in_place = writes_in_place(self._config, source.total_bytes, holds_gil=needs_jq)
+        source = self.source
         estimate = examine_sample(
             source.inputs, self._selection.names, source.tokenizer, source.engine, selection=self._selection
         )
@@ -253,7 +252,7 @@ class _Pack(TextJob):
             output_folder=folder_of(self._prefix),
             work_dir=self.work_dir,
             unfinished=self._target.partials,
-            copies=ShardCopies(in_place=self._target.swapped_bytes == 1 and in_place),
+            copies=ShardCopies(in_place=self._target.swapped_bytes == 1 and writes_in_place(self._config)),
         )
 
     def make(self, work: Work) -> Made:

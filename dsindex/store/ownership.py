@@ -33,7 +33,7 @@ LOCK_FILE = "owner.json"
 MARKER_FORMAT = "dsindex work folder 1"
 SHARDS_FOLDER = "shards"
 OWNED_SUFFIXES = frozenset(
-    {"bin", "idx", "prov", "quarantine", "order", "head", "index", "text", "files", "tmp", "rows"}
+    {"bin", "idx", "prov", "quarantine", "order", "head", "index", "text", "files", "tmp", "rows", "sizes"}
 )
 """Last suffixes of the files that jobs write under `shards/`."""
 

@@ -10,7 +10,7 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import kept_share
 from dsindex.engine.nodes import NO_NODE, SAME_VERSIONS, check_nodes
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.source import holds_gil, open_source, select, wanted_columns
+from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import check_room, shard_copies, wait_for_nodes
 from dsindex.execution.choice import make_executor
 from dsindex.execution.local import available_cpus
@@ -63,7 +63,7 @@ def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
         num_keys=len(names),
         output_folder=nearest_folder(output_folder),
         work_dir=nearest_folder(work_dir),
-        copies=shard_copies(config, source.total_bytes, holds_gil=holds_gil(config, selection)),
+        copies=shard_copies(config),
     )
     executor = make_executor(config)
     try:

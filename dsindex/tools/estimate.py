@@ -17,7 +17,7 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import MAX_SHARDS, kept_share
 from dsindex.engine.merge import range_bytes
 from dsindex.engine.sample import Piece, PieceCounts, encode_piece, extrapolate, join_pieces, spread_pieces
-from dsindex.engine.source import holds_gil, open_source, select, wanted_columns
+from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import WORKER_MEMORY_BYTES, Estimate, shard_copies
 from dsindex.execution.local import RECENT_BYTES, available_cpus
 from dsindex.execution.progress.displays import format_duration
@@ -155,8 +155,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     """
     source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
     workers = config.workers or available_cpus()
-    selection = select(config, source.tokenizer)
-    sample = run_sample(source, config.output_names, selection, workers=workers)
+    sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
     estimate = sample.estimate.scaled(kept_share(source.inputs, config.samples))
     documents, tokens = estimate.documents, estimate.tokens
     num_keys = len(config.output_names)
@@ -164,7 +163,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     bin_bytes = tokens * dtype.itemsize
     idx_bytes = documents * num_keys * (SEQUENCE_BYTES + BOUNDARY_BYTES)
     provenance = 0.0 if config.no_provenance else documents * PROVENANCE_BYTES
-    copies = shard_copies(config, source.total_bytes, holds_gil=holds_gil(config, selection))
+    copies = shard_copies(config)
     shard_bytes = idx_bytes + provenance + (0.0 if copies.in_place else bin_bytes)
     work_bytes = shard_bytes * copies.at_most
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES

@@ -40,7 +40,7 @@ class ImaginedCluster:
     """Answers calls in the order in which they came, some hundred at a time."""
 
     kind = "imagined"
-    is_cluster = shares_memory = False
+    is_cluster = is_on_this_machine = False
     shortage = waiting = note = None
     """Its nodes need no check: there are none."""
 

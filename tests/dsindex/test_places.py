@@ -1,12 +1,16 @@
 """Shards that write their tokens in place: when places become known, and what writes a file of its own."""
 
+import copy
 import os
+import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from dsindex.engine.shards import places as places_module
-from dsindex.engine.shards.places import PlacedFile, TokenPlaces
+from dsindex.engine.shards.places import PlacedFile, TokenPlaces, shared_bytes
 from dsindex.errors import OutputError
 from dsindex.store.storage import StoredSection
 from tests.support.processes import wait_until
@@ -16,7 +20,11 @@ from tests.support.processes import wait_until
 def places(tmp_path):
     for name in ("a.bin", "b.bin"):
         (tmp_path / name).touch()
-    opened = TokenPlaces(str(tmp_path), {"a": "a.bin", "b": "b.bin"}, {"a": 3, "b": 0}, most_waiting=1)
+    (tmp_path / "sizes").write_bytes(bytes(shared_bytes(4, 2)))
+    opened = TokenPlaces(
+        str(tmp_path), "sizes", {"a": "a.bin", "b": "b.bin"}, {"a": 3, "b": 0}, num_shards=4, most_waiting=1
+    )
+    opened.open()
     yield opened
     opened.close()
 
@@ -151,3 +159,65 @@ def test_what_fails_is_removed(places, tmp_path):
     second.finish()
     second.close(keep=False)
     assert not list(tmp_path.glob("own.*"))
+
+
+WRITER = """\
+import pickle, sys
+from dsindex.engine.shards.places import PlacedFile
+
+places, folder = pickle.loads(bytes.fromhex(sys.argv[1])), sys.argv[2]
+claim = places.claim(int(sys.argv[3]))
+file = PlacedFile(claim, "a", folder, f"own.{claim.shard}.bin")
+file.write(b"other")
+print(flush=True)
+if input() == "end":
+    places.tell(claim.shard, {"a": 5, "b": 0})
+    print(file.finish().name)
+    places.drop(claim)
+"""
+
+
+@pytest.fixture
+def writer(places, tmp_path):
+    """Start another process that makes a shard, and wait until it has its tokens."""
+    begun = []
+
+    def begin(shard):
+        command = [sys.executable, "-c", WRITER, pickle.dumps(places).hex(), str(tmp_path), str(shard)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        begun.append(process)
+        process.stdout.readline()
+        return process
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_processes_write_one_after_the_other(places, tmp_path, writer):
+    other = writer(0)
+    assert places.claim(0) is None
+    second = open_tokens(places.claim(1), tmp_path)
+    second.write(b"second")
+    assert other.communicate("end\n")[0] == "a.bin\n"
+    stored = end(second, sizes={"a": 6, "b": 0})
+    assert (stored.name, stored.begin) == ("a.bin", 8)
+    assert (tmp_path / "a.bin").read_bytes() == b"\0\0\0othersecond"
+
+
+def test_a_killed_process_is_not_waited_for(places, tmp_path, writer):
+    other = writer(0)
+    second = open_tokens(places.claim(1), tmp_path)
+    second.write(b"second")
+    other.kill()
+    other.wait()
+    assert not isinstance(end(second, sizes={"a": 6, "b": 0}), StoredSection)
+    assert places.claim(0) is not None
+
+
+def test_files_that_are_gone_are_an_error_of_the_work_folder(places, tmp_path):
+    other = copy.copy(places)
+    (tmp_path / "sizes").write_bytes(b"short")
+    with pytest.raises(OutputError, match=str(tmp_path)):
+        other.claim(0)

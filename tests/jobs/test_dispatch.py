@@ -33,7 +33,7 @@ class FakeExecutor:
     slots: int = 3
     backlog: int = 2
     kind: str = "fake"
-    shares_memory: bool = False
+    is_on_this_machine: bool = False
     last_first: bool = False
     hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)

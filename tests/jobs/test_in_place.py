@@ -13,7 +13,8 @@ from tests.support.published import published
 
 NAMES = "abc"
 KINDS = {"build": ["--output-prefix", "{out}/x"], "pack": ["--output", "{out}/x.pbin"]}
-OWN_FILES = {"--executor": "processes"}
+OWN_FILES = {"--keep-shards": ""}
+PROCESSES = {"--executor": "processes", "--workers": "2"}
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def words(inputs, out, options=None, *, kind="build", names=NAMES):
 
 
 def expected(inputs, folder, options=None, **more):
-    """What a build gives whose shards have files of their own, by other processes."""
+    """What a build gives whose shards have files of their own, as they are kept."""
     assert main(words(inputs, folder, OWN_FILES | (options or {}), **more)) == 0
     return published(folder)
 
@@ -55,7 +56,7 @@ def as_stopped(inputs, out, *, num_shards=9):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{}, {"--workers": "3"}, {"--workers": "2", "--shard-size": "1MiB"}])
+@pytest.mark.parametrize("options", [{}, {"--workers": "3"}, {"--shard-size": "1MiB"}, PROCESSES])
 def test_the_same_bytes_in_place(inputs, tmp_path, kind, options):
     assert main(words(inputs, tmp_path / "out", options, kind=kind)) == 0
     assert published(tmp_path / "out") == expected(inputs, tmp_path / "other", kind=kind)
@@ -77,7 +78,7 @@ def test_each_token_is_written_once(inputs, tmp_path):
     assert len(list((out / "x.build").glob("shards/*/*.bin"))) == 1
 
 
-@pytest.mark.parametrize("more", [{}, OWN_FILES, {"--workers": "3"}])
+@pytest.mark.parametrize("more", [{}, PROCESSES, {"--workers": "3"}])
 def test_a_killed_build_goes_on(inputs, tmp_path, more, capsys):
     as_stopped(inputs, tmp_path / "out")
     before = token_file(tmp_path / "out").stat().st_ino

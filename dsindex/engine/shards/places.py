@@ -10,9 +10,15 @@ under which it is completed and published.
 
 from __future__ import annotations
 
+import errno
+import itertools
+import mmap
 import os
 import threading
-from typing import IO, TYPE_CHECKING
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
 
 from dsindex.errors import OutputError
 from dsindex.store.requests import release_slot
@@ -22,6 +28,7 @@ from dsindex.store.storage import (
     StoredFile,
     StoredSection,
     append_all,
+    output_error,
     start_writeback,
     write_at,
 )
@@ -29,46 +36,90 @@ from dsindex.store.storage import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from dsindex.store.clients import Bytes
 
 HELD_BYTES = 64 << 20
 """Most bytes of tokens that a shard holds."""
-_LOOK_SECONDS = 1.0
-"""Longest time between two looks at whether a shard before is still being made."""
+_LOOK_SECONDS = 0.005
+"""Time between two looks at whether a shard's place is known."""
+_NUMBERS = itertools.count(1)
+"""Tells the attempts of a process apart."""
 
 
 class TokenPlaces:
-    """Where the shards of a job write their tokens; threads share it.
+    """Where the shards of a job write their tokens; threads and processes of one machine share it.
+
+    What one tells the others is in a file that all of them map: for each shard who makes it, and its sizes plus 1.
 
     Args:
         work_dir: The work folder.
+        shared: The file, relative to the work folder; it has `shared_bytes`, of zeros at first.
         names: The token file of each key, relative to the work folder.
         begin: Where the tokens of all shards begin in each.
-        most_waiting: Number of complete shards that may wait for one before them at once.
+        num_shards: Number of the job's shards.
+        most_waiting: Number of complete shards of a process that may wait for one before them at once.
     """
 
-    def __init__(self, work_dir: str, names: Mapping[str, str], begin: Mapping[str, int], *, most_waiting: int) -> None:
+    def __init__(
+        self,
+        work_dir: str,
+        shared: str,
+        names: Mapping[str, str],
+        begin: Mapping[str, int],
+        *,
+        num_shards: int,
+        most_waiting: int,
+    ) -> None:
+        self._arguments = work_dir, shared, names, begin, num_shards, most_waiting
+        self._work_dir = work_dir
+        self.shared = shared
+        self._num_shards = num_shards
         self.names = names
-        self._descriptors = {
-            key: os.open(os.path.join(work_dir, name), os.O_WRONLY | os.O_NOFOLLOW) for key, name in names.items()
-        }
-        self._changed = threading.Condition()
+        self._descriptors: dict[str, int] = {}
+        self._makers = np.empty(0, np.int64)
+        self._sizes: dict[str, NDArray[np.int64]] = {}
+        self._lock = threading.Lock()
         self._ends = dict(begin)
         """Where the tokens of the first `_num_known` shards end, by key."""
         self._num_known = 0
-        self._sizes: dict[int, Mapping[str, int]] = {}
-        """Sizes of the tokens of shards after them by key, in bytes."""
         self._running: dict[int, Claim] = {}
+        """The attempts of this process."""
         self._room = most_waiting
         self._is_closed = False
 
+    def open(self) -> None:
+        """Open all files, unless they are.
+
+        Raises:
+            OutputError: If one cannot be opened.
+        """
+        with self._lock:
+            if self._sizes:
+                return
+            try:
+                for key, name in self.names.items():
+                    path = os.path.join(self._work_dir, name)
+                    self._descriptors[key] = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+                with open(os.path.join(self._work_dir, self.shared), "r+b") as file:
+                    mapped = mmap.mmap(file.fileno(), shared_bytes(self._num_shards, len(self.names)))
+            except (OSError, ValueError) as error:  # ValueError: it is too short
+                refusal = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+                raise output_error(self._work_dir, refusal) from error
+            self._makers, *sizes = np.frombuffer(mapped, np.int64).reshape(1 + len(self.names), self._num_shards)
+            self._sizes = dict(zip(self.names, sizes, strict=True))
+
+    def __reduce__(self) -> Any:  # noqa: ANN401 - as object's
+        *arguments, num_shards, most_waiting = self._arguments
+        return _opened, (*arguments, num_shards, most_waiting)
+
     def close(self) -> None:
         """Refuse all further writes, such as those of an attempt that was given up and still runs."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             for claim in self._running.values():
                 claim.is_given_up = True
-            self._changed.notify_all()
             self._close_unused()
 
     def _close_unused(self) -> None:
@@ -79,51 +130,70 @@ class TokenPlaces:
             self._descriptors = {}
 
     def claim(self, shard: int) -> Claim | None:
-        """Begin an attempt at a shard; None if another attempt may write at its place."""
-        with self._changed:
-            if shard < self._num_known or shard in self._sizes or shard in self._running:
+        """Begin an attempt at a shard; None if another attempt writes, or wrote, at its place."""
+        self.open()
+        with self._lock:
+            if self._is_told(shard) or self._is_being_made(shard):
                 return None
             self._running[shard] = claim = Claim(self, shard)
-            self._find_places()
+            self._makers[shard] = claim.maker
             return claim
 
     def tell(self, shard: int, sizes: Mapping[str, int]) -> None:
-        """Take the sizes of a shard's tokens by key, in bytes, as soon as all of them are there."""
-        with self._changed:
-            if shard >= self._num_known:
-                self._sizes[shard] = sizes
-                self._find_places()
+        """Tell the sizes of a shard's tokens by key, in bytes, as soon as all of them are there."""
+        for key, size_bytes in sizes.items():
+            self._sizes[key][shard] = size_bytes + 1
 
-    def _find_places(self) -> None:
-        """Go on to the first shard of which the sizes are not known, and tell all before it and itself their places."""
-        while True:
-            claim = self._running.get(self._num_known)
-            if claim is not None and claim.begins is None:
-                claim.begins = self._ends
-            sizes = self._sizes.pop(self._num_known, None)
-            if sizes is None:
-                break
-            self._ends = {key: end + sizes[key] for key, end in self._ends.items()}
-            self._num_known += 1
-        self._changed.notify_all()
+    def _is_told(self, shard: int) -> bool:
+        return all(sizes[shard] for sizes in self._sizes.values())
+
+    def _is_being_made(self, shard: int) -> bool:
+        process = int(self._makers[shard]) >> 32
+        if process in (0, os.getpid()):
+            return process != 0
+        try:
+            os.kill(process, 0)
+        except OSError:
+            return False
+        return True
+
+    def find_places(self) -> None:
+        """Look how far the sizes of shards are known, and give this process's attempts up to there their places."""
+        with self._lock:
+            while True:
+                claim = self._running.get(self._num_known)
+                if claim is not None and claim.begins is None:
+                    claim.begins = self._ends
+                if self._num_known == len(self._makers) or not self._is_told(self._num_known):
+                    return
+                sizes = {key: int(sizes[self._num_known]) - 1 for key, sizes in self._sizes.items()}
+                self._ends = {key: end + sizes[key] for key, end in self._ends.items()}
+                self._num_known += 1
 
     def wait(self, claim: Claim) -> None:
         """Wait until an attempt's place is known, unless a shard before it is not being made now."""
-        with release_slot(), self._changed:
-            if not self._room:
-                return
-            self._room -= 1
-            while claim.begins is None and self._num_known in self._running and not claim.is_given_up:
-                self._changed.wait(_LOOK_SECONDS)
-            self._room += 1
+        with release_slot():
+            with self._lock:
+                has_room = self._room > 0
+                self._room -= has_room
+            while has_room and claim.begins is None and not claim.is_given_up:
+                is_made = self._is_being_made(self._num_known)
+                self.find_places()
+                if not is_made and claim.begins is None and not self._is_being_made(self._num_known):
+                    break
+                time.sleep(_LOOK_SECONDS)
+            with self._lock:
+                self._room += has_room
 
     def drop(self, claim: Claim) -> None:
         """End an attempt."""
-        with self._changed:
+        self.find_places()
+        with self._lock:
             claim.is_given_up = True
             if self._running.get(claim.shard) is claim:
                 del self._running[claim.shard]
-            self._changed.notify_all()
+            if self._makers[claim.shard] == claim.maker:
+                self._makers[claim.shard] = 0
             self._close_unused()
 
     def write(self, key: str, data: Bytes, offset: int) -> None:
@@ -139,12 +209,23 @@ class TokenPlaces:
         os.fsync(self._descriptors[key])
 
 
+def _opened(*arguments: Any) -> TokenPlaces:  # noqa: ANN401 - those of TokenPlaces
+    *others, num_shards, most_waiting = arguments
+    return TokenPlaces(*others, num_shards=num_shards, most_waiting=most_waiting)
+
+
+def shared_bytes(num_shards: int, num_keys: int) -> int:
+    """Return the size of the file by which processes tell each other the sizes of shards."""
+    return 8 * num_shards * (1 + num_keys)
+
+
 class Claim:
     """An attempt at a shard that may write at the shard's place."""
 
     def __init__(self, places: TokenPlaces, shard: int) -> None:
         self.places = places
         self.shard = shard
+        self.maker = os.getpid() << 32 | next(_NUMBERS) & 0xFFFFFFFF
         self.begins: Mapping[str, int] | None = None
         """Where the shard's tokens begin, by key; None until it is known."""
         self.is_given_up = False
@@ -202,6 +283,8 @@ class _PlacedTokens:
             return len(data)
         self._held.append(data)
         self._num_held += len(data)
+        if self._claim.begins is None:
+            self._claim.places.find_places()
         if self._claim.begins is not None:
             self._write_held()
         elif self._num_held > HELD_BYTES:
