@@ -179,7 +179,7 @@ def _open_places(
         names[source.key] = os.path.relpath(path, work_dir)
     begin = {source.key: source.target.header_bytes for source in sources}
     shared = _new_file(work_dir, "sizes", shared_bytes(num_shards, len(names)))
-    waiting = work.executor.extra_threads
+    waiting = work.executor.most_waiting
     places = TokenPlaces(work_dir, shared, names, begin, num_shards=num_shards, most_waiting=waiting)
     places.open()
     for number, result in kept.items():

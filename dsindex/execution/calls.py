@@ -112,8 +112,8 @@ class Executor(ABC):
 
     is_on_this_machine = False
     """Whether all calls run on the driver's machine, as far as that is known."""
-    extra_threads = 0
-    """Number of calls of a process that may wait without holding up others."""
+    most_waiting = 0
+    """Number of calls that may wait for others without holding up those that are to begin."""
 
     note: str | None = None
     """What the user should know of this executor."""

@@ -65,8 +65,8 @@ class ThreadExecutor(Executor):
         self._places = Slots(workers)
         self._queue: deque[tuple[int, Call]] = deque()
         """Calls that nobody has begun, which are taken in this order by threads that have a place."""
-        self.extra_threads = (workers + 1) // 2  # some wait while others compute
-        self._pool = ThreadPoolExecutor(workers + self.extra_threads, thread_name_prefix="dsindex")
+        self.most_waiting = (workers + 1) // 2  # for stores, or for others
+        self._pool = ThreadPoolExecutor(workers + self.most_waiting, thread_name_prefix="dsindex")
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._num_attempts = 0
         self._running: dict[int, float] = {}

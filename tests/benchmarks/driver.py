@@ -142,6 +142,7 @@ def build(pattern: str, *, shards: int, slots: int, tokenizer: str, output_prefi
     with (
         patch.object(dsindex.engine.start, "make_executor", return_value=cluster),
         patch.object(dsindex.engine.inputs, "MAX_SHARDS", 10 * shards),
+        patch.object(dsindex.engine.inputs, "MANY_SMALL_SHARDS", 10 * shards),
     ):
         report = run_build(config, reporter=Reporter())
     cpu_seconds = time.process_time() - cpu_began

@@ -74,7 +74,7 @@ def test_a_complete_shard_waits_for_one_that_is_being_made(places, tmp_path):
     ended = []
     thread = threading.Thread(target=lambda: ended.append(end(second, sizes={"a": 6, "b": 0})))
     thread.start()
-    wait_until(lambda: places._room == 0)
+    wait_until(lambda: places._makers[1] < 0)
     first.write(b"first")
     end(first, sizes={"a": 5, "b": 0})
     thread.join()
@@ -86,9 +86,9 @@ def test_a_complete_shard_waits_for_one_that_is_being_made(places, tmp_path):
 def test_a_complete_shard_does_not_wait_for_nothing(places, tmp_path, ending):
     if ending == "failed":
         places.drop(places.claim(0))
-    if ending == "no room":
+    if ending == "no room":  # then it waits no longer than it took so far
         places.claim(0)
-        places._room = 0
+        places._most_waiting = 0
     second = open_tokens(places.claim(1), tmp_path)
     second.write(b"second")
     stored = end(second, sizes={"a": 6, "b": 0})
@@ -103,7 +103,7 @@ def test_a_waiting_shard_goes_on_when_the_one_before_fails(places, tmp_path):
     ended = []
     thread = threading.Thread(target=lambda: ended.append(end(second, sizes={"a": 6, "b": 0})))
     thread.start()
-    wait_until(lambda: places._room == 0)
+    wait_until(lambda: places._makers[1] < 0)
     places.drop(first)
     thread.join()
     assert (tmp_path / ended[0].name).read_bytes() == b"second"

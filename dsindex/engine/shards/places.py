@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import mmap
 import os
 import threading
@@ -44,6 +45,8 @@ HELD_BYTES = 64 << 20
 """Most bytes of tokens that a shard holds."""
 _LOOK_SECONDS = 0.005
 """Time between two looks at whether a shard's place is known."""
+_WAITING_SHARE = 0.2
+"""Of the time that a shard took, how long it waits at most if another one could be made meanwhile."""
 _NUMBERS = itertools.count(1)
 """Tells the attempts of a process apart."""
 
@@ -51,7 +54,8 @@ _NUMBERS = itertools.count(1)
 class TokenPlaces:
     """Where the shards of a job write their tokens; threads and processes of one machine share it.
 
-    What one tells the others is in a file that all of them map: for each shard who makes it, and its sizes plus 1.
+    What one tells the others is in a file that all of them map: for each shard who makes it, negated while it waits,
+    and its sizes plus 1.
 
     Args:
         work_dir: The work folder.
@@ -59,7 +63,7 @@ class TokenPlaces:
         names: The token file of each key, relative to the work folder.
         begin: Where the tokens of all shards begin in each.
         num_shards: Number of the job's shards.
-        most_waiting: Number of complete shards of a process that may wait for one before them at once.
+        most_waiting: Number of complete shards that may wait for one before them at once and hold up nobody.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class TokenPlaces:
         self._num_known = 0
         self._running: dict[int, Claim] = {}
         """The attempts of this process."""
-        self._room = most_waiting
+        self._most_waiting = most_waiting
         self._is_closed = False
 
     def open(self) -> None:
@@ -148,7 +152,7 @@ class TokenPlaces:
         return all(sizes[shard] for sizes in self._sizes.values())
 
     def _is_being_made(self, shard: int) -> bool:
-        process = int(self._makers[shard]) >> 32
+        process = abs(int(self._makers[shard])) >> 32
         if process in (0, os.getpid()):
             return process != 0
         try:
@@ -171,19 +175,23 @@ class TokenPlaces:
                 self._num_known += 1
 
     def wait(self, claim: Claim) -> None:
-        """Wait until an attempt's place is known, unless a shard before it is not being made now."""
+        """Wait until an attempt's place is known, unless a shard before it is not being made now.
+
+        Where waiting holds up others, it takes no longer than a share of the time that the attempt took.
+        """
+        now = time.monotonic()
+        before = self._makers[self._num_known : claim.shard]
+        has_room = np.count_nonzero(before < 0) < self._most_waiting
+        end = math.inf if has_room else now + _WAITING_SHARE * (now - claim.since)
+        self._makers[claim.shard] = -claim.maker
         with release_slot():
-            with self._lock:
-                has_room = self._room > 0
-                self._room -= has_room
-            while has_room and claim.begins is None and not claim.is_given_up:
-                is_made = self._is_being_made(self._num_known)
+            while claim.begins is None and not claim.is_given_up and time.monotonic() < end:
+                is_being_made = self._is_being_made(self._num_known)
                 self.find_places()
-                if not is_made and claim.begins is None and not self._is_being_made(self._num_known):
+                if claim.begins is None and not is_being_made and not self._is_being_made(self._num_known):
                     break
                 time.sleep(_LOOK_SECONDS)
-            with self._lock:
-                self._room += has_room
+        self._makers[claim.shard] = claim.maker
 
     def drop(self, claim: Claim) -> None:
         """End an attempt."""
@@ -226,6 +234,7 @@ class Claim:
         self.places = places
         self.shard = shard
         self.maker = os.getpid() << 32 | next(_NUMBERS) & 0xFFFFFFFF
+        self.since = time.monotonic()
         self.begins: Mapping[str, int] | None = None
         """Where the shard's tokens begin, by key; None until it is known."""
         self.is_given_up = False
