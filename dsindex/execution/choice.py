@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,8 @@ def wants_ray(config: ExecutorConfig) -> bool:
 
 def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False) -> bool:
     """Tell whether tasks run in threads of this process."""
-    in_processes = config.executor == "processes" or (config.executor == "auto" and holds_gil)
+    may_start_processes = not multiprocessing.current_process().daemon  # Python forbids it in workers of a pool
+    in_processes = config.executor == "processes" or (config.executor == "auto" and holds_gil and may_start_processes)
     return not wants_ray(config) and not in_processes
 
 

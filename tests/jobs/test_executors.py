@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,3 +206,13 @@ def test_executor_is_chosen_by_options(options, kind, slots, monkeypatch):
     executor = make_executor(ExecutorConfig(**options))
     executor.close()
     assert (executor.kind, executor.slots) == (kind, slots)
+
+
+@pytest.mark.parametrize(("executor", "kind"), [("auto", "local"), ("processes", "processes")])
+def test_worker_of_a_pool_starts_no_processes_unasked(executor, kind, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = ExecutorConfig(executor=executor, workers=1)
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    executor = make_executor(config, holds_gil=True)
+    executor.close()
+    assert executor.kind == kind
