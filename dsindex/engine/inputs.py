@@ -433,6 +433,8 @@ def cut_inputs(
         file, shard_size, place = placed
         if file.form.can_seek:
             return file
+        if file.form.format in ("jsonl", "lines") and file.size_bytes <= shard_size // TEXT_PER_STORED_BYTE:
+            return replace(file, parts=InputParts(bounds=(0, file.size_bytes)))  # as is found, without opening it
         largest_whole = _largest_whole(shard_size, place // TEXT_PER_STORED_BYTE)
         parts = find_parts(
             file.absolute_path, file.form, shard_size=shard_size, largest_whole=largest_whole, columns=columns

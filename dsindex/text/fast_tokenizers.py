@@ -208,13 +208,15 @@ class FastTokenizer:
         """Yield an object with a free table, and the `parallel` argument that makes it encode in this thread.
 
         One table serves calls that are not parallel; the others belong to gigatoken's thread pool, one per CPU. A
-        parallel call with little text uses one of these tables but no thread. A call with more waits for the first; if
-        that takes long, as with several very long documents at once, another object is used.
+        parallel call with little text uses one of these tables but no thread. A call with more uses another object that
+        was loaded before, or waits for the first table. If that takes long, as with several very long documents at
+        once, it loads another object.
         """
         is_small = num_bytes < _UNDIVIDED_BYTES
+        patience = 0.0 if is_small or self._others else _PATIENCE_SECONDS
         if not self._learns:  # it has no tables to wait for
             yield fast, False
-        elif self._alone.acquire(timeout=0 if is_small else _PATIENCE_SECONDS):
+        elif self._alone.acquire(timeout=patience):
             try:
                 yield fast, False
             finally:
