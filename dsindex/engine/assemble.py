@@ -162,7 +162,8 @@ def shards_in_place(
         raise
     finally:
         places.close()
-        remove_if_present(joined(work_dir, places.shared))
+        with contextlib.suppress(OutputError):  # otherwise it is removed with the work folder
+            remove_if_present(joined(work_dir, places.shared))
 
 
 def _open_places(
