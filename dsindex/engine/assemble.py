@@ -33,7 +33,7 @@ from dsindex.engine.publishing import (
     stored_bytes,
 )
 from dsindex.engine.shards.attempt import shard_folder
-from dsindex.engine.shards.places import TokenPlaces, shared_bytes
+from dsindex.engine.shards.places import TokenPlaces
 from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
 from dsindex.errors import OutputError
 from dsindex.execution.calls import Call
@@ -179,12 +179,16 @@ def _open_places(
             return None
         names[source.key] = os.path.relpath(path, work_dir)
     begin = {source.key: source.target.header_bytes for source in sources}
-    shared = _new_file(work_dir, "sizes", shared_bytes(num_shards, len(names)))
-    waiting = work.executor.most_waiting
-    places = TokenPlaces(work_dir, shared, names, begin, num_shards=num_shards, most_waiting=waiting)
+    places = TokenPlaces(work_dir, _new_file(work_dir, "sizes"), names, begin, work.executor.most_waiting)
     places.open()
-    for number, result in kept.items():
-        places.tell(number, {source.key: source.part_of(result).bin_bytes for source in sources})
+    results = map(kept.get, range(num_shards)) if kept else ()
+    places.tell(
+        0,
+        [
+            None if result is None else {source.key: source.part_of(result).bin_bytes for source in sources}
+            for result in results
+        ],
+    )
     return places
 
 
@@ -214,13 +218,13 @@ def _go_on_in(
     return name if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 + len(own) else None
 
 
-def _new_file(work_dir: str, suffix: str, size_bytes: int = 0) -> str:
+def _new_file(work_dir: str, suffix: str) -> str:
     folder_id = read_folder_id(work_dir)
     if folder_id is None:
         raise OutputError(f"{work_dir}: expected the work folder, found nothing; run the same command again")
     name = f"{shard_folder(0)}/tokens.{new_file_id(folder_id)}.{suffix}"
     make_folder(joined(work_dir, shard_folder(0)))
-    resize(joined(work_dir, name), size_bytes)
+    resize(joined(work_dir, name), 0)
     return name
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from dsindex.engine.shards import places as places_module
-from dsindex.engine.shards.places import PlacedFile, TokenPlaces, shared_bytes
+from dsindex.engine.shards.places import PlacedFile, TokenPlaces
 from dsindex.errors import OutputError
 from dsindex.store.storage import StoredSection
 from tests.support.processes import wait_until
@@ -18,12 +18,9 @@ from tests.support.processes import wait_until
 
 @pytest.fixture
 def places(tmp_path):
-    for name in ("a.bin", "b.bin"):
+    for name in ("a.bin", "b.bin", "sizes"):
         (tmp_path / name).touch()
-    (tmp_path / "sizes").write_bytes(bytes(shared_bytes(4, 2)))
-    opened = TokenPlaces(
-        str(tmp_path), "sizes", {"a": "a.bin", "b": "b.bin"}, {"a": 3, "b": 0}, num_shards=4, most_waiting=1
-    )
+    opened = TokenPlaces(str(tmp_path), "sizes", {"a": "a.bin", "b": "b.bin"}, {"a": 3, "b": 0}, 1)
     opened.open()
     yield opened
     opened.close()
@@ -36,7 +33,7 @@ def open_tokens(claim, folder, *, key="a"):
 def end(file, *, sizes):
     """Finish a shard whose only tokens are in one file."""
     claim = file._tokens._claim
-    claim.places.tell(claim.shard, sizes)
+    claim.places.tell(claim.shard, [sizes])
     stored = file.finish()
     file.close(keep=True)
     claim.places.drop(claim)
@@ -58,7 +55,7 @@ def test_shards_write_one_after_the_other(places, tmp_path):
 
 
 def test_shards_that_are_kept_leave_room(places, tmp_path):
-    places.tell(1, {"a": 10, "b": 4})
+    places.tell(1, [{"a": 10, "b": 4}])
     first = open_tokens(places.claim(0), tmp_path)
     first.write(b"xy")
     third = open_tokens(places.claim(2), tmp_path, key="b")
@@ -74,7 +71,7 @@ def test_a_complete_shard_waits_for_one_that_is_being_made(places, tmp_path):
     ended = []
     thread = threading.Thread(target=lambda: ended.append(end(second, sizes={"a": 6, "b": 0})))
     thread.start()
-    wait_until(lambda: places._makers[1] < 0)
+    wait_until(lambda: places._read(1, 1)[0][0] < 0)
     first.write(b"first")
     end(first, sizes={"a": 5, "b": 0})
     thread.join()
@@ -103,7 +100,7 @@ def test_a_waiting_shard_goes_on_when_the_one_before_fails(places, tmp_path):
     ended = []
     thread = threading.Thread(target=lambda: ended.append(end(second, sizes={"a": 6, "b": 0})))
     thread.start()
-    wait_until(lambda: places._makers[1] < 0)
+    wait_until(lambda: places._read(1, 1)[0][0] < 0)
     places.drop(first)
     thread.join()
     assert (tmp_path / ended[0].name).read_bytes() == b"second"
@@ -127,7 +124,7 @@ def test_only_one_attempt_writes_in_place(places):
     places.drop(first)
     again = places.claim(0)
     assert again is not None
-    places.tell(0, {"a": 1, "b": 1})
+    places.tell(0, [{"a": 1, "b": 1}])
     places.drop(again)
     assert places.claim(0) is None  # others have begun to write after it
 
@@ -171,7 +168,7 @@ file = PlacedFile(claim, "a", folder, f"own.{claim.shard}.bin")
 file.write(b"other")
 print(flush=True)
 if input() == "end":
-    places.tell(claim.shard, {"a": 5, "b": 0})
+    places.tell(claim.shard, [{"a": 5, "b": 0}])
     print(file.finish().name)
     places.drop(claim)
 """
@@ -218,6 +215,6 @@ def test_a_killed_process_is_not_waited_for(places, tmp_path, writer):
 
 def test_files_that_are_gone_are_an_error_of_the_work_folder(places, tmp_path):
     other = copy.copy(places)
-    (tmp_path / "sizes").write_bytes(b"short")
+    (tmp_path / "sizes").unlink()
     with pytest.raises(OutputError, match=str(tmp_path)):
         other.claim(0)

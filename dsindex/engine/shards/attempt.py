@@ -392,7 +392,7 @@ class Attempt:
         """Tell the shards after this one where their tokens begin, once this one has all of its own."""
         if self._claim is not None:
             placed = [file for file in self._files if isinstance(file, PlacedFile)]
-            self._claim.places.tell(self._claim.shard, {file.key: file.writer.size_bytes for file in placed})
+            self._claim.places.tell(self._claim.shard, [{file.key: file.writer.size_bytes for file in placed}])
 
     def open_section(self, dtype: np.dtype[Any]) -> SectionWriter:
         """Open a part that is going to be a section of files of this attempt."""

@@ -10,16 +10,14 @@ under which it is completed and published.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import itertools
 import math
-import mmap
 import os
+import struct
 import threading
 import time
 from typing import IO, TYPE_CHECKING, Any
-
-import numpy as np
 
 from dsindex.errors import OutputError
 from dsindex.store.requests import release_slot
@@ -35,9 +33,7 @@ from dsindex.store.storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping, Sequence
 
     from dsindex.store.clients import Bytes
 
@@ -47,6 +43,9 @@ _LOOK_SECONDS = 0.005
 """Time between two looks at whether a shard's place is known."""
 _WAITING_SHARE = 0.2
 """Of the time that a shard took, how long it waits at most if another one could be made meanwhile."""
+_LOOKED_AT = 16
+"""Shards of which the sizes are read at once."""
+_SHARED = ""
 _NUMBERS = itertools.count(1)
 """Tells the attempts of a process apart."""
 
@@ -54,15 +53,14 @@ _NUMBERS = itertools.count(1)
 class TokenPlaces:
     """Where the shards of a job write their tokens; threads and processes of one machine share it.
 
-    What one tells the others is in a file that all of them map: for each shard who makes it, negated while it waits,
-    and its sizes plus 1.
+    What one tells the others is in a file: for each shard who makes it, negated while it waits, and its sizes plus 1,
+    as int64; what is not there is 0.
 
     Args:
         work_dir: The work folder.
-        shared: The file, relative to the work folder; it has `shared_bytes`, of zeros at first.
+        shared: The file, relative to the work folder; empty at first.
         names: The token file of each key, relative to the work folder.
         begin: Where the tokens of all shards begin in each.
-        num_shards: Number of the job's shards.
         most_waiting: Number of complete shards that may wait for one before them at once and hold up nobody.
     """
 
@@ -72,18 +70,15 @@ class TokenPlaces:
         shared: str,
         names: Mapping[str, str],
         begin: Mapping[str, int],
-        *,
-        num_shards: int,
         most_waiting: int,
     ) -> None:
-        self._arguments = work_dir, shared, names, begin, num_shards, most_waiting
+        self._arguments = work_dir, shared, names, begin, most_waiting
         self._work_dir = work_dir
         self.shared = shared
-        self._num_shards = num_shards
         self.names = names
         self._descriptors: dict[str, int] = {}
-        self._makers = np.empty(0, np.int64)
-        self._sizes: dict[str, NDArray[np.int64]] = {}
+        """Of the token files by key, and of the file that is shared, by an empty one."""
+        self._shard_bytes = 8 * (1 + len(names))
         self._lock = threading.Lock()
         self._ends = dict(begin)
         """Where the tokens of the first `_num_known` shards end, by key."""
@@ -100,23 +95,16 @@ class TokenPlaces:
             OutputError: If one cannot be opened.
         """
         with self._lock:
-            if self._sizes:
-                return
             try:
-                for key, name in self.names.items():
-                    path = os.path.join(self._work_dir, name)
-                    self._descriptors[key] = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-                with open(os.path.join(self._work_dir, self.shared), "r+b") as file:
-                    mapped = mmap.mmap(file.fileno(), shared_bytes(self._num_shards, len(self.names)))
-            except (OSError, ValueError) as error:  # ValueError: it is too short
-                refusal = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
-                raise output_error(self._work_dir, refusal) from error
-            self._makers, *sizes = np.frombuffer(mapped, np.int64).reshape(1 + len(self.names), self._num_shards)
-            self._sizes = dict(zip(self.names, sizes, strict=True))
+                for key, name in {**self.names, _SHARED: self.shared}.items():
+                    if key not in self._descriptors:
+                        path = os.path.join(self._work_dir, name)
+                        self._descriptors[key] = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            except OSError as error:
+                raise output_error(self._work_dir, error) from error
 
     def __reduce__(self) -> Any:  # noqa: ANN401 - as object's
-        *arguments, num_shards, most_waiting = self._arguments
-        return _opened, (*arguments, num_shards, most_waiting)
+        return TokenPlaces, self._arguments
 
     def close(self) -> None:
         """Refuse all further writes, such as those of an attempt that was given up and still runs."""
@@ -137,22 +125,36 @@ class TokenPlaces:
         """Begin an attempt at a shard; None if another attempt writes, or wrote, at its place."""
         self.open()
         with self._lock:
-            if self._is_told(shard) or self._is_being_made(shard):
+            ((_, *told),) = self._read(shard, 1)
+            if all(told) or self._is_being_made(shard):
                 return None
             self._running[shard] = claim = Claim(self, shard)
-            self._makers[shard] = claim.maker
+            self._write_maker(shard, claim.maker)
             return claim
 
-    def tell(self, shard: int, sizes: Mapping[str, int]) -> None:
-        """Tell the sizes of a shard's tokens by key, in bytes, as soon as all of them are there."""
-        for key, size_bytes in sizes.items():
-            self._sizes[key][shard] = size_bytes + 1
+    def tell(self, first: int, sizes: Sequence[Mapping[str, int] | None]) -> None:
+        """Tell the sizes of the tokens of consecutive shards by key, in bytes; None for one that is not complete."""
+        nothing = [0] * len(self.names)
+        rows = [nothing if each is None else [each[key] + 1 for key in self.names] for each in sizes]
+        if len(rows) == 1:
+            self._write(first * self._shard_bytes + 8, rows[0])
+        else:
+            self._write(first * self._shard_bytes, [number for row in rows for number in (0, *row)])
 
-    def _is_told(self, shard: int) -> bool:
-        return all(sizes[shard] for sizes in self._sizes.values())
+    def _read(self, shard: int, count: int) -> list[tuple[int, ...]]:
+        """Return the maker and the sizes of shards."""
+        num_bytes = count * self._shard_bytes
+        data = os.pread(self._descriptors[_SHARED], num_bytes, shard * self._shard_bytes).ljust(num_bytes, b"\0")
+        return list(struct.iter_unpack(f"={1 + len(self.names)}q", data))
+
+    def _write(self, offset: int, numbers: Sequence[int]) -> None:
+        write_at(self._descriptors[_SHARED], struct.pack(f"={len(numbers)}q", *numbers), offset)
+
+    def _write_maker(self, shard: int, maker: int) -> None:
+        self._write(shard * self._shard_bytes, [maker])
 
     def _is_being_made(self, shard: int) -> bool:
-        process = abs(int(self._makers[shard])) >> 32
+        process = abs(self._read(shard, 1)[0][0]) >> 32
         if process in (0, os.getpid()):
             return process != 0
         try:
@@ -165,14 +167,15 @@ class TokenPlaces:
         """Look how far the sizes of shards are known, and give this process's attempts up to there their places."""
         with self._lock:
             while True:
-                claim = self._running.get(self._num_known)
-                if claim is not None and claim.begins is None:
-                    claim.begins = self._ends
-                if self._num_known == len(self._makers) or not self._is_told(self._num_known):
-                    return
-                sizes = {key: int(sizes[self._num_known]) - 1 for key, sizes in self._sizes.items()}
-                self._ends = {key: end + sizes[key] for key, end in self._ends.items()}
-                self._num_known += 1
+                for _, *told in self._read(self._num_known, _LOOKED_AT):
+                    claim = self._running.get(self._num_known)
+                    if claim is not None and claim.begins is None:
+                        claim.begins = self._ends
+                    if not all(told):
+                        return
+                    sizes = dict(zip(self.names, told, strict=True))
+                    self._ends = {key: end + sizes[key] - 1 for key, end in self._ends.items()}
+                    self._num_known += 1
 
     def wait(self, claim: Claim) -> None:
         """Wait until an attempt's place is known, unless a shard before it is not being made now.
@@ -180,10 +183,10 @@ class TokenPlaces:
         Where waiting holds up others, it takes no longer than a share of the time that the attempt took.
         """
         now = time.monotonic()
-        before = self._makers[self._num_known : claim.shard]
-        has_room = np.count_nonzero(before < 0) < self._most_waiting
+        before = self._read(self._num_known, max(0, claim.shard - self._num_known))
+        has_room = sum(maker < 0 for maker, *_ in before) < self._most_waiting
         end = math.inf if has_room else now + _WAITING_SHARE * (now - claim.since)
-        self._makers[claim.shard] = -claim.maker
+        self._write_maker(claim.shard, -claim.maker)
         with release_slot():
             while claim.begins is None and not claim.is_given_up and time.monotonic() < end:
                 is_being_made = self._is_being_made(self._num_known)
@@ -191,7 +194,7 @@ class TokenPlaces:
                 if claim.begins is None and not is_being_made and not self._is_being_made(self._num_known):
                     break
                 time.sleep(_LOOK_SECONDS)
-        self._makers[claim.shard] = claim.maker
+        self._write_maker(claim.shard, claim.maker)
 
     def drop(self, claim: Claim) -> None:
         """End an attempt."""
@@ -200,8 +203,8 @@ class TokenPlaces:
             claim.is_given_up = True
             if self._running.get(claim.shard) is claim:
                 del self._running[claim.shard]
-            if self._makers[claim.shard] == claim.maker:
-                self._makers[claim.shard] = 0
+            with contextlib.suppress(OSError):  # such as a full disk, which was reported already
+                self._write_maker(claim.shard, 0)
             self._close_unused()
 
     def write(self, key: str, data: Bytes, offset: int) -> None:
@@ -215,16 +218,6 @@ class TokenPlaces:
     def sync(self, key: str) -> None:
         """Sync a token file."""
         os.fsync(self._descriptors[key])
-
-
-def _opened(*arguments: Any) -> TokenPlaces:  # noqa: ANN401 - those of TokenPlaces
-    *others, num_shards, most_waiting = arguments
-    return TokenPlaces(*others, num_shards=num_shards, most_waiting=most_waiting)
-
-
-def shared_bytes(num_shards: int, num_keys: int) -> int:
-    """Return the size of the file by which processes tell each other the sizes of shards."""
-    return 8 * num_shards * (1 + num_keys)
 
 
 class Claim:
