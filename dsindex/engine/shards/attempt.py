@@ -347,7 +347,8 @@ class Attempt:
         else:
             make_folder(os.path.join(self._place, self._folder))
         if self._make_claim is not None:
-            self._claim = self._make_claim()
+            with self.errors_named():
+                self._claim = self._make_claim()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -128,8 +128,9 @@ class TokenPlaces:
             ((_, *told),) = self._read(shard, 1)
             if all(told) or self._is_being_made(shard):
                 return None
-            self._running[shard] = claim = Claim(self, shard)
+            claim = Claim(self, shard)
             self._write_maker(shard, claim.maker)
+            self._running[shard] = claim
             return claim
 
     def tell(self, first: int, sizes: Sequence[Mapping[str, int] | None]) -> None:

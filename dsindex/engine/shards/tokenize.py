@@ -841,8 +841,8 @@ class _ShardWriter:
     def finish(self) -> ShardResult:
         """Audit, sync all files and return the result."""
         self._audit()
-        self._attempt.tell_sizes()
         with self._attempt.errors_named():
+            self._attempt.tell_sizes()
             keys = (*(key for sample in self._samples for key in sample.finish()), *self._finish_values())
             provenance = None
             if len(self._samples) == 1:  # that of all keys
