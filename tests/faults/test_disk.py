@@ -56,7 +56,7 @@ def assert_continues(zygote, arguments, out, scratch, expected):
     assert not committed & set(again.tokenized)
 
 
-PLACES = {"a shard": (".build/shards", 30), "the ledger": ("ledger.jsonl", 6), "the output": ("x_text_document.bin", 2)}
+PLACES = {"a shard": (".build/shards", 90), "the ledger": ("ledger.jsonl", 6), "the output": ("x_text_document.bin", 2)}
 
 
 @pytest.mark.quick(3)
