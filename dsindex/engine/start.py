@@ -246,9 +246,14 @@ def shard_copies(config: BuildConfig) -> ShardCopies:
 
 
 def writes_in_place(config: WorkConfig) -> bool:
-    """Tell whether the shards of a job that tokenizes texts write their tokens into its output."""
+    """Tell whether nearly all shards of a job that tokenizes texts write their tokens into its output.
+
+    Of many processes, a good part of the shards is complete before those before them, and has files of its own.
+    """
     folders = (work_folder_path(config), folder_of(config.output_prefix))
-    return not wants_ray(config) and not config.keep_shards and _are_on_one_disk(*folders)
+    workers = config.workers or available_cpus()
+    are_threads = config.executor == "local" or workers <= THREADS_UP_TO_WORKERS
+    return wants_threads(config) and are_threads and not config.keep_shards and _are_on_one_disk(*folders)
 
 
 def _are_on_one_disk(*folders: str) -> bool:

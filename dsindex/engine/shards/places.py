@@ -41,7 +41,7 @@ HELD_BYTES = 64 << 20
 """Most bytes of tokens that a shard holds."""
 _LOOK_SECONDS = 0.005
 """Time between two looks at whether a shard's place is known."""
-_WAITING_SHARE = 0.2
+_WAITING_SHARE = 0.1
 """Of the time that a shard took, how long it waits at most if another one could be made meanwhile."""
 _LOOKED_AT = 16
 """Shards of which the sizes are read at once."""
