@@ -56,13 +56,13 @@ def start_and_examine(
         DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
-    holds_gil = holds_gil or _are_threads_slow(config, num_bytes)
     if wants_threads(config, holds_gil=holds_gil):
         count_bytes(num_bytes)
     if not wants_ray(config):
         examine()
         wait_for_kernels()
-        return make_executor(config, holds_gil=holds_gil, early=_start_early(num_bytes))
+        threads = THREADS_UP_TO_WORKERS if _are_threads_slow(config, num_bytes) else None
+        return make_executor(config, holds_gil=holds_gil, threads=threads, early=_start_early(num_bytes))
     executor: Executor | None = None
     raise_missed_stop()
     pool = ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine")
@@ -94,7 +94,8 @@ def _are_threads_slow(config: WorkConfig, num_bytes: int) -> bool:
     from dsindex.index.task import available_memory  # imports much
 
     available = available_memory()
-    return available is None or workers * WORKER_MEMORY_BYTES <= available
+    processes = -(-workers // THREADS_UP_TO_WORKERS)
+    return available is None or 2 * processes * WORKER_MEMORY_BYTES <= available
 
 
 def start_with_nodes(config: ExecutorConfig, reporter: Reporter | None = None, *, holds_gil: bool = False) -> Executor:

@@ -48,6 +48,7 @@ def make_executor(
     config: ExecutorConfig,
     *,
     holds_gil: bool = False,
+    threads: int | None = None,
     early: EarlyStart | None = None,
 ) -> Executor:
     """Start the executor that the options ask for.
@@ -57,6 +58,7 @@ def make_executor(
     Args:
         config: The options.
         holds_gil: Whether calls hold the GIL.
+        threads: Number of threads up to which calls share a process; None: all, unless they hold the GIL.
         early: The workers that Ray starts in advance, and how processes are prepared.
 
     Raises:
@@ -67,9 +69,10 @@ def make_executor(
         connect = partial(_connect_ray, config, early)
         return RayInThread(connect, watches_head=cluster_address(config) is not None)
     workers = config.workers or available_cpus()
-    if wants_threads(config, holds_gil=holds_gil):
+    own_threads = 1 if holds_gil or config.executor == "processes" else threads or workers
+    if wants_threads(config, holds_gil=holds_gil or own_threads < workers):
         return ThreadExecutor(workers)
-    return ProcessExecutor(workers, prepare=None if early is None else early.prepare)
+    return ProcessExecutor(workers, threads=own_threads, prepare=None if early is None else early.prepare)
 
 
 def _connect_ray(config: ExecutorConfig, early: EarlyStart | None) -> Executor:

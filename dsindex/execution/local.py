@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,26 +123,33 @@ class ThreadExecutor(Executor):
 
 
 class ProcessExecutor(Executor):
-    """Spawned processes: for work that holds the GIL, or that may kill its process."""
+    """Spawned processes: for work that holds the GIL, that may kill its process, or for many workers."""
 
     kind = "processes"
     is_on_this_machine = True
 
-    def __init__(self, workers: int, *, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(self, workers: int, *, threads: int = 1, prepare: Callable[[], None] | None = None) -> None:
         """Start nothing yet.
 
         Args:
-            workers: Number of processes.
+            workers: Number of calls that run at once.
+            threads: Number of calls that a process runs at once, at most; with more than one, further calls of it may
+                wait for others.
             prepare: Run once in each process, before its first call.
         """
         self.slots = workers
-        self.backlog = 0
+        self._num_processes = -(-workers // threads)
+        self._threads = -(-workers // self._num_processes)
+        self._calls_of_process = self._threads + (self._threads // 2)
+        self.backlog = self.most_waiting = self._num_processes * (self._threads // 2)
         self._prepare = prepare
         self._shared: list[bytes] = []
         self._context = multiprocessing.get_context("spawn")
-        self._idle: list[_Worker] = []
+        self._workers: list[_Worker] = []
         self._busy: dict[int, _Worker] = {}
         self._waiting: list[tuple[int, Call]] = []
+        self._lost: list[Outcome] = []
+        """Calls whose process was killed for another one."""
         self._num_attempts = 0
 
     def share(self, value: object) -> object:
@@ -150,67 +158,84 @@ class ProcessExecutor(Executor):
         return _Shared(len(self._shared) - 1)
 
     def start(self, call: Call, *, beyond_slots: bool = False) -> int:
-        """Send a call to an idle worker, or to a new one while there are fewer than `slots`."""
+        """Send a call to the process with the fewest, or to a new one while there may be more."""
         self._num_attempts += 1
         if beyond_slots:
-            self._give(self._num_attempts, call)
+            self._give(self._new_worker(), self._num_attempts, call)
         else:
             self._waiting.append((self._num_attempts, call))
             self._hand_out()
         return self._num_attempts
 
     def _hand_out(self) -> None:
-        while self._waiting and len(self._busy) < self.slots:
-            self._give(*self._waiting.pop(0))
+        while self._waiting:
+            for worker in self._workers:
+                if not worker.calls and not worker.is_alive():  # died while idle, so no call is to blame
+                    worker.kill()
+            self._workers = [worker for worker in self._workers if not worker.is_killed]
+            least = min(self._workers, key=lambda worker: len(worker.calls), default=None)
+            if least is None or (least.calls and len(self._workers) < self._num_processes):
+                least = self._new_worker()
+            if len(least.calls) >= self._calls_of_process:
+                return
+            self._give(least, *self._waiting.pop(0))
 
-    def _give(self, attempt_id: int, call: Call) -> None:
-        worker = self._idle.pop() if self._idle else _Worker(self._context, self._prepare, self._shared)
-        if not worker.is_alive():  # died while idle, so no call is to blame
-            worker.kill()
-            worker = _Worker(self._context, self._prepare, self._shared)
-        worker.send(call)
+    def _new_worker(self) -> _Worker:
+        worker = _Worker(self._context, self._threads, self._prepare, self._shared)
+        self._workers.append(worker)
+        return worker
+
+    def _give(self, worker: _Worker, attempt_id: int, call: Call) -> None:
+        worker.send(attempt_id, call)
         self._busy[attempt_id] = worker
 
     def running_since(self, attempt_id: int) -> float | None:
         """Return when an attempt began; None while it waits for a process."""
         worker = self._busy.get(attempt_id)
-        return None if worker is None else worker.since
+        return None if worker is None else worker.calls[attempt_id].since
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker died."""
-        ready = set(wait_for_connections([worker.pipe for worker in self._busy.values()], timeout))
-        ended = []
-        for attempt_id, worker in list(self._busy.items()):
-            if worker.pipe not in ready:
-                continue
+        pipes = {worker.pipe: worker for worker in self._busy.values()}
+        ended, self._lost = self._lost, []
+        for pipe in wait_for_connections(list(pipes), 0 if ended else timeout):
+            worker = pipes[pipe]  # type: ignore[index]  # a connection, as it was given
             try:
                 told = worker.receive()
-                if told is None:
-                    continue
-                value, error = told
+                if told is not None:
+                    ended.append(told)
             except (EOFError, OSError):
-                lost = TaskError(f"its worker process died ({_describe_exit(worker.wait())})")
-                ended.append(Outcome(attempt_id=attempt_id, error=lost, worker_lost=True))
-            else:
-                self._idle.append(worker)
-                ended.append(Outcome(attempt_id=attempt_id, value=value, error=error))
-            del self._busy[attempt_id]
+                ended += self._give_up(worker, f"its worker process died ({_describe_exit(worker.wait())})")
+        for outcome in ended:
+            self._busy.pop(outcome.attempt_id, None)
         self._hand_out()
         return ended
 
+    def _give_up(self, worker: _Worker, reason: str) -> list[Outcome]:
+        """Forget a process that is gone; return the outcomes of its calls."""
+        self._workers.remove(worker)
+        lost = [
+            Outcome(attempt_id=attempt_id, error=TaskError(reason), worker_lost=True) for attempt_id in worker.calls
+        ]
+        for outcome in lost:
+            self._busy.pop(outcome.attempt_id, None)
+        return lost
+
     def abandon(self, attempt_id: int) -> None:
-        """Kill the worker that runs an attempt."""
+        """Kill the process that runs an attempt; its other calls are lost."""
         self._waiting = [entry for entry in self._waiting if entry[0] != attempt_id]
         worker = self._busy.pop(attempt_id, None)
         if worker is not None:
             worker.kill()
+            del worker.calls[attempt_id]
+            self._lost += self._give_up(worker, "its worker process was ended for another call, which hung")
         self._hand_out()
 
     def close(self) -> None:
         """Kill all workers."""
-        for worker in (*self._idle, *self._busy.values()):
+        for worker in self._workers:
             worker.kill()
-        self._idle, self._busy, self._waiting = [], {}, []
+        self._workers, self._busy, self._waiting = [], {}, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,21 +245,31 @@ class _Shared:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A call that a process has."""
+
+    call: Call
+    since: float
+    """When it was sent (time.monotonic)."""
+
+
 class _Worker:
     """One spawned process and the pipe to it."""
 
-    def __init__(self, context: SpawnContext, prepare: Callable[[], None] | None, shared: Sequence[bytes]) -> None:
+    def __init__(
+        self, context: SpawnContext, threads: int, prepare: Callable[[], None] | None, shared: Sequence[bytes]
+    ) -> None:
         self.pipe, theirs = context.Pipe()
         self._shared = shared
         self._known: set[int] = set()
         """Numbers of the shared values that it has."""
-        self._waiting: Call | None = None
-        """A call for which it is not ready yet: until the process reads its pipe, a large message would block us."""
+        self.calls: dict[int, _Sent] = {}
+        """By attempt."""
         self._is_ready = False
-        self.since = 0.0
-        """When its call began (time.monotonic)."""
-        self._listener: Callable[[int, int, int], None] | None = None
-        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, prepare), daemon=True)
+        """Before the process reads its pipe, a large message would block us."""
+        self.is_killed = False
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, threads, prepare), daemon=True)
         # A terminal sends Ctrl-C to workers too, so they inherit a mask that blocks it and leave it to the driver.
         # Spawning the first process would start the resource tracker, which unblocks the signal again.
         resource_tracker.ensure_running()
@@ -249,32 +284,34 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
-    def send(self, call: Call) -> None:
-        self._listener, self.since = call.listener, time.monotonic()
+    def send(self, attempt_id: int, call: Call) -> None:
+        self.calls[attempt_id] = _Sent(call, time.monotonic())
         if not self._is_ready:
-            self._waiting = call
             return
         numbers = {value.number for value in call.arguments if isinstance(value, _Shared)} - self._known
         self._known |= numbers
+        values = {number: self._shared[number] for number in numbers}
         # If the worker died while idle, `wait` notices the closed pipe.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send((call.function, call.arguments, {number: self._shared[number] for number in numbers}))
+            self.pipe.send((attempt_id, call.function, call.arguments, values))
 
-    def receive(self) -> tuple[Any, Exception | None] | None:
-        """Return a call's value or error; None if it is not done, after passing on what it reported."""
+    def receive(self) -> Outcome | None:
+        """Return the outcome of a call; None if none is done, after passing on what one reported."""
         message = self.pipe.recv()
         if message is None:
             self._is_ready = True
-            if self._waiting is not None:
-                self.send(self._waiting)
-                self._waiting = None
+            for attempt_id, sent in self.calls.items():
+                self.send(attempt_id, sent.call)
             return None
-        if not isinstance(message, _Report):
-            value, error = message
-            return value, error
-        if self._listener is not None:
-            self._listener(message.text_bytes, message.documents, message.tokens)
-        return None
+        attempt_id, told = message
+        if isinstance(told, _Report):
+            listener = self.calls[attempt_id].call.listener
+            if listener is not None:
+                listener(told.text_bytes, told.documents, told.tokens)
+            return None
+        del self.calls[attempt_id]
+        value, error = told
+        return Outcome(attempt_id=attempt_id, value=value, error=error)
 
     def wait(self) -> int | None:
         """Return the exit code of a process that has closed its end of the pipe."""
@@ -284,6 +321,7 @@ class _Worker:
         return code
 
     def kill(self) -> None:
+        self.is_killed = True
         self.pipe.close()
         self._process.kill()
         self._process.join()
@@ -301,25 +339,41 @@ def _main_module_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _serve(pipe: Connection, prepare: Callable[[], None] | None) -> None:
+def _serve(pipe: Connection, threads: int, prepare: Callable[[], None] | None) -> None:
     """Run calls until the driver closes its end."""
     threading.current_thread().name = "dsindex-worker"
     threading.Thread(target=_die_with_driver, daemon=True).start()
     shared: dict[int, Any] = {}
     if prepare is not None:
         prepare()
-    with contextlib.suppress(OSError):  # the driver is gone
-        pipe.send(None)
+    lock, slots = threading.Lock(), Slots(threads)
+    pool = ThreadPoolExecutor(threads + threads // 2, thread_name_prefix="dsindex") if threads > 1 else None
+
+    def send(message: object) -> None:
+        with lock, contextlib.suppress(OSError):  # the driver is gone
+            pipe.send(message)
+
+    def run(attempt_id: int, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        with hold_slot(slots), reporting_to(_Reports(lambda report: send((attempt_id, report)))):
+            told = run_guarded(function, arguments)
+        try:
+            send((attempt_id, told))
+        except BaseException:  # noqa: BLE001 - such as a value that cannot be pickled
+            traceback.print_exc()
+            os._exit(1)  # a thread that ends does not tell the driver
+
+    send(None)
     while True:
         try:
-            function, arguments, values = pipe.recv()
+            attempt_id, function, arguments, values = pipe.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
         shared |= {number: pickle.loads(value) for number, value in values.items()}  # noqa: S301 - the driver's
         arguments = [shared[each.number] if isinstance(each, _Shared) else each for each in arguments]
-        with reporting_to(_Reports(pipe)):
-            told = run_guarded(function, arguments)
-        pipe.send(told)
+        if pool is None:
+            run(attempt_id, function, arguments)
+        else:
+            pool.submit(run, attempt_id, function, arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,15 +388,15 @@ class _Report:
 class _Reports:
     """Sends what a call reports to the driver, but not more often than it is shown."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, send: Callable[[_Report], None]) -> None:
+        self._send = send
         self._due = time.monotonic() + REPORT_SECONDS
 
     def __call__(self, text_bytes: int, documents: int, tokens: int) -> None:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + REPORT_SECONDS
-            self._pipe.send(_Report(text_bytes, documents, tokens))
+            self._send(_Report(text_bytes, documents, tokens))
 
 
 def _die_with_driver() -> None:

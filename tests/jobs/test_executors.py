@@ -15,6 +15,7 @@ from dsindex.execution.choice import make_executor
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
 from dsindex.execution.local import ProcessExecutor, ThreadExecutor, available_cpus
 from dsindex.options.config import ExecutorConfig
+from dsindex.store.requests import release_slot
 from tests.support.processes import is_running, wait_until
 
 FAST = RetryPolicy(first_pause_seconds=0.01)
@@ -48,6 +49,19 @@ def times_unpickled(_number, first, second):
 def prepare(path):
     with open(path, "a") as file:
         file.write("x")
+
+
+def wait_for(path):
+    with release_slot():
+        wait_until(lambda: os.path.exists(path))
+    return "there"
+
+
+def hang_once(path):
+    if not os.path.exists(path):
+        prepare(path)
+        time.sleep(3600)
+    return "ended"
 
 
 def fail(_number):
@@ -117,9 +131,13 @@ def processes():
     executor.close()
 
 
-@pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
+SHARED_BY_TWO = partial(ProcessExecutor, threads=2)
+KINDS = {"threads": ThreadExecutor, "processes": ProcessExecutor, "two threads each": SHARED_BY_TWO}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_executor_runs_calls_and_reports_errors(make):
-    with contextlib.closing(make(2)) as executor:
+    with contextlib.closing(make(3)) as executor:
         results, _ = run(executor, *[call(square, number) for number in range(20)])
         assert results == {number: number * number for number in range(20)}
         with pytest.raises(BadRecordError, match=r"f\.jsonl, line at byte 7: broken"):
@@ -128,7 +146,7 @@ def test_executor_runs_calls_and_reports_errors(make):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("make", [ThreadExecutor, ProcessExecutor])
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(
     ("function", "message"), [(panic, "Panic: over"), (leave, "SystemExit: 3"), (fail_twice, "anerror")]
 )
@@ -136,6 +154,29 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
     """A thread was lost by it, and a process could not send it, so the driver waited or blamed the worker."""
     with contextlib.closing(make(2)) as executor, pytest.raises(Exception, match=message):
         run(executor, call(square, 1), call(function, 2))
+
+
+def test_threads_share_processes():
+    with contextlib.closing(ProcessExecutor(5, threads=4)) as executor:
+        pids = run(executor, *[call(process_id, number) for number in range(40)])[0].values()
+        assert len(set(pids)) == 2
+        assert executor.most_waiting == 2
+
+
+@pytest.mark.parametrize("make", [ThreadExecutor, SHARED_BY_TWO])
+def test_call_that_waits_for_another_one_lets_it_begin(make, tmp_path):
+    path = str(tmp_path / "there")
+    with contextlib.closing(make(2)) as executor:
+        assert run(executor, *[call(wait_for, path)] * 2, call(prepare, path))[0] == {0: "there", 1: "there", 2: None}
+
+
+def test_calls_beside_one_that_hangs_are_tried_again(tmp_path):
+    policy = RetryPolicy(deadline_seconds=2.0, first_pause_seconds=0.01)
+    with contextlib.closing(ProcessExecutor(2, threads=2)) as executor:
+        calls = [call(hang_once, str(tmp_path / "hung")), call(hang_once, str(tmp_path / "also hung"))]
+        results, statistics = run(executor, *calls, policy=policy)
+    assert results == {0: "ended", 1: "ended"}
+    assert statistics.lost_workers <= 1  # the second one either was lost with the first, or hung as long
 
 
 def test_shared_value_reaches_each_process_once(processes):
@@ -161,6 +202,12 @@ def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path)
     assert results == {0: 0, 1: 1, 2: 2}
     assert statistics.lost_workers == 3
     assert statistics.retries == 3
+
+
+def test_calls_of_a_killed_worker_are_all_tried_again(tmp_path):
+    with contextlib.closing(ProcessExecutor(2, threads=2)) as executor:
+        results, _ = run(executor, *[call(die_once, number, str(tmp_path)) for number in range(2)])
+    assert results == {0: 0, 1: 1}
 
 
 def test_call_that_kills_its_worker_three_times_is_named(processes):
