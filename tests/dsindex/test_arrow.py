@@ -28,6 +28,8 @@ sys.exit("pandas is imported" if "pandas" in looked_for else code)
 def test_build_does_not_look_for_pandas(tmp_path, form):
     source, more = OWN.docs, ["--where", ".text != 1"]
     if form == "parquet":
+        if int(pa.__version__.split(".")[0]) < 26:
+            pytest.skip("an older pyarrow imports pandas where it reads tables")
         source, more = tmp_path / "x.parquet", ["--json-keys", "text", "parts", "--join", " "]
         texts = [None, *(f"words {number % 100}" for number in range(299))]
         pq.write_table(pa.table({"text": texts, "parts": [["some", "pieces"]] * 300}), source)
