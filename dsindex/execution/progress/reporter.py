@@ -150,9 +150,9 @@ class Reporter:
             raise
         finally:
             for display in displays:
+                self._close(display, error)  # first, so that a second signal meets it among those to close, or closed
                 self._displays.remove(display)
                 del self._due[display]
-                self._close(display, error)
 
     def close_displays(self, error: BaseException) -> None:
         """Let all displays say that the job has ended, where no block that shows them will."""
