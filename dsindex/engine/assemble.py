@@ -150,7 +150,10 @@ def shards_in_place(
             _unlink_token_file(target)
     places = None
     if targets and work.executor.is_on_this_machine and not keep and not holds_writes(work_dir):
-        places = _open_places(sources, work, work_dir, kept=kept, num_shards=num_shards)
+        try:
+            places = _open_places(sources, work, work_dir, kept=kept, num_shards=num_shards)
+        except OSError as error:
+            raise output_error(work_dir, error) from error
     if places is None:
         yield None
         return

@@ -379,7 +379,7 @@ def merge_range(task: MergeRange) -> RangeResult:
             let_go_read(piece.path, piece.size_bytes)
     else:
         chunks = _digested_chunks(task, digests)
-        if upload is None and is_in_place(task):
+        if upload is None and _is_in_place(task):
             deque(chunks, maxlen=0)  # they are synced, and digested now
         elif upload is None:
             write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
@@ -389,7 +389,7 @@ def merge_range(task: MergeRange) -> RangeResult:
     return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
 
 
-def is_in_place(task: MergeRange) -> bool:
+def _is_in_place(task: MergeRange) -> bool:
     """Tell whether the bytes of a range are in the output already, which is another name of the file of its pieces.
 
     Raises:

@@ -196,10 +196,10 @@ class ProcessExecutor(Executor):
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker died."""
-        pipes = {worker.pipe: worker for worker in self._busy.values()}
+        workers = dict.fromkeys(self._busy.values())
         ended, self._lost = self._lost, []
-        for pipe in wait_for_connections(list(pipes), 0 if ended else timeout):
-            worker = pipes[pipe]  # type: ignore[index]  # a connection, as it was given
+        ready = wait_for_connections([worker.pipe for worker in workers], 0 if ended else timeout)
+        for worker in [worker for worker in workers if worker.pipe in ready]:
             try:
                 told = worker.receive()
                 if told is not None:

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -159,11 +158,12 @@ def test_what_fails_is_removed(places, tmp_path):
 
 
 WRITER = """\
-import pickle, sys
-from dsindex.engine.shards.places import PlacedFile
+import sys
+from dsindex.engine.shards.places import PlacedFile, TokenPlaces
 
-places, folder = pickle.loads(bytes.fromhex(sys.argv[1])), sys.argv[2]
-claim = places.claim(int(sys.argv[3]))
+folder, shard = sys.argv[1:]
+places = TokenPlaces(folder, "sizes", {"a": "a.bin", "b": "b.bin"}, {"a": 3, "b": 0}, 1)
+claim = places.claim(int(shard))
 file = PlacedFile(claim, "a", folder, f"own.{claim.shard}.bin")
 file.write(b"other")
 print(flush=True)
@@ -175,12 +175,12 @@ if input() == "end":
 
 
 @pytest.fixture
-def writer(places, tmp_path):
+def writer(tmp_path):
     """Start another process that makes a shard, and wait until it has its tokens."""
     begun = []
 
     def begin(shard):
-        command = [sys.executable, "-c", WRITER, pickle.dumps(places).hex(), str(tmp_path), str(shard)]
+        command = [sys.executable, "-c", WRITER, str(tmp_path), str(shard)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         begun.append(process)
         process.stdout.readline()

@@ -103,7 +103,7 @@ class TokenPlaces:
             except OSError as error:
                 raise output_error(self._work_dir, error) from error
 
-    def __reduce__(self) -> Any:  # noqa: ANN401 - as object's
+    def __reduce__(self) -> tuple[type[TokenPlaces], tuple[Any, ...]]:
         return TokenPlaces, self._arguments
 
     def close(self) -> None:
