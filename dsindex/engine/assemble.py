@@ -33,7 +33,7 @@ from dsindex.engine.publishing import (
     stored_bytes,
 )
 from dsindex.engine.shards.attempt import shard_folder
-from dsindex.engine.shards.places import TokenPlaces
+from dsindex.engine.shards.places import TokenPlaces, is_written_to
 from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
 from dsindex.errors import OutputError
 from dsindex.execution.calls import Call
@@ -200,7 +200,8 @@ def _go_on_in(
 ) -> str | None:
     """Return the token file of an earlier run in which all kept shards are where the output has them.
 
-    Beyond a shard that is missing, nobody knows where they would be. A file with a further name is published already.
+    Beyond a shard that is missing, nobody knows where they would be. A file with a further name is published already,
+    and where a worker of an earlier run may still write, the bytes of other inputs may appear.
     """
     position, name, is_known = source.target.header_bytes, None, True
     for number in range(num_shards):
@@ -216,9 +217,11 @@ def _go_on_in(
         position += part.bin_bytes
     if name is None:
         return None
-    status = os.lstat(joined(work_dir, name))
-    own = [path for path in find_partials(ledger.history.partials) if os.path.samestat(os.lstat(path), status)]
-    return name if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 + len(own) else None
+    path = joined(work_dir, name)
+    status = os.lstat(path)
+    own = [each for each in find_partials(ledger.history.partials) if os.path.samestat(os.lstat(each), status)]
+    is_own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 + len(own)
+    return name if is_own and not is_written_to(path) else None
 
 
 def _new_file(work_dir: str, suffix: str) -> str:

@@ -1,11 +1,13 @@
 """Builds whose shards write their tokens into the output: the same bytes as from shards with files of their own."""
 
+import fcntl
 import os
 
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.ledger import read_committed_shards
+from dsindex.engine.shards.places import TokenPlaces, is_written_to
 from dsindex.store.storage import StoredSection
 from tests.faults.corpus import TOKENIZER, write_corpus
 from tests.support.killed import kill_after, run_until_killed
@@ -131,6 +133,31 @@ def test_a_published_file_is_not_written_to(inputs, tmp_path):
     assert bin_file.read_bytes() == before == expected(inputs, tmp_path / "small", names="ab")[bin_file.name]
     assert main(words(inputs, out, replacing)) == 0
     assert published(out) == expected(inputs, tmp_path / "other")
+
+
+def test_a_worker_that_comes_back_writes_into_no_output(inputs, tmp_path):
+    """A worker of the killed driver was frozen: it is to write the tokens of an input that has changed since."""
+    out = tmp_path / "out"
+    as_stopped(inputs, out, num_shards=12)
+    with token_file(out).open("r+b", buffering=0) as frozen:
+        fcntl.flock(frozen, fcntl.LOCK_SH)
+        frozen.seek(0, os.SEEK_END)
+        write_corpus(inputs / "b.jsonl", num_lines=95, broken={}, seed=11)
+        assert main(words(inputs, out)) == 0
+        frozen.write(b"late")
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+def test_a_token_file_is_known_to_be_written_to(inputs, tmp_path, monkeypatch):
+    seen = []
+    close = TokenPlaces.close
+    monkeypatch.setattr(TokenPlaces, "close", lambda places: (seen.append(is_open(places)), close(places)))
+
+    def is_open(places):
+        return [is_written_to(os.path.join(places._work_dir, name)) for name in places.names.values()]
+
+    assert main(words(inputs, tmp_path / "out")) == 0
+    assert seen == [[True]]
 
 
 def test_without_hard_links_shards_have_files_of_their_own(inputs, tmp_path, monkeypatch):

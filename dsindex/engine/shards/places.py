@@ -11,6 +11,7 @@ under which it is completed and published.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import math
 import os
@@ -100,6 +101,8 @@ class TokenPlaces:
                     if key not in self._descriptors:
                         path = os.path.join(self._work_dir, name)
                         self._descriptors[key] = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+                        with contextlib.suppress(OSError):  # a file system without locks
+                            fcntl.flock(self._descriptors[key], fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError as error:
                 raise output_error(self._work_dir, error) from error
 
@@ -219,6 +222,22 @@ class TokenPlaces:
     def sync(self, key: str) -> None:
         """Sync a token file."""
         os.fsync(self._descriptors[key])
+
+
+def is_written_to(path: str) -> bool:
+    """Tell whether a process has a token file open, such as a worker of a killed driver that was frozen and comes back.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+    return False
 
 
 class Claim:
