@@ -18,6 +18,7 @@ from dsindex.engine.merge import (
     Piece,
     RangePlanner,
     RangeResult,
+    is_in_place,
     merge_range,
     plan_merge,
     write_merged_index,
@@ -35,10 +36,11 @@ from dsindex.engine.publishing import (
 from dsindex.engine.shards.attempt import shard_folder
 from dsindex.engine.shards.places import TokenPlaces, is_written_to
 from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
-from dsindex.errors import OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_calls
 from dsindex.store.ownership import new_file_id, read_folder_id
+from dsindex.store.reading import digest_file
 from dsindex.store.requests import note_requests
 from dsindex.store.storage import (
     StoredFile,
@@ -273,13 +275,13 @@ def resize(path: str, size_bytes: int) -> None:
         raise output_error(path, error) from error
 
 
-def range_call(task: MergeRange, target: Target) -> Call:
-    """Return the call that merges a range and returns a RangeResult."""
+def range_call(task: MergeRange, target: Target, known: RangeResult | None = None) -> Call:
+    """Return the call that merges a range, unless it is what an earlier run recorded, and returns a RangeResult."""
     return Call(
-        name=f"merge[{os.path.basename(target.prefix)}:{task.number:05d}]",
+        name=f"{'merge' if known is None else 'check'}[{os.path.basename(target.prefix)}:{task.number:05d}]",
         place=f"{target.final(target.token_suffix)}, bytes {task.begin} to {task.end}",
         function=merge_range,
-        arguments=(task,),
+        arguments=(task, known),
     )
 
 
@@ -425,7 +427,8 @@ class _Assembly:
         self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes, upload=upload)
         for task in self.ranges:
             result = ledger.range(task)
-            if result is not None:
+            # The shards of a range in place were looked at, and a store looks at what it gets.
+            if result is not None and (ledger.is_of_this_run(task) or upload is not None or is_in_place(task)):
                 self._results[task.number] = result
         self.num_ranges_done = len(self._results)
         self.bytes_done = sum(task.end - task.begin for task in self.ranges if task.number in self._results)
@@ -438,19 +441,21 @@ class _Assembly:
         files = {suffix: StoredFile(name=suffix, **entry) for suffix, entry in recorded.items()}
         if files.keys() != self._dataset.suffixes:
             return False
-        for suffix, file in files.items():
-            if self._stored_bytes(suffix) != file.size_bytes:
-                return False
+        if not all(self._is_whole(suffix, file) for suffix, file in files.items()):
+            return False
         self._files = files
         return True
 
-    def _stored_bytes(self, suffix: str) -> int | None:
-        """Return the size of a file under its partial or its final name; None if it is under neither."""
+    def _is_whole(self, suffix: str, file: StoredFile) -> bool:
+        """Tell whether a file is as it was recorded under its partial name, or else under its final name."""
+        path, final = self._target.partial(suffix), self._target.final(suffix)
         if self._target.is_remote:
-            upload = current_upload(self._target.final(suffix), self._target.partial(suffix), self._ledger)
-            return None if upload is None else stored_bytes(upload)
-        size_bytes = _size(self._target.partial(suffix))
-        return _size(self._target.final(suffix)) if size_bytes is None else size_bytes
+            upload = current_upload(final, path, self._ledger)
+            return upload is not None and stored_bytes(upload) == file.size_bytes
+        try:
+            return digest_file(path if os.path.lexists(path) else final) == file.digest
+        except InputError:
+            return False
 
     def _place(self, suffix: str) -> str | Upload:
         """Return where a file is written that is written as a whole."""
@@ -496,7 +501,7 @@ class _Assembly:
             )
         for task in self.ranges:
             if task.number not in self._results:
-                yield task, range_call(task, target)
+                yield task, range_call(task, target, self._ledger.range(task))
 
     def take(self, what: MergeRange | str, value: Any) -> int:  # noqa: ANN401 - a RangeResult or a StoredFile
         """Take one call's result; return the number of bytes that it merged."""
@@ -543,10 +548,3 @@ def make_quarantine(shards: Sequence[ShardQuarantine], place: str | Upload) -> S
     with open_output(place) as file:
         write_quarantine(file, shards)
     return file.as_stored(QUARANTINE_SUFFIX)
-
-
-def _size(path: str) -> int | None:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return None

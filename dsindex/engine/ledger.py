@@ -401,6 +401,8 @@ class Ledger:
         self._shards: dict[str, ShardResult] = {}
         self._ranges: dict[str, dict[str, RangeResult]] = {}
         """Output's key → range's identity → result."""
+        self._merged: set[tuple[str, str]] = set()
+        """Output's key and identity of the ranges of this run."""
         self._sorted: dict[str, SortResult] = {}
         """Identity of a task of a shuffle → result."""
         self._written: dict[str, int] = {}
@@ -512,11 +514,16 @@ class Ledger:
         """Return the committed result of an output range, if it was merged from exactly these pieces."""
         return self._ranges.get(output_key(task.output), {}).get(task.identity)
 
+    def is_of_this_run(self, task: MergeRange) -> bool:
+        """Tell whether a range was committed by this run, so that nobody can have changed its bytes."""
+        return (output_key(task.output), task.identity) in self._merged
+
     def record_range(self, task: MergeRange, result: RangeResult) -> None:
         """Commit an attempt at an output range."""
         output, identity = output_key(task.output), task.identity
         self._append({"kind": "range", "output": output, "range": identity, "end": task.end, "result": result})
         self._keep_range(output, identity, task.end, result)
+        self._merged.add((output, identity))
         self.sync_if_due()
 
     def _keep_range(self, output: str, identity: str, end: int, result: RangeResult) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, OutputError
+from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import (
     BOUNDARY,
     CHUNK_ITEMS,
@@ -34,9 +34,9 @@ from dsindex.formats.mmididx import (
 from dsindex.json_text import name_bytes
 from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.reading import input_status, pinned
+from dsindex.store.reading import digest_file, input_status, pinned
 from dsindex.store.requests import RequestCounts, release_slot, requests_so_far
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, combine_digests, output_error
 from dsindex.store.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
 from dsindex.store.urls import with_suffix
 from dsindex.store.writing import find_recent, let_go_read
@@ -359,13 +359,19 @@ def plan_merge(
     return tasks if upload is None else [replace(task, upload=upload) for task in tasks]
 
 
-def merge_range(task: MergeRange) -> RangeResult:
+def merge_range(task: MergeRange, known: RangeResult | None = None) -> RangeResult:
     """Assemble one range of the output at its offset, sync it, and return its digests.
+
+    Args:
+        task: The range.
+        known: What an earlier run recorded of it; returned if a file has these bytes still.
 
     Raises:
         InputError: If a part is missing or shorter than planned.
         OutputError: If the output cannot be written.
     """
+    if known is not None and _has_bytes(task, known):
+        return known
     upload, digests = task.upload, []
     if upload is not None and (content := _content_at_once(task)) is not None:
         digester = BlockDigester()
@@ -379,7 +385,7 @@ def merge_range(task: MergeRange) -> RangeResult:
             let_go_read(piece.path, piece.size_bytes)
     else:
         chunks = _digested_chunks(task, digests)
-        if upload is None and _is_in_place(task):
+        if upload is None and is_in_place(task):
             deque(chunks, maxlen=0)  # they are synced, and digested now
         elif upload is None:
             write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
@@ -389,7 +395,15 @@ def merge_range(task: MergeRange) -> RangeResult:
     return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
 
 
-def _is_in_place(task: MergeRange) -> bool:
+def _has_bytes(task: MergeRange, known: RangeResult) -> bool:
+    expected = combine_digests(map(bytes.fromhex, known.block_digests))
+    try:
+        return digest_file(task.output, begin=task.begin, end=task.end) == expected
+    except InputError:  # it is shorter, or cannot be read
+        return False
+
+
+def is_in_place(task: MergeRange) -> bool:
     """Tell whether the bytes of a range are in the output already, which is another name of the file of its pieces.
 
     Raises:

@@ -169,6 +169,43 @@ def test_file_that_lost_its_ranges_gets_them_all_again(what, tmp_path, make_conf
     assert_is_golden(tmp_path / "out")
 
 
+def test_range_with_other_bytes_is_merged_again(tmp_path, make_config):
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+    with stopped_after(3):
+        run_config(config)
+    turn_bit(partials(tmp_path / "out")[0], STEP + 7)
+    run_config(config)
+    assert_is_golden(tmp_path / "out")
+
+
+@pytest.mark.parametrize("suffix", ["bin", "idx", "provenance.parquet"])
+def test_assembled_file_with_other_bytes_is_made_again(suffix, tmp_path, make_config, monkeypatch):
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+    stop_at_publishing(config, monkeypatch)
+    [path] = [path for path in partials(tmp_path / "out") if f".{suffix}." in path.name]
+    before = path.read_bytes()
+    turn_bit(path, len(before) // 2)
+    run_config(config)
+    assert (tmp_path / "out" / f"docs_text_document.{suffix}").read_bytes() == before
+    assert_is_golden(tmp_path / "out")
+
+
+def stop_at_publishing(config, monkeypatch):
+    def stop(*_):
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dsindex.engine.frame.publish", stop)
+        with pytest.raises(Stopped):
+            run_config(config)
+
+
+def turn_bit(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
 def test_shard_that_is_made_again_takes_its_ranges_with_it(tmp_path, make_config, started):
     """A disk turned bits round before its ranges were merged, so they are as wrong as the shard."""
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
@@ -193,20 +230,11 @@ def test_shard_that_is_made_again_takes_its_ranges_with_it(tmp_path, make_config
 @pytest.mark.parametrize("keep_shards", [False, True])
 def test_assembled_dataset_is_made_again_where_a_shard_was(tmp_path, make_config, monkeypatch, keep_shards):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=keep_shards)
-
-    def stop(*_):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dsindex.engine.frame.publish", stop)
-        with pytest.raises(Stopped):
-            run_config(config)
+    stop_at_publishing(config, monkeypatch)
     [tokens] = [path for path in partials(tmp_path / "out") if ".bin." in path.name]
     shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
     for path in (shards[-1], tokens) if keep_shards else (tokens,):  # the shard was damaged before it was merged
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+        turn_bit(path, -1)
     run_config(config)
     assert_is_golden(tmp_path / "out")
 
@@ -219,7 +247,7 @@ def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config
     (tmp_path / "in.jsonl").write_bytes(text[:bad] + b"broken\n" + text[bad:])
     failed = []
 
-    def fail(task):
+    def fail(task, _):
         failed.append(task)
         raise InputError("the storage went away")
 
