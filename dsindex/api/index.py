@@ -50,7 +50,8 @@ class IndexOptions(_IndexOptions):
             super().__init__(**plain)
         except ValidationError as error:
             signature = inspect.Signature(option_parameters(_IndexOptions.model_fields))
-            raise OptionsError(f"IndexOptions: {respell(validation_message(error), signature)}") from None
+            told = respell(validation_message(error, _IndexOptions), signature)
+            raise OptionsError(f"IndexOptions: {told}") from None
 
 
 def index_options(index: object) -> dict[str, Any]:

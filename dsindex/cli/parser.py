@@ -189,6 +189,11 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") and " " not in name and not self._begins_a_flag(name):
                 self.error(self._describe_unknown(name))
 
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Return the flags that a word may shorten; hidden ones only if none is shown."""
+        found = super()._get_option_tuples(option_string)
+        return [each for each in found if each[0].help != argparse.SUPPRESS] or found
+
     def format_usage(self) -> str:
         """Return the usage, laid out as in a help text."""
         self._lay_out()

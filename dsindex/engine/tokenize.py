@@ -85,7 +85,7 @@ class BadRecordBudget:
 
     def _refuse(self) -> None:
         raise InputError(
-            f"{self._bad} bad records were set aside, more than the {self._limit} of --max-bad-records; "
+            f"{count(self._bad, 'bad record')} set aside, more than the {self._limit} of --max-bad-records; "
             f"look at the *.quarantine files in the work folder, then fix the input or raise the limit"
         )
 
@@ -581,6 +581,8 @@ class _Stage:
             way_on = (
                 "mend it and run the same command again, or add --on-bad-record quarantine to set such records aside"
             )
+            if error.line == 1 and error.reason.startswith("expected the key"):
+                way_on = f"name another key, or {way_on}"
             more = sum(1 + bad.num_more for bad in self._faults if isinstance(bad, BadRecordError)) - 1
             met = f", and {count(more, 'more bad record')} {'was' if more == 1 else 'were'} met" if more > 0 else ""
             error.args = (f"{error}; {kept}{met}: {way_on}",)
@@ -620,9 +622,8 @@ class _Stage:
                 raise InputError(f"expected a record that {what}, got none of {filtered:,}; {remedy}")
             msg = f"{self._tasks[0].path}: expected at least one record in all inputs together, got none"
             bad = sum(result.num_quarantined for result in results)
-            if bad:
-                msg += f" but {bad:,} bad ones; the first is {self._first_bad(results)}"
-            raise InputError(msg)
+            detail = f" but {bad:,} bad ones; the first is {self._first_bad(results)}" if bad else "; check --input"
+            raise InputError(msg + detail)
         return results
 
     def _first_bad(self, results: Sequence[ShardResult]) -> BadRecordError:

@@ -49,7 +49,7 @@ def parse_data_path(words: Sequence[str], *, flag: str = "--data-path") -> Blend
         raise ValueError(f"{flag}: expected at least one prefix")
     prefixes, weights = [word.strip() for word in words], None
     if len(words) % 2 == 0:
-        parsed = [_number(word) for word in words[::2]]
+        parsed = [as_number(word) for word in words[::2]]
         numbers = [weight for weight in parsed if weight is not None]
         if numbers and len(numbers) < len(parsed):
             word = words[2 * parsed.index(None)]
@@ -84,7 +84,8 @@ def describe_sums(blends: Mapping[str, Blend | None]) -> list[str]:
     return [f"the weights sum to {shown}: Megatron divides each split's by their sum"]
 
 
-def _number(word: str) -> float | None:
+def as_number(word: str) -> float | None:
+    """Return what a word is worth as a weight; None for a prefix."""
     try:
         return float(word)
     except ValueError:

@@ -20,7 +20,7 @@ from dsindex import __version__
 from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.index import bigscience
-from dsindex.index.blend import check_draws
+from dsindex.index.blend import as_number, check_draws
 from dsindex.index.cache import CacheFiles, SourceFingerprint, array_bytes, count_tokens, fingerprint, read_lengths
 from dsindex.index.continuing import PLACEHOLDER, build_continued_arrays, build_continued_blend
 from dsindex.index.epochs import (
@@ -300,7 +300,9 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
         FormatError: If the `.idx` is damaged.
     """
     if not is_stored(f"{task.prefix}.idx"):
-        raise InputError(f"{task.prefix}.idx: no such file; use the prefix of a .bin and .idx, without the suffix")
+        is_weight = as_number(os.path.basename(task.prefix)) is not None
+        remedy = "prefix after each weight" if is_weight else "prefix of a .bin and .idx, without the suffix"
+        raise InputError(f"{task.prefix}.idx: no such file; give the {remedy}")
     index = read_index(f"{task.prefix}.idx")
     if task.one_sequence and not np.array_equal(index.document_indices, np.arange(index.header.num_sequences + 1)):
         raise InputError(

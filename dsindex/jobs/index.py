@@ -405,7 +405,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     return IndexResult(
         tasks=tuple(tasks),
         results=tuple(results),
-        notes=(*notes, *_tails(settings, counts), *_masked(counts), *_ordered(config, settings)),
+        notes=(*notes, *_too_small(tasks), *_tails(settings, counts), *_masked(counts), *_ordered(config, settings)),
         findings=findings,
         seconds=time.monotonic() - began,
     )
@@ -496,6 +496,16 @@ def _tails(settings: CacheSettings, counts: Counts) -> Iterator[str]:
     said = describe_tails("valid", [(name, part.begin, part.end) for name, part in parts if part is not None])
     if said is not None:
         yield said
+
+
+def _too_small(tasks: Iterable[IndexTask]) -> Iterator[str]:
+    """Yield a note for each split that is too small for a sample."""
+    for task in tasks:
+        if isinstance(task, GPTIndexTask) and task.continued is None and not task.epochs.num_samples:
+            yield (
+                f"{task.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
+                "or give it a larger share in --split"
+            )
 
 
 def _masked(prefixes: Iterable[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -303,15 +304,17 @@ class TextConfig(RecordsConfig):
         return TokenizerOptions()
 
 
-def validation_message(error: ValidationError) -> str:
-    """Describe invalid options in one sentence, spelled as flags."""
+def validation_message(error: ValidationError, kind: type[BaseModel]) -> str:
+    """Describe invalid options of a model in one sentence, spelled as flags; unknown ones first."""
     sentences = []
-    for problem in error.errors():
+    for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
         name = "--" + "-".join(str(part) for part in problem["loc"][:1]).replace("_", "-")
         if problem["type"] == "missing":
             sentences.append(f"{name} is required")
         elif problem["type"] == "extra_forbidden":
-            sentences.append(f"there is no option {name.removeprefix('--').replace('-', '_')!r}")
+            unknown = name.removeprefix("--").replace("-", "_")
+            close = difflib.get_close_matches(unknown, kind.model_fields, n=1)
+            sentences.append(f"there is no option {unknown!r}{f' (did you mean {close[0]!r}?)' if close else ''}")
         else:
             text = describe_problem(problem)
             sentences.append(f"{name}: {text}" if problem["loc"] else text)
@@ -341,7 +344,7 @@ def validated(merged: dict[str, Any], kind: type[Config]) -> Config:
     try:
         return kind(**merged)
     except ValidationError as error:
-        raise UsageError(validation_message(error)) from error
+        raise UsageError(validation_message(error, kind)) from error
 
 
 def name_lists(options: dict[str, Any]) -> dict[str, Any]:

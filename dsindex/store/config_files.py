@@ -37,7 +37,7 @@ def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
         with open_file(path) as file:
             content = json.load(file)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected {what}, got a file that is not JSON ({error})") from error
     if not isinstance(content, dict):
@@ -67,7 +67,7 @@ def read_yaml(path: str) -> dict[str, Any]:
         with open_configuration(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     return parse_yaml(content, source=path)
 
 

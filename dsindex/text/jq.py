@@ -468,4 +468,4 @@ def _fails(pattern: str, message: str) -> Answer:
 
 
 def _shorten(message: str) -> str:
-    return message.strip().partition("\n")[0].removeprefix("jq: error: ")[:_SHOWN_CHARACTERS]
+    return message.strip().partition("\n")[0].removeprefix("jq: error: ").removesuffix(":")[:_SHOWN_CHARACTERS]

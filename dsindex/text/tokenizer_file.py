@@ -170,6 +170,9 @@ def _remedy(path: str, names: list[str]) -> str:
     return "use the folder that contains tokenizer.json"
 
 
+_ANOTHER = "fetch or save the file again, or give another --tokenizer-model"
+
+
 def require_object(file: str, document: object) -> dict[str, Any]:
     """Return the JSON of a file.
 
@@ -177,8 +180,7 @@ def require_object(file: str, document: object) -> dict[str, Any]:
         TokenizerError: If it is not an object.
     """
     if not isinstance(document, dict):
-        msg = f"{file}: expected a JSON object, got {type(document).__name__}; fetch or save the file again"
-        raise TokenizerError(msg)
+        raise TokenizerError(f"{file}: expected a JSON object, got {type(document).__name__}; {_ANOTHER}")
     return document
 
 
@@ -194,8 +196,7 @@ def parse_json(file: str, content: bytes) -> object:
         except orjson.JSONDecodeError:  # such as a lone surrogate, which `json` takes
             return json.loads(content)
     except (ValueError, RecursionError) as error:
-        msg = f"{file}: expected JSON, but it cannot be read ({error}); fetch or save the file again"
-        raise TokenizerError(msg) from error
+        raise TokenizerError(f"{file}: expected JSON, but it cannot be read ({error}); {_ANOTHER}") from error
 
 
 def read_folder_config(folder: str) -> dict[str, Any]:

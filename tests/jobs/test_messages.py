@@ -25,7 +25,9 @@ BAD_INPUT = {
         r"in\.jsonl, line 2: .*column 14.*; . of . shards are kept: mend it and .* or add --on-bad-record quarantine",
     ),
     "not an object": (GOOD * 3 + b"[1]\n", r"in\.jsonl, line 4: .*object"),
-    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body"),
+    "key missing": (GOOD + b'{"body": "x"}\n', r"in\.jsonl, line 2: .*'text'.*body.* kept: mend it"),
+    "key missing at once": (b'{"body": "x"}\n', r"in\.jsonl, line 1: .*'text'.*body.* kept: name another key, or mend"),
+    "blank": (b"\n", r"in\.jsonl: expected at least one record .*got none; check --input"),
     "wrong type": (GOOD + b'{"text": 5}\n', r"in\.jsonl, line 2: .*'text'.*number"),
     "invalid UTF-8": (GOOD + b'{"text": "\xff"}\n', r"in\.jsonl, line 2: .*UTF-8"),
     "lone surrogate": (GOOD + b'{"text": "\\ud800"}\n', r"in\.jsonl, line 2: .*surrogate"),
@@ -84,7 +86,9 @@ def case(message, *arguments, code=1):
         case("--workers", "--input", "{good}", *TOKENIZER, "--workers", "0", code=2),
         case("--max-bad-records: expected a share of at most 100%", *TOKENIZER, "--max-bad-records", "200%", code=2),
         case("--max-bad-records: expected a share of at most 100%", *TOKENIZER, "--max-bad-records", "100.1%", code=2),
-        case(r"build\.yaml: cannot be read", "--config", "{tmp}/build.yaml", code=1),
+        case(r"build\.yaml: cannot be read .*; check the path", "--config", "{tmp}/build.yaml", code=1),
+        case("--tok could match --token-ids, --tokenizer-model, ", "--tok", "x", code=2),
+        case(r"column 4$", "--input", "{good}", *TOKENIZER, "--where", ".x ="),
     ],
 )
 def test_wrong_options_and_places_are_named(tmp_path, cli, arguments, message, code):
@@ -189,10 +193,11 @@ def test_config_file_and_flags_are_two_spellings(tmp_path, cli):
 @pytest.mark.parametrize(("text", "message", "code"), [
     ("input: [a\n", "expected YAML", 1),
     ("colour: red\n", "there is no option 'colour'", 2),
+    ("outptu_prefix: x\n", r"build: there is no option 'outptu_prefix' \(did you mean 'output_prefix'\?\); --", 2),
     ("input: a\ninput: b\n", r"c\.yaml, line 2: expected each key once, got 'input' again, as on line 1", 1),
     ("append-eod: true\nappend_eod: false\n", r"c\.yaml: expected each option once, got append_eod in two", 1),
     ("a: &a [*a]\n", r"c\.yaml, line 1: expected a finite value", 1),
-], ids=["syntax", "unknown", "key-twice", "two-spellings", "endless"])  # fmt: skip
+], ids=["syntax", "unknown", "mistyped", "key-twice", "two-spellings", "endless"])  # fmt: skip
 def test_wrong_config_files_are_named(tmp_path, cli, text, message, code):
     (tmp_path / "c.yaml").write_text(text)
     assert_one_sentence(cli(["build", "--config", str(tmp_path / "c.yaml"), "--output-prefix", "x"], code), message)

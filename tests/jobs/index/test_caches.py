@@ -135,6 +135,17 @@ def test_without_identifiers_plain_names_are_written_and_said(folder):
     assert any("a job will not find these caches" in note for note in report.notes)
 
 
+@pytest.mark.usefixtures("folder")
+def test_split_without_a_sample_is_noted():
+    # They are built all the same: a reader of one's own may want one split alone.
+    notes = indexed(seq_length=10**6, epochs=1, data_path=["web"]).notes
+    said = "expected at least one sample, got none, at which Megatron stops; shorten --seq-length"
+    assert [note.partition(": ")[0] for note in notes if said in note] == [
+        f"web, split {split}" for split in ("train", "valid", "test")
+    ]
+    assert not any(said in note for note in indexed(split="1").notes)
+
+
 def test_like_takes_settings_from_a_description_and_flags_win(folder):
     indexed(seed=7, split="3,1", epochs=None, num_samples="40,none,none")
     (like,) = (folder / "cache").glob("*train-description.txt")

@@ -23,7 +23,9 @@ def test_json_that_nests_without_end_is_refused(folder, option):
 
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
-     r"/nowhere.idx: no such file; use the prefix of a .bin and .idx"),
+     r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
+    "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
+     r"/0.5.idx: no such file; give the prefix after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
      r"web, split valid: 9 samples were requested, but the part has no tokens"),
     "zero-weight": ({"data_path": ["0", "web", "1", "books"]}, LimitError, "positive weight for web, got 0"),
