@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
 from tests.faults.zygote import Strike
-from tests.support.processes import PATIENCE_SECONDS, wait_until
+from tests.support.processes import PATIENCE_SECONDS, start_ray, wait_until
 from tests.support.published import published
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
@@ -38,7 +38,8 @@ def cluster():
         # Cluster notes its address below RAY_TMPDIR, which it does not make: on a fresh machine /tmp/ray is not there.
         patch.setenv("RAY_TMPDIR", folder)
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"{folder}/ray", "_system_config": SYSTEM_CONFIG}
-        made = Cluster(initialize_head=True, head_node_args={**head, "object_store_memory": 80 << 20})
+        head["object_store_memory"] = 80 << 20
+        made = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
         yield made
         made.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
@@ -47,7 +48,8 @@ def cluster():
 @pytest.fixture
 def node(cluster):
     """A second node with one CPU; that of the test before, if it is still there."""
-    return next(iter(cluster.worker_nodes), None) or cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+    there = next(iter(cluster.worker_nodes), None)
+    return there or start_ray(lambda: cluster.add_node(num_cpus=1, object_store_memory=80 << 20))
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from dsindex.options.build import BuildConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY
+from tests.support.processes import start_ray
 
 
 class Shown(NamedTuple):
@@ -30,7 +31,8 @@ def ray_instance():
         patched.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
         patched.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # some releases warn without it
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        start_ray(lambda: ray.init(address="local", num_cpus=2, **quiet))
     yield
     ray.shutdown()
 

@@ -16,6 +16,17 @@ def wait_until(condition, what="what was awaited"):
         time.sleep(0.02)
 
 
+def start_ray(start):
+    """Return what a call that starts a node of Ray's returns, which Ray gives up within seconds on a busy machine."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error) or time.monotonic() > end:
+                raise
+
+
 def is_running(pid):
     """Return whether a process is there that has not ended, whoever has to wait for it."""
     try:
