@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import llvmlite  # type: ignore[import-untyped]  # llvmlite has no types
-import numba
 from llvmlite import binding
-from numba.core import config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +37,7 @@ class KernelLocator:
 
     def ensure_cache_path(self) -> None:
         """Make the folder."""
-        _make_private(self._folder)
+        make_private(self._folder)
 
     def get_source_stamp(self) -> str:
         """Return what must be equal for a compiled kernel to be used; the folder's name says all of it."""
@@ -53,7 +51,7 @@ class KernelLocator:
     def from_function(cls, function: Callable[..., Any], source_path: str) -> KernelLocator | None:
         """Return a locator; None if the folder cannot be used, so that numba looks for another place."""
         try:
-            _make_private(kernel_folder(source_path))
+            make_private(kernel_folder(source_path))
         except (OSError, RuntimeError):  # RuntimeError: no home folder
             return None
         return cls(function, source_path)
@@ -70,12 +68,13 @@ def kernel_folder(source_path: str) -> str:
         OSError: If the source cannot be read.
         RuntimeError: If the user has no home folder.
     """
-    base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = hashlib.sha256()
     for path in sorted({Path(source_path), *Path(__file__).parent.glob("*.py")}):
         key.update(path.read_bytes())
     module = os.path.relpath(source_path, Path(__file__).parents[1])
-    key.update(f"{module} {numba.__version__} {llvmlite.__version__} {binding.get_host_cpu_name()}".encode())
+    versions = [importlib.metadata.version(package) for package in ("numba", "llvmlite")]
+    key.update(" ".join([module, *versions, binding.get_host_cpu_name()]).encode())
     key.update(binding.get_host_cpu_features().flatten().encode())
     return os.path.join(base, "dsindex", "kernels", f"{Path(source_path).stem}-{key.hexdigest()[:32]}")
 
@@ -96,7 +95,7 @@ def why_unusable(folder: str) -> str | None:
     return None if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
 
 
-def _make_private(folder: str) -> None:
+def make_private(folder: str) -> None:
     """Make the folder, for this user alone.
 
     Raises:

@@ -15,7 +15,6 @@ from dsindex.kernels.json_scanner import (
     CLASSES,
     DIGIT,
     HEX,
-    MAX_DEPTH,
     SPACE,
     TEXT,
     skip_class,
@@ -296,6 +295,8 @@ def read_objects(
     columns: NDArray[np.int64],
     texts: NDArray[np.uint8],
     text_ends: NDArray[np.int64],
+    closings: NDArray[np.int64],
+    last_lines: NDArray[np.int64],
 ) -> bool:
     """Read the strings under the wanted keys, if every line is certainly an object that has each key once.
 
@@ -314,12 +315,12 @@ def read_objects(
             LANES bytes for each key.
         text_ends: Output: the end of each string in `texts`, shape [rows, lines + 1]. The caller sets column 0 to where
             each key's strings begin.
+        closings: Scratch space, shape [MAX_DEPTH + 1].
+        last_lines: The last line with each key: -1, shape [keys].
 
     Returns:
         False if `json.loads` must decide. The encoding is not checked.
     """
-    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
-    last_lines = np.full(len(key_ends), -1)
     for line in range(len(starts)):
         if not _read_object(
             data,
@@ -381,6 +382,8 @@ def read_id_lists(
     limit: int,
     ids: NDArray[np.uint32],
     id_ends: NDArray[np.int64],
+    closings: NDArray[np.int64],
+    last_lines: NDArray[np.int64],
 ) -> bool:
     """Read the list of token ids under the one wanted key, like `read_objects`.
 
@@ -395,12 +398,12 @@ def read_id_lists(
         limit: Ids are below this number.
         ids: Output: the ids of all lists; needs an item for every two bytes of the lines.
         id_ends: Output: the end of each line's ids, shape [lines].
+        closings: As for `read_objects`.
+        last_lines: As for `read_objects`.
 
     Returns:
         False if `json.loads` must decide. The encoding is not checked.
     """
-    closings = np.empty(MAX_DEPTH + 1, dtype=np.int64)
-    last_lines = np.full(len(key_ends), -1)
     written = 0
     for line in range(len(starts)):
         end, within, is_found = ends[line], -1, False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.kernels.jit import compiled, inlined
+from dsindex.kernels.loader import MAX_DEPTH
 from dsindex.kernels.vectors import (
     LANES,
     NOTHING,
@@ -22,9 +23,6 @@ from dsindex.kernels.vectors import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-MAX_DEPTH = 64
-"""Deepest nesting that the scanner follows; deeper lines are left to json.loads, whose limit is Python's."""
 
 MAX_NUMBER_BYTES = 4000
 """Longer numbers are left to json.loads: Python refuses integers of more than 4,300 digits."""

@@ -48,7 +48,7 @@ def insert_token(
 
 @compiled
 def find_characters(
-    data: NDArray[np.uint8], begin: int, end: int, lowest: int, pairs: NDArray[np.bool_], places: NDArray[np.int64]
+    data: NDArray[np.uint8], begin: int, end: int, lowest: int, pairs: NDArray[np.uint8], places: NDArray[np.int64]
 ) -> int:
     """Write where characters begin whose first two bytes are wanted, ascending.
 
@@ -57,7 +57,7 @@ def find_characters(
         begin: Index in `data` from which to search.
         end: Index in `data` up to which to search; no character begins in the byte before it.
         lowest: The smallest first byte that is wanted, at least 0x80.
-        pairs: Whether the first two bytes, as a big-endian number, are wanted; shape [65536].
+        pairs: 1 if the first two bytes, as a big-endian number, are wanted, else 0; shape [65536].
         places: Output: the index of each character's first byte.
 
     Returns:

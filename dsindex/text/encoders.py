@@ -309,8 +309,8 @@ class CodePoints:
         """Return where characters begin in data[begin:end] that share their first two bytes with a member."""
         kernels = loaded_kernels()
         if kernels is not None:
-            places = np.empty(_EXPECTED_PLACES, np.int64)
-            while (count := kernels.find_characters(data, begin, end, self._lowest, self._pairs, places)) < 0:
+            places, pairs = np.empty(_EXPECTED_PLACES, np.int64), self._pairs.view(np.uint8)
+            while (count := kernels.find_characters(data, begin, end, self._lowest, pairs, places)) < 0:
                 places = np.empty(8 * len(places), np.int64)
             return places[:count]
         found = [np.empty(0, np.int64)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.kernels.loader import loaded_kernels
+from dsindex.kernels.loader import MAX_DEPTH, loaded_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,14 +58,14 @@ def scan_texts(
         return None
     import pyarrow as pa  # readers of lines by a raw index do without
 
-    key_bytes, key_ends, objects, columns = _plan_keys(tuple(paths))
+    keys = _plan_keys(tuple(paths))
     room = int(ends[-1] - starts[0]) + _SPARE_BYTES
     buffer = pa.allocate_buffer(len(paths) * room)  # from Arrow's pool, whose memory is not cleared
     texts = np.frombuffer(buffer, np.uint8)
     text_ends = np.empty((len(paths), len(starts) + 1), np.int64)
     text_ends[:, 0] = room * np.arange(len(paths))
     octets = np.frombuffer(data, np.uint8)
-    if not kernels.read_objects(octets, starts, ends, key_bytes, key_ends, objects, columns, texts, text_ends):
+    if not kernels.read_objects(octets, starts, ends, *keys, texts, text_ends, *_scratch(keys)):
         return None
     return {
         path: pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(text_ends[number]), buffer)
@@ -96,9 +96,15 @@ def scan_ids(
     ids = np.empty(int(ends[-1] - starts[0]) // 2 + 1, np.uint32)  # each takes a digit and a comma or bracket
     id_ends = np.empty(len(starts), np.int64)
     octets = np.frombuffer(data, np.uint8)
-    if not kernels.read_id_lists(octets, starts, ends, *_plan_keys((path,)), limit, ids, id_ends):
+    keys = _plan_keys((path,))
+    if not kernels.read_id_lists(octets, starts, ends, *keys, limit, ids, id_ends, *_scratch(keys)):
         return None
     return ids[: id_ends[-1]].copy(), np.diff(id_ends, prepend=0)
+
+
+def _scratch(keys: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the scratch space that the kernels need for some keys."""
+    return np.empty(MAX_DEPTH + 1, np.int64), np.full(len(keys[1]), -1)
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,6 +1,7 @@
 import pytest
 
 from dsindex.kernels import loader as kernels
+from dsindex.kernels.machine_code import import_kernels
 
 
 @pytest.fixture(params=["kernels not loaded", "kernels loaded"])
@@ -9,5 +10,5 @@ def either_way(request, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "_LOADER", kernels._Loader())
         if request.param == "kernels loaded":
-            kernels._LOADER.kernels = kernels.import_kernels()
+            kernels._LOADER.kernels = import_kernels()
         yield request.param

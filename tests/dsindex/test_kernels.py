@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dsindex
+from dsindex.kernels import loader, machine_code
 from dsindex.kernels.cache import KernelLocator, kernel_folder
+from dsindex.kernels.machine_code import KernelError, import_kernels, read_machine_code
 
 COMPILE = """
 import sys
@@ -22,7 +25,7 @@ print(sum(insert_token.stats.cache_hits.values()))
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
-    monkeypatch.setattr("dsindex.kernels.cache.config.CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     kernel_folder.cache_clear()
     yield tmp_path / "cache"
     kernel_folder.cache_clear()
@@ -87,8 +90,98 @@ def test_without_a_home_numba_looks_elsewhere(monkeypatch, tmp_path):
     source.touch()
     blocked = tmp_path / "file"
     blocked.touch()
-    monkeypatch.setattr("dsindex.kernels.cache.config.CACHE_DIR", str(blocked))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked))
     assert KernelLocator.from_function(test_folder_depends_on_the_source, str(source)) is None
+
+
+# The kernels of a build, as machine code.
+
+
+LOAD = """
+import sys
+from dsindex.kernels.machine_code import import_kernels
+import_kernels()
+print("numba" in sys.modules)
+"""
+
+
+def kept_file():
+    """The machine code of the tests, which is compiled if it was not yet."""
+    import_kernels()
+    return Path(kernel_folder(str(Path(machine_code.__file__).parent / "compile.py"))) / "kernels"
+
+
+@pytest.fixture
+def compiler(monkeypatch, tmp_path):
+    """What is started to compile: a program in the place of Python that copies what was compiled, and notes where."""
+    kept, program = kept_file(), tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho "$4" >> {tmp_path}/asked\ncp {kept} "$4"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    return tmp_path / "asked"
+
+
+def test_kernels_are_called_without_numba():
+    ended = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("False\n", "")
+
+
+def test_kernels_are_compiled_once_and_again_if_the_file_is_damaged(compiler, cache):
+    kernels = [import_kernels.__wrapped__() for _ in "ab"]
+    [path] = compiler.read_text().split()
+    assert Path(path).is_relative_to(cache)
+    Path(path).write_bytes(Path(path).read_bytes()[:-1])
+    assert read_machine_code(path) is None
+    kernels.append(import_kernels.__wrapped__())
+    assert compiler.read_text().split() == [path, path]
+    places = np.zeros(4, np.int64)
+    assert [each.find_newlines(np.frombuffer(b"a\nb\n", np.uint8), 4, places) for each in kernels] == [2, 2, 2]
+    assert places.tolist() == [1, 3, 0, 0]
+
+
+def test_kernels_that_cannot_be_kept_are_compiled_elsewhere(compiler, cache):
+    cache.touch()
+    import_kernels.__wrapped__()
+    [path] = compiler.read_text().split()
+    assert not Path(path).is_relative_to(cache)
+    assert not Path(path).parent.exists()
+
+
+@pytest.mark.parametrize(("program", "message"), [
+    ("/bin/false", "exit code 1"),
+    ("/dev/null", "Permission denied"),
+    ("/nowhere", "No such file"),
+])  # fmt: skip
+@pytest.mark.usefixtures("cache")
+def test_a_process_does_without_kernels_that_cannot_be_compiled(monkeypatch, program, message):
+    monkeypatch.setattr("sys.executable", program)
+    with pytest.raises(KernelError, match=message):
+        import_kernels.__wrapped__()
+    monkeypatch.setattr(machine_code, "import_kernels", import_kernels.__wrapped__)
+    monkeypatch.setattr(loader, "_LOADER", loader._Loader())
+    loader.load_kernels()
+    assert loader.loaded_kernels() is None
+
+
+@pytest.mark.parametrize("newlines", [
+    np.zeros(4, np.int32),
+    np.zeros((2, 2), np.int64),
+    np.zeros(8, np.int64)[::2],
+    np.frombuffer(bytearray(33), np.int64, 4, offset=1),
+], ids=["type", "dimensions", "strides", "alignment"])  # fmt: skip
+def test_an_array_that_the_machine_code_is_not_for_is_refused(newlines):
+    with pytest.raises(TypeError, match="expected int64 of 1 dimensions"):
+        import_kernels().find_newlines(np.frombuffer(b"a\n", np.uint8), 2, newlines)
+
+
+@pytest.mark.exhaustive
+def test_processes_that_need_kernels_at_once_compile_them_once(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", LOAD]
+    started = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
+    assert {process.communicate()[0].split()[0] for process in started} == {b"False"}
+    [folder] = (tmp_path / "dsindex" / "kernels").glob("compile-*")
+    assert sorted(path.name for path in folder.iterdir()) == ["kernels", "lock"]
 
 
 PROGRAM = """

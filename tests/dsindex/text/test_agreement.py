@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
 from dsindex.kernels import loader as kernels
+from dsindex.kernels.machine_code import import_kernels
 from dsindex.text import encoders
 from dsindex.text.agreement import (
     DIFFERING,
@@ -100,7 +101,7 @@ def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
     splitting("llama3"),
 ], ids=["plain", "around", "nfc", "added", "llama3"])  # fmt: skip
 def test_batches_with_both_kinds_of_text_keep_their_order(content, has_loops, monkeypatch):
-    monkeypatch.setattr(kernels._LOADER, "kernels", kernels.import_kernels() if has_loops else None)
+    monkeypatch.setattr(kernels._LOADER, "kernels", import_kernels() if has_loops else None)
     monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", 50)
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", *NEW_LETTERS]

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from dsindex.kernels.loader import import_kernels
+from dsindex.kernels.machine_code import import_kernels
 from dsindex.text import encoders as code_points
 from dsindex.text.encoders import CodePoints
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.kernels import loader as kernels
+from dsindex.kernels.machine_code import import_kernels
 from dsindex.text import scanning
 from dsindex.text.forms import TextPart
 from dsindex.text.records import read_records
@@ -20,7 +21,7 @@ KEYS = ["text", "tit\u00e9"]
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch):
     monkeypatch.setattr(kernels, "_LOADER", kernels._Loader())
-    kernels._LOADER.kernels = kernels.import_kernels()
+    kernels._LOADER.kernels = import_kernels()
 
 
 def scan(lines, keys=KEYS, spare=b""):
@@ -133,7 +134,7 @@ def test_a_process_that_reads_much_goes_over_to_the_loops(tmp_path, monkeypatch)
     deadline = time.monotonic() + 240
     while kernels._LOADER.kernels is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert kernels._LOADER.kernels == kernels.import_kernels()
+    assert kernels._LOADER.kernels == import_kernels()
     assert sum(thread.name == "dsindex-kernels" for thread in threading.enumerate()) <= 1
     assert read() == first
     assert (
