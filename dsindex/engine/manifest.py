@@ -134,9 +134,6 @@ class RecordedInput:
     elsewhere: Count | None = None
 
 
-RECORDED_INPUTS = TypeAdapter(list[RecordedInput])
-
-
 def _describe_input(file: RecordedInput) -> dict[str, Any]:
     named = zip(RecordedInput.__slots__, _INPUT_VALUES(file), strict=True)
     return {name: value for name, value in named if value is not None}

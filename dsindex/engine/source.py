@@ -28,7 +28,7 @@ from dsindex.engine.inputs import (
     repeat_inputs,
 )
 from dsindex.engine.ledger import read_cuts
-from dsindex.engine.manifest import RECORDED_INPUTS, DamagedInputRecord, RecordedOptions, RecordedTokenizer
+from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.engine.start import THREADS_UP_TO_WORKERS
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.inputs import Columns, InputFile, InputFormat
     from dsindex.engine.ledger import Ledger
-    from dsindex.engine.manifest import Manifest, RecordedInput
+    from dsindex.engine.manifest import Manifest
     from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
@@ -476,17 +476,17 @@ class TextSource:
 
         def describe(
             number: int, counts: Sequence[ShardResult | FileResult], tokenized: Sequence[int | None]
-        ) -> dict[str, Any]:
+        ) -> RecordedInput:
             file = self.inputs[number]
-            return {
-                "path": file.path,
-                "size_bytes": file.size_bytes,
-                "fingerprint": counts[0].input_fingerprint,
-                "tokenized_bytes": sum(filter(None, tokenized)) if of_texts and None not in tokenized else None,
-                "share": file.share,
+            return RecordedInput(
+                path=file.path,
+                size_bytes=file.size_bytes,
+                fingerprint=counts[0].input_fingerprint,
+                tokenized_bytes=sum(filter(None, tokenized)) if of_texts and None not in tokenized else None,
+                share=file.share,
                 **_describe_form(file, counts),
                 **count_records(counts, filters=filters),
-            }
+            )
 
         described: list[RecordedInput] = []
         numbered = zip(results, parts or [None] * len(results), strict=True)
@@ -506,7 +506,7 @@ class TextSource:
                     num_kept = groups[part * len(groups) // len(result.keys)] if of_group and part is not None else 0
                     size = 0 if part is None else None if sizes is None else sizes[part]
                     files.append(describe(place, [keep_only(own, num_kept) if of_group else own], [size]))
-            described += RECORDED_INPUTS.validate_python(files or [describe(number, counts, tokenized)])
+            described += files or [describe(number, counts, tokenized)]
         return described
 
     def describe_damaged(self) -> dict[str, Any]:
