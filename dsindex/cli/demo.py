@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Run the main job on a few megabytes of text that the demo generates: train a small tokenizer, build
-with Ray in ten shards, merge, index 2.5 epochs, verify, and show a sample with its source. Script and
-options are left in the folder, to be changed and run again."""
+with Ray in a dozen shards, merge, index 2.5 epochs, verify, and show a sample with its source. Script
+and options are left in the folder, to be changed and run again."""
 EXAMPLES = ("dsindex demo --documents 2000",)
 
 
