@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _BYTES, _IDS, _NUMBERS, _TABLE, _NUMBER = ("u1", 1), ("u4", 1), ("i8", 1), ("i8", 2), ("i8", 0)
 
 
+COMPILE_SECONDS = 900
+"""Time after which compiling, which takes some seconds, has failed."""
+
+
 class Declaration(NamedTuple):
     """What a kernel is called with."""
 
@@ -74,13 +78,11 @@ class Kernels:
     """The kernels; what they do is said where they are written. They release the GIL."""
 
     def __init__(self, machine_code: bytes) -> None:
-        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), this_machine())
-        """Owns the memory of the code."""
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
-        self._engine.finalize_object()
-        own = {
-            name: _Kernel(self._engine.get_function_address(name), declared) for name, declared in DECLARATIONS.items()
-        }
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), this_machine())
+        engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
+        engine.finalize_object()
+        own = {name: _Kernel(engine.get_function_address(name), declared) for name, declared in DECLARATIONS.items()}
+        engine.detach()  # the code is never freed: as the process ends, a thread may still run it
         self.find_newlines = own["find_newlines"]
         self.read_objects = own["read_objects"]
         self.read_id_lists = own["read_id_lists"]
@@ -128,7 +130,7 @@ class _Kernel:
         words: list[int | None] = [begin, begin + 8 * self._num_results]
         for given, (dtype, dimensions) in zip(arguments, self._arguments, strict=True):
             if not isinstance(given, np.ndarray):
-                words.append(given)
+                words.append(int(given))
                 continue
             flags = given.flags
             if given.dtype != dtype or given.ndim != dimensions or not (flags.c_contiguous and flags.aligned):
@@ -169,10 +171,16 @@ def _compiled(path: str, package: Path) -> bytes:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         try:
             ended = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=COMPILE_SECONDS,
             )
-        except OSError as error:
-            raise KernelError(f"no process to compile kernels can be started ({error.strerror})") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise KernelError(f"the kernels cannot be compiled: {error}") from error
         content = read_machine_code(path)
         if content is None:
             last = ended.stderr.strip().rpartition("\n")[2] or f"exit code {ended.returncode}"
