@@ -19,7 +19,7 @@ from dsindex.store.reading import is_stored, open_stored
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -170,6 +170,26 @@ def read_manifest(path: str) -> Any:  # noqa: ANN401 - whatever JSON has
         return decode_json(content)
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
+
+
+def tell_tokenizers_apart(prefixes: Iterable[str]) -> str | None:
+    """Return a sentence if the manifests of datasets have different tokenizers, whose ids stand for other tokens."""
+    found: dict[str, str] = {}
+    for prefix in prefixes:
+        path = f"{prefix}.manifest.json"
+        try:
+            tokenizer = read_manifest(path)["content"]["tokenizer"] if is_stored(path) else None
+            if tokenizer is not None:
+                found.setdefault(tokenizer["sha256"], f"{tokenizer['name']} ({tokenizer['sha256'][:8]}) of {prefix}")
+        except (FormatError, InputError, KeyError, TypeError):  # verify says what is wrong with it
+            continue
+    if len(found) < 2:
+        return None
+    one, other, *_ = found.values()
+    return (
+        f"the datasets have different tokenizers, {one} and {other}: their ids stand for different tokens, unless "
+        "these are two files of one tokenizer; build one of them again"
+    )
 
 
 def _read_inputs(path: str) -> tuple[list[str], list[str]]:

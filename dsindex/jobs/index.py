@@ -29,7 +29,7 @@ import numpy as np
 
 from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import tabulate_sequences
+from dsindex.datasets.origins import tabulate_sequences, tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.nodes import require_shared
 from dsindex.errors import FormatError, InputError, OutputError
@@ -491,11 +491,10 @@ def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:
 
 
 def _tails(settings: CacheSettings, counts: Counts) -> Iterator[str]:
-    """Yield a note if validation is of other inputs than training, as it is the end of datasets."""
+    """Yield notes if validation is of other inputs than training, as it is the end of datasets, and on tokenizers."""
     parts = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
-    said = describe_tails("valid", [(name, part.begin, part.end) for name, part in parts if part is not None])
-    if said is not None:
-        yield said
+    tails = describe_tails("valid", [(name, part.begin, part.end) for name, part in parts if part is not None])
+    yield from filter(None, (tails, tell_tokenizers_apart(counts)))
 
 
 def _too_small(tasks: Iterable[IndexTask]) -> Iterator[str]:

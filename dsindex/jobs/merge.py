@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
+from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.frame import Job, Made, run_job
 from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import InputFile
@@ -42,6 +43,7 @@ class MergeResult(Report):
     num_tokens: int
     files: dict[str, StoredFile]
     already_complete: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def prefixes(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class MergeResult(Report):
             f"{count(self.num_inputs, 'dataset')}"
         )
         lines += [f"  .{suffix:4} {self.files[suffix].digest}" for suffix in ("bin", "idx")]
-        return lines
+        return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
 def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
@@ -166,6 +168,7 @@ def _report(config: MergeConfig, content: Content, *, already_complete: bool) ->
         num_tokens=content.tokens,
         files=content.digests,
         already_complete=already_complete,
+        notes=tuple(filter(None, [tell_tokenizers_apart(map(_without_suffix, config.input))])),
     )
 
 

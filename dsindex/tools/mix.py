@@ -18,6 +18,7 @@ import numpy as np
 
 from dsindex.amounts import align, count, short_number, shorten, split_names
 from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, LimitError, OutputError
@@ -577,7 +578,8 @@ def find_warnings(mixture: Mixture, counts: Sequence[SourceCounts]) -> list[str]
             )
     parts = [(each.prefix, each.valid) for each in counts]
     tails = describe_tails("valid", [(prefix, part.begin, part.end) for prefix, part in parts if part is not None])
-    return sentences + _find_empty_splits(counts) + ([] if tails is None else [tails])
+    tokenizers = tell_tokenizers_apart(each.prefix for each in counts)
+    return sentences + _find_empty_splits(counts) + [said for said in (tails, tokenizers) if said is not None]
 
 
 def _find_empty_splits(counts: Sequence[SourceCounts]) -> list[str]:

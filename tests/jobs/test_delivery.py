@@ -139,6 +139,22 @@ def test_hold_outs_beside_the_datasets_are_valid_and_a_split_takes_the_last_inpu
 
 
 @pytest.mark.usefixtures("sent")
+def test_mix_and_index_tell_that_datasets_have_different_tokenizers(capsys):
+    for name in "ab":
+        Path(f"{name}.jsonl").write_text("".join(f'{{"text": "number {n} of {name}"}}\n' for n in range(40)))
+        words = f"--output-prefix {name} --tokenizer-model {OWN.plain_tokenizer} --append-eod --executor local"
+        run(f"build --input {name}.jsonl {words}", capsys)
+    job = "--data-path 1 a_text_document 1 b_text_document --seq-length 10 --split 9,1,0"
+    commands = f"mix {job}", f"index {job} --num-samples 9,2,0 --plain-names --check"
+    assert not any("different tokenizers" in run(command, capsys) for command in commands)
+    manifest = Path("b_text_document.manifest.json")
+    manifest.write_text(re.sub('"sha256": ?"........', '"sha256": "00000000', manifest.read_text()))
+    for command in commands:
+        said = "the datasets have different tokenizers, .* of a_text_document and .* \\(00000000\\) of b_text_document"
+        assert re.search(said, run(command, capsys))
+
+
+@pytest.mark.usefixtures("sent")
 def test_mix_index_and_report_tell_that_the_end_of_one_input_is_unlike_the_rest(capsys):
     kinds = [f"the number {n} of those that were counted" for n in range(280)], [f"Zug {n} fährt ab" for n in range(40)]
     sorted_texts = [text for kind in kinds for text in kind]

@@ -124,7 +124,8 @@ def test_tokenizer_that_is_not_shared_is_not_recorded(copy, change):
     elif change == "stale":
         manifest["content"]["documents"] += 1
     path.write_text("{" if change == "damaged" else json.dumps(manifest))
-    dsindex.merge([str(copy / f"{name}_text_document") for name in "ab"], output_prefix=str(copy / "m"))
+    result = dsindex.merge([str(copy / f"{name}_text_document") for name in "ab"], output_prefix=str(copy / "m"))
+    assert (change == "another") == ("b_text_document: their ids stand for different tokens" in str(result))
     merged = read_manifest(str(copy / "m"))
     assert merged is not None
     assert merged.content.tokenizer is None
