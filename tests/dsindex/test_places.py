@@ -119,13 +119,30 @@ def test_few_bytes_are_held(places, tmp_path, monkeypatch):
 
 def test_only_one_attempt_writes_in_place(places):
     first = places.claim(0)
-    assert places.claim(0) is None
+    assert places.claim(0).is_apart
     places.drop(first)
     again = places.claim(0)
-    assert again is not None
+    assert not again.is_apart
     places.tell(0, [{"a": 1, "b": 1}])
     places.drop(again)
-    assert places.claim(0) is None  # others have begun to write after it
+    assert places.claim(0).is_apart  # others have begun to write after it
+
+
+def test_a_second_attempt_tells_where_the_next_shard_begins(places, tmp_path):
+    hangs = places.claim(0)
+    second, other = (open_tokens(places.claim(shard), tmp_path) for shard in (0, 1))
+    second.write(b"first")
+    other.write(b"second")
+    assert not isinstance(end(second, sizes={"a": 5, "b": 0}), StoredSection)
+    assert end(other, sizes={"a": 6, "b": 0}).begin == 8
+    assert (tmp_path / "a.bin").read_bytes() == b"\0\0\0\0\0\0\0\0second"
+    assert hangs.begins == {"a": 3, "b": 0}
+
+
+def test_an_attempt_begins_in_vain_once_all_are_closed(places):
+    places.close()
+    with pytest.raises(OutputError, match="given up"):
+        places.claim(0)
 
 
 def test_an_attempt_that_was_given_up_writes_no_more(places, tmp_path):
@@ -194,7 +211,7 @@ def writer(tmp_path):
 
 def test_processes_write_one_after_the_other(places, tmp_path, writer):
     other = writer(0)
-    assert places.claim(0) is None
+    assert places.claim(0).is_apart
     second = open_tokens(places.claim(1), tmp_path)
     second.write(b"second")
     assert other.communicate("end\n")[0] == "a.bin\n"
@@ -210,7 +227,7 @@ def test_a_killed_process_is_not_waited_for(places, tmp_path, writer):
     other.kill()
     other.wait()
     assert not isinstance(end(second, sizes={"a": 6, "b": 0}), StoredSection)
-    assert places.claim(0) is not None
+    assert not places.claim(0).is_apart
 
 
 def test_files_that_are_gone_are_an_error_of_the_work_folder(places, tmp_path):

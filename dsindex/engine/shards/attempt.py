@@ -319,12 +319,10 @@ class Attempt:
         work_dir: The marked work folder.
         folder: The folder for the files, relative to `work_dir`.
         name: Name of the task; the attempt makes it unique.
-        claim: Returns where tokens may be written in place; None for files of their own.
+        claim: Begins an attempt that may write tokens in place; None for files of their own.
     """
 
-    def __init__(
-        self, work_dir: str, *, folder: str, name: str, claim: Callable[[], Claim | None] | None = None
-    ) -> None:
+    def __init__(self, work_dir: str, *, folder: str, name: str, claim: Callable[[], Claim] | None = None) -> None:
         self._work_dir = work_dir
         self._make_claim = claim
         self._claim: Claim | None = None

@@ -84,7 +84,7 @@ class TokenPlaces:
         self._ends = dict(begin)
         """Where the tokens of the first `_num_known` shards end, by key."""
         self._num_known = 0
-        self._running: dict[int, Claim] = {}
+        self._running: set[Claim] = set()
         """The attempts of this process."""
         self._most_waiting = most_waiting
         self._is_closed = False
@@ -93,9 +93,11 @@ class TokenPlaces:
         """Open all files, unless they are.
 
         Raises:
-            OutputError: If one cannot be opened.
+            OutputError: If one cannot be opened, or they were closed.
         """
         with self._lock:
+            if self._is_closed:
+                raise OutputError(f"{self._work_dir}: this attempt was given up")
             try:
                 for key, name in {**self.names, _SHARED: self.shared}.items():
                     if key not in self._descriptors:
@@ -113,7 +115,7 @@ class TokenPlaces:
         """Refuse all further writes, such as those of an attempt that was given up and still runs."""
         with self._lock:
             self._is_closed = True
-            for claim in self._running.values():
+            for claim in self._running:
                 claim.is_given_up = True
             self._close_unused()
 
@@ -124,16 +126,15 @@ class TokenPlaces:
                 os.close(descriptor)
             self._descriptors = {}
 
-    def claim(self, shard: int) -> Claim | None:
-        """Begin an attempt at a shard; None if another attempt writes, or wrote, at its place."""
+    def claim(self, shard: int) -> Claim:
+        """Begin an attempt at a shard, which has files of its own if another one writes, or wrote, at its place."""
         self.open()
         with self._lock:
             ((_, *told),) = self._read(shard, 1)
-            if all(told) or self._is_being_made(shard):
-                return None
-            claim = Claim(self, shard)
-            self._write_maker(shard, claim.maker)
-            self._running[shard] = claim
+            claim = Claim(self, shard, is_apart=all(told) or self._is_being_made(shard))
+            if not claim.is_apart:
+                self._write_maker(shard, claim.maker)
+            self._running.add(claim)
             return claim
 
     def tell(self, first: int, sizes: Sequence[Mapping[str, int] | None]) -> None:
@@ -172,9 +173,9 @@ class TokenPlaces:
         with self._lock:
             while True:
                 for _, *told in self._read(self._num_known, _LOOKED_AT):
-                    claim = self._running.get(self._num_known)
-                    if claim is not None and claim.begins is None:
-                        claim.begins = self._ends
+                    for claim in self._running:
+                        if claim.shard == self._num_known and claim.begins is None and not claim.is_apart:
+                            claim.begins = self._ends
                     if not all(told):
                         return
                     sizes = dict(zip(self.names, told, strict=True))
@@ -205,10 +206,10 @@ class TokenPlaces:
         self.find_places()
         with self._lock:
             claim.is_given_up = True
-            if self._running.get(claim.shard) is claim:
-                del self._running[claim.shard]
-            with contextlib.suppress(OSError):  # such as a full disk, which was reported already
-                self._write_maker(claim.shard, 0)
+            self._running.remove(claim)
+            if not claim.is_apart:
+                with contextlib.suppress(OSError):  # such as a full disk, which was reported already
+                    self._write_maker(claim.shard, 0)
             self._close_unused()
 
     def write(self, key: str, data: Bytes, offset: int) -> None:
@@ -241,11 +242,12 @@ def is_written_to(path: str) -> bool:
 
 
 class Claim:
-    """An attempt at a shard that may write at the shard's place."""
+    """An attempt at a shard, which may write at the shard's place unless it is apart."""
 
-    def __init__(self, places: TokenPlaces, shard: int) -> None:
+    def __init__(self, places: TokenPlaces, shard: int, *, is_apart: bool) -> None:
         self.places = places
         self.shard = shard
+        self.is_apart = is_apart
         self.maker = os.getpid() << 32 | next(_NUMBERS) & 0xFFFFFFFF
         self.since = time.monotonic()
         self.begins: Mapping[str, int] | None = None
@@ -305,11 +307,11 @@ class _PlacedTokens:
             return len(data)
         self._held.append(data)
         self._num_held += len(data)
-        if self._claim.begins is None:
+        if self._claim.begins is None and not self._claim.is_apart:
             self._claim.places.find_places()
         if self._claim.begins is not None:
             self._write_held()
-        elif self._num_held > HELD_BYTES:
+        elif self._num_held > HELD_BYTES or self._claim.is_apart:
             self._leave()
         return len(data)
 
@@ -337,7 +339,8 @@ class _PlacedTokens:
         """Sync, and return the name of the token file and where the bytes begin; None for a file of their own."""
         claim = self._claim
         if self._own is None and claim.begins is None:
-            claim.places.wait(claim)
+            if not claim.is_apart:
+                claim.places.wait(claim)
             if claim.begins is None:
                 self._leave()
         if self._own is not None:
