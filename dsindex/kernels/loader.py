@@ -42,8 +42,10 @@ class _Loader:
             self._thread.join(seconds)
 
     def load(self) -> None:
-        from dsindex.kernels.machine_code import KernelError, import_kernels
-
+        try:
+            from dsindex.kernels.machine_code import KernelError, import_kernels
+        except ImportError:  # llvmlite is not installed, or not for this numpy
+            return
         with contextlib.suppress(KernelError):  # then everything is done without
             self.kernels = import_kernels()
 
