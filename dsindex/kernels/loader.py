@@ -42,11 +42,9 @@ class _Loader:
             self._thread.join(seconds)
 
     def load(self) -> None:
-        try:
-            from dsindex.kernels.machine_code import KernelError, import_kernels
-        except ImportError:  # llvmlite is not installed, or not for this numpy
-            return
-        with contextlib.suppress(KernelError):  # then everything is done without
+        with contextlib.suppress(ImportError):  # or not compiled: then everything is done without
+            from dsindex.kernels.machine_code import import_kernels
+
             self.kernels = import_kernels()
 
 

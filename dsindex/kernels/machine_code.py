@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _BYTES, _IDS, _NUMBERS, _TABLE, _NUMBER = ("u1", 1), ("u4", 1), ("i8", 1), ("i8", 2), ("i8", 0)
 
-
 COMPILE_SECONDS = 900
 """Time after which compiling, which takes some seconds, has failed."""
 
@@ -94,7 +93,7 @@ class Kernels:
     ) -> tuple[int, int]:
         """Insert a token id; the result may have any type of integers of up to 32 bits."""
         size = result.itemsize
-        largest, count = self._insert_token[size](tokens, places, token, result.view(f"u{size}"))
+        largest, count = self._insert_token[size].call(tokens, places, token, result.view(f"u{size}"))
         return largest, count
 
 
@@ -118,8 +117,12 @@ class _Kernel:
             kinds += [*array, *[ctypes.c_int64] * (2 * dimensions)] if dimensions else [ctypes.c_int64]
         self._call = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
 
-    def __call__(self, *arguments: NDArray[Any] | int) -> Any:  # noqa: ANN401 - an integer, or several
-        """Call it, and return its integer, or a list of several.
+    def __call__(self, *arguments: NDArray[Any] | int) -> int:
+        """Call it, and return its first integer; the errors are those of `call`."""
+        return self.call(*arguments)[0]
+
+    def call(self, *arguments: NDArray[Any] | int) -> list[int]:
+        """Call it, and return its integers.
 
         Raises:
             TypeError: If an argument is not as declared.
@@ -139,10 +142,10 @@ class _Kernel:
             words += [None, None, given.size, dtype.itemsize, address, *given.shape, *given.strides]
         if self._call(*words):
             raise RuntimeError("a kernel fails")
-        return results[0] if self._num_results == 1 else results[: self._num_results]
+        return results[: self._num_results]
 
 
-class KernelError(Exception):
+class KernelError(ImportError):
     """Why the kernels cannot be compiled."""
 
 

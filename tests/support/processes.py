@@ -22,7 +22,7 @@ def start_ray(start):
     while True:
         try:
             return start()
-        except Exception as error:
+        except Exception as error:  # Ray raises no other kind
             if "timed out during startup" not in str(error) or time.monotonic() > end:
                 raise
 
