@@ -275,6 +275,12 @@ def resize(path: str, size_bytes: int) -> None:
         raise output_error(path, error) from error
 
 
+def _has_holes(path: str) -> bool:
+    """Tell whether a file has ranges without blocks, as after it was truncated and written on, or is compressed."""
+    status = os.stat(path)
+    return status.st_blocks * 512 < status.st_size
+
+
 def range_call(task: MergeRange, target: Target, known: RangeResult | None = None) -> Call:
     """Return the call that merges a range, unless it is what an earlier run recorded, and returns a RangeResult."""
     return Call(
@@ -422,13 +428,17 @@ class _Assembly:
         if not self._target.is_remote:
             make_folder(os.path.dirname(path))
         upload = begin_token_file(self._target, ledger)
+        is_placed = any(part.written is not None for part in dataset.parts)
+        has_holes = is_placed and _has_holes(path)
         if upload is None:
             resize(path, dataset.bin_bytes)  # early merging may have left it shorter
         self.ranges = plan_merge(dataset.pieces, path, bound_bytes=self._target.bound_bytes, upload=upload)
         for task in self.ranges:
             result = ledger.range(task)
-            # The shards of a range in place were looked at, and a store looks at what it gets.
-            if result is not None and (ledger.is_of_this_run(task) or upload is not None or is_in_place(task)):
+            # A store looks at what it gets, and the shards of a range in place were looked at. The file with those of
+            # this run has two names, of which somebody may have given one to another file.
+            is_own = ledger.is_of_this_run(task) and not is_placed
+            if result is not None and (upload is not None or is_own or (is_in_place(task) and not has_holes)):
                 self._results[task.number] = result
         self.num_ranges_done = len(self._results)
         self.bytes_done = sum(task.end - task.begin for task in self.ranges if task.number in self._results)

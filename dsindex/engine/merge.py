@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.store.range_copy import Source
-    from dsindex.store.storage import DigestingWriter
+    from dsindex.store.storage import DigestingWriter, StoredSection
     from dsindex.store.uploads import Upload
 
 
@@ -65,6 +65,8 @@ class Piece:
     size_bytes: int
     swapped_bytes: int = 1
     """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
+    written: StoredSection | None = None
+    """What was written to the file where the piece begins, which is compared; None for a later cut of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +83,19 @@ class Part:
     """Where its tokens begin in a file that has those of several parts."""
     idx_offset: int = 0
     """The same of its index."""
+    written: StoredSection | None = None
+    """Its tokens, if they were written to a file that other processes may have open."""
 
     @property
     def piece(self) -> Piece:
         """Return the whole `.bin` as a piece."""
-        return Piece(path=self.bin_path, identity=self.identity, offset=self.bin_offset, size_bytes=self.bin_bytes)
+        return Piece(
+            path=self.bin_path,
+            identity=self.identity,
+            offset=self.bin_offset,
+            size_bytes=self.bin_bytes,
+            written=self.written,
+        )
 
 
 def open_part(prefix: str) -> Part:
@@ -320,7 +330,8 @@ class RangePlanner:
         offset, left = piece.offset, piece.size_bytes
         while left:
             taken = min(left, self._step - self._size_bytes)
-            self._pieces.append(replace(piece, offset=offset, size_bytes=taken))
+            written = piece.written if offset == piece.offset else None
+            self._pieces.append(replace(piece, offset=offset, size_bytes=taken, written=written))
             self._size_bytes += taken
             offset, left = offset + taken, left - taken
             if self._size_bytes == self._step:
@@ -368,7 +379,7 @@ def merge_range(task: MergeRange, known: RangeResult | None = None) -> RangeResu
 
     Raises:
         InputError: If a part is missing or shorter than planned.
-        OutputError: If the output cannot be written.
+        OutputError: If the output cannot be written, or has other tokens than shards wrote to it.
     """
     if known is not None and _has_bytes(task, known):
         return known
@@ -476,15 +487,36 @@ def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
     ]
     for piece, source in zip(task.pieces, open_sources(extents), strict=True):
         offset, left = piece.offset, piece.size_bytes
+        digester = None if piece.written is None else BlockDigester()
         while left:
             count = min(left, COPY_BYTES - (filled - begin))
             place = buffer[filled : filled + count]
             source.read_into(place, offset)
+            if digester is not None:
+                digester.update(place)
             if piece.swapped_bytes > 1:
                 np.frombuffer(place, f"<u{piece.swapped_bytes}").byteswap(inplace=True)
             offset, left, filled = offset + count, left - count, filled + count
             if filled - begin == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
                 yield buffer[begin:filled]
                 begin = filled = filled if filled < len(buffer) else 0
+        if piece.written is not None and digester is not None:
+            _compare(piece.written, digester, source, offset, piece.path)
     if filled > begin:
         yield buffer[begin:filled]
+
+
+def _compare(written: StoredSection, digester: BlockDigester, source: Source, offset: int, path: str) -> None:
+    """Read a section on from an offset, up to which it is digested, and compare it with what was written."""
+    end = written.begin + written.size_bytes
+    buffer = memoryview(bytearray(min(COPY_BYTES, end - offset)))
+    while offset < end:
+        place = buffer[: end - offset]
+        source.read_into(place, offset)
+        digester.update(place)
+        offset += len(place)
+    if digester.hexdigest() != written.digest:
+        raise OutputError(
+            f"{path}: expected in bytes {written.begin} to {end} the tokens that were written there, got others; "
+            f"something else has changed the file; run the same command again: it makes what was lost"
+        )

@@ -255,13 +255,15 @@ def identify_parts(parts: Sequence[Part]) -> str:
 
 def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
     """Return one key's part of a shard, for merging."""
+    placed = shard.bin if isinstance(shard.bin, StoredSection) else None
     return Part(
         bin_path=stored_path(work_dir, shard.bin),
         idx_path=stored_path(work_dir, shard.idx),
         # Unique per attempt, so a shard that was made again has another one, also at the same place.
-        identity=shard.idx.name if isinstance(shard.bin, StoredSection) else shard.bin.name,
+        identity=shard.bin.name if placed is None else shard.idx.name,
         bin_bytes=shard.num_tokens * dtype.itemsize,
-        bin_offset=shard.bin.begin if isinstance(shard.bin, StoredSection) else shard.bin_offset,
+        bin_offset=shard.bin_offset if placed is None else placed.begin,
+        written=placed,
         idx_offset=shard.idx_offset,
         header=IndexHeader(
             dtype=dtype,

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.engine.ledger import read_committed_shards
+from dsindex.engine.ledger import Ledger, read_committed_shards
 from dsindex.engine.shards.places import TokenPlaces, is_written_to
 from dsindex.store.storage import StoredSection
 from tests.faults.corpus import TOKENIZER, write_corpus
@@ -199,3 +199,64 @@ def test_the_ledger_goes_on_where_an_attempt_failed(inputs, tmp_path, monkeypatc
     assert main(words(inputs, tmp_path / "out", {"--workers": "2"})) == 0
     assert failed
     assert published(tmp_path / "out") == expected(inputs, tmp_path / "other")
+
+
+def changed_after(name, times, change, monkeypatch):
+    """Let something else change the token file once a method of the ledger was called so many times."""
+    record, left = getattr(Ledger, name), [times]
+
+    def recorded(ledger, *arguments):
+        record(ledger, *arguments)
+        left[0] -= 1
+        if not left[0]:
+            change()
+
+    monkeypatch.setattr(Ledger, name, recorded)
+
+
+def damage(out):
+    with token_file(out).open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff\xff")
+
+
+def truncate(out):
+    os.truncate(token_file(out), 100)
+
+
+@pytest.mark.parametrize(
+    ("change", "record", "times", "range_bytes"),
+    [
+        (damage, "record_shard", 20, 1 << 26),
+        (truncate, "record_shard", 20, 1 << 26),
+        (truncate, "record_shard", 20, 1 << 12),
+        (truncate, "record_range", 3, 1 << 12),
+    ],
+)
+def test_tokens_that_something_else_changed_are_made_again(
+    inputs, tmp_path, monkeypatch, capsys, change, record, times, range_bytes
+):
+    out = tmp_path / "out"
+    monkeypatch.setattr("dsindex.engine.merge.range_bytes", lambda *_, **__: range_bytes)
+    changed_after(record, times, lambda: change(out), monkeypatch)
+    assert main(words(inputs, out)) == 1
+    assert "something else has changed the file; run the same command again" in capsys.readouterr().err
+    assert not list(out.glob("*.bin"))
+    monkeypatch.undo()
+    assert main(words(inputs, out)) == 0
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1 << 20])
+def test_a_file_in_place_of_a_partial_one_gets_all_tokens(inputs, tmp_path, monkeypatch, size_bytes):
+    def replace():
+        (partial,) = out.glob("*_document.bin.*.partial")
+        partial.unlink()
+        partial.write_bytes(bytes(size_bytes))
+
+    out = tmp_path / "out"
+    monkeypatch.setattr("dsindex.engine.merge.range_bytes", lambda *_, **__: 1 << 12)
+    changed_after("record_shard", 20, replace, monkeypatch)
+    assert main(words(inputs, out)) == 0
+    (bin_file,) = out.glob("*.bin")
+    assert bin_file.read_bytes() == expected(inputs, tmp_path / "other")[bin_file.name]
