@@ -45,7 +45,7 @@ def _do_without(error: ModuleNotFoundError, words: list[str]) -> str | int:
     return 0 if result else 1
 
 
-COLLECTED_AFTER = 100_000
+COLLECTED_AFTER = 250_000
 """Objects after which the youngest are collected, in place of 700."""
 
 if __name__ == "__main__":
