@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 
 
@@ -17,10 +18,14 @@ def program() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(COLLECTED_AFTER, 10, 10)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    if on_interrupt is signal.default_int_handler:  # otherwise a shell that works in the background ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of imports would tell nothing
     try:
-        from dsindex.cli.main import program as run  # imports numpy
+        from dsindex.cli.main import program as run
     except ModuleNotFoundError as error:
         sys.exit(_do_without(error, sys.argv[1:]))
+    signal.signal(signal.SIGINT, on_interrupt)
     run()
 
 

@@ -134,7 +134,8 @@ def _read_header(idx_path: str, file_path: str) -> IndexHeader:
             head = file.read(HEADER_BYTES)
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise FormatError(f"{idx_path}: cannot be read ({error.strerror})") from error
+        msg = f"{idx_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx, named without them"
+        raise FormatError(msg) from error
     if not head.startswith(MAGIC):
         raise FormatError(f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}")
     if len(head) < HEADER_BYTES:

@@ -36,6 +36,28 @@ def test_first_signal_is_raised(number, expected, code):
     assert not is_process_ending()
 
 
+PROGRAM = """
+import importlib.abc, os, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "dsindex.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["dsindex", "--version"]
+from dsindex.__main__ import program
+program()
+"""
+
+
+@pytest.mark.parametrize(("handling", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_an_interrupt_while_modules_are_imported(handling, code):
+    begin = f"import signal; signal.signal(signal.SIGINT, signal.{handling})"
+    ended = subprocess.run([sys.executable, "-c", begin + PROGRAM], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
 def wait_in_compiled_code():
     """End as Ray's compiled code does when a signal arrives in it."""
     try:
