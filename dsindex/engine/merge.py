@@ -66,7 +66,7 @@ class Piece:
     swapped_bytes: int = 1
     """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
     written: StoredSection | None = None
-    """What was written to the file where the piece begins, which is compared; None for a later cut of it."""
+    """The section of a shared token file that begins with the piece, to be compared with its digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Part:
     idx_offset: int = 0
     """The same of its index."""
     written: StoredSection | None = None
-    """Its tokens, if they were written to a file that other processes may have open."""
+    """Its tokens, if they are a section of a shared token file (dsindex.engine.shards.places)."""
 
     @property
     def piece(self) -> Piece:

@@ -147,13 +147,20 @@ class Slots:
 
 @contextlib.contextmanager
 def hold_slot(slots: Slots) -> Iterator[None]:
-    """Hold a slot for the block, except during I/O on a store."""
+    """Hold a slot for the block, except during I/O on a store, or until the task leaves it."""
     slots.take()
     _thread.slots = slots
     try:
         yield
     finally:
-        _thread.slots = None
+        leave_slot()
+
+
+def leave_slot() -> None:
+    """Release the worker slot for the rest of a task, which hardly computes any more."""
+    slots: Slots | None = getattr(_thread, "slots", None)
+    _thread.slots = None
+    if slots is not None:
         slots.give()
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 from dsindex.execution.calls import Call
 from dsindex.execution.local import ThreadExecutor
-from dsindex.store.requests import release_slot, result_of
+from dsindex.store.requests import leave_slot, release_slot, result_of
 
 PATIENCE_SECONDS = 60
 
@@ -56,6 +56,34 @@ def test_tasks_begin_in_their_order_and_those_that_come_back_go_first():
         executor.start(call(function))
     outcomes_of(executor, 4)
     assert order == ["first", "second", "first again", "third", "fourth"]
+
+
+def test_a_task_that_leaves_its_place_ends_beside_others():
+    """One place, which is free once: the first ends while the second is at work, and the others one by one."""
+    executor, begun, ended = ThreadExecutor(1), threading.Event(), threading.Event()
+    computing, most = set[int](), [0]
+
+    def first():
+        leave_slot()
+        assert begun.wait(PATIENCE_SECONDS)
+        ended.set()
+
+    def second():
+        begun.set()
+        assert ended.wait(PATIENCE_SECONDS)
+
+    def other(number):
+        computing.add(number)
+        most[0] = max(most[0], len(computing))
+        threading.Event().wait(0.01)
+        computing.discard(number)
+
+    executor.start(call(first))
+    executor.start(call(second))
+    for number in range(4):
+        executor.start(call(other, number))
+    assert [outcome.error for outcome in outcomes_of(executor, 6)] == [None] * 6
+    assert most == [1]
 
 
 def test_no_more_tasks_compute_than_there_are_places():

@@ -30,6 +30,7 @@ from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
 from dsindex.store.requests import (
     RequestCounts,
+    leave_slot,
     requests_so_far,
 )
 from dsindex.store.storage import (
@@ -843,6 +844,7 @@ class _ShardWriter:
         self._audit()
         with self._attempt.errors_named():
             self._attempt.tell_sizes()
+            leave_slot()  # the rest waits for the disk, and for the shards before this one
             keys = (*(key for sample in self._samples for key in sample.finish()), *self._finish_values())
             provenance = None
             if len(self._samples) == 1:  # that of all keys
