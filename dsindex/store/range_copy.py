@@ -72,7 +72,7 @@ class Source:
                 count = self._file.read_into(buffer, offset)
                 if not count:
                     what = f"ends at byte {offset}, {len(buffer)} bytes too early"
-                    raise InputError(f"{self._path}: {what}; it changed during the copy")
+                    raise InputError(f"{self._path}: {what}; it changed during the copy; run the same command again")
                 buffer, offset = buffer[count:], offset + count
         except OSError as error:
             refused = _unreadable(self._path, error)

@@ -240,7 +240,8 @@ def test_tokens_that_something_else_changed_are_made_again(
     monkeypatch.setattr("dsindex.engine.merge.range_bytes", lambda *_, **__: range_bytes)
     changed_after(record, times, lambda: change(out), monkeypatch)
     assert main(words(inputs, out)) == 1
-    assert "something else has changed the file; run the same command again" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "something else has changed the file; run" in said or "it changed during the copy; run" in said
     assert not list(out.glob("*.bin"))
     monkeypatch.undo()
     assert main(words(inputs, out)) == 0
