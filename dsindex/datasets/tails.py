@@ -36,11 +36,10 @@ MARGIN = 0.05
 """The end is unlike the rest if it differs by this factor, and by this share, more than the group that differs most."""
 
 
-def describe_tails(split: str, tails: Iterable[tuple[str, int, int]]) -> str | None:
-    """Return a sentence about a split that takes the ends of datasets, where they are known to be unlike the rest.
+def describe_tails(tails: Iterable[tuple[str, int, int]]) -> str | None:
+    """Return a sentence about a validation split of the ends of datasets, where these are known to be unlike the rest.
 
     Args:
-        split: train, valid or test.
         tails: Prefix of each dataset, and the sequences [begin, end) of the split.
 
     Returns:
@@ -58,7 +57,7 @@ def describe_tails(split: str, tails: Iterable[tuple[str, int, int]]) -> str | N
         return None
     more = f" and of {count(len(told) - SHOWN, 'other dataset')}" if len(told) > SHOWN else ""
     return (
-        f"{split} is the end of each dataset in the order of its inputs: {', '.join(told[:SHOWN])}{more}; "
+        f"valid is the end of each dataset in the order of its inputs: {', '.join(told[:SHOWN])}{more}; "
         "`dsindex build --hold-out 1%` draws from all of them"
     )
 

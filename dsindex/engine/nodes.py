@@ -188,15 +188,15 @@ def require_sound_here(inputs: Sequence[InputFile], markers: Sequence[str], driv
     Raises:
         InputError: If the node would fail, with the first fault.
     """
-    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs)[1], *look_at_folders(markers)]
+    faults = [*_compare_versions(versions(), driver), *_look_at_inputs(inputs), *look_at_folders(markers)]
     if faults:
         raise InputError(faults[0])
 
 
 def probe_node(probe: Probe) -> NodeFacts:
     """Check this node."""
-    readable, faults = _look_at_inputs(probe.inputs)
-    faults += look_at_folders(probe.markers)
+    unreadable = _look_at_inputs(probe.inputs)
+    faults = unreadable + look_at_folders(probe.markers)
     folders = list(map(os.path.dirname, local_paths(probe.markers)))
     free = [free_bytes(folder) if os.path.isdir(folder) else None for folder in folders]
     tokenizer = "not asked"
@@ -209,7 +209,7 @@ def probe_node(probe: Probe) -> NodeFacts:
             tokenizer = "fails"
     return NodeFacts(
         versions=versions(),
-        num_readable=readable,
+        num_readable=len(probe.inputs) - len(unreadable),
         faults=tuple(faults),
         free_bytes=tuple(free),
         tokenizer=tokenizer,
@@ -227,15 +227,17 @@ def versions() -> dict[str, str]:
     return {**found, "dsindex": dsindex.__version__}  # shipped code has no metadata
 
 
-def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
-    faults = []
-    seen: set[str] = set()
+def _look_at_inputs(inputs: Sequence[InputFile]) -> list[str]:
+    # One of each server: a request for every object on every node would cost more than it tells.
+    chosen: dict[str, InputFile] = {}
     for known in inputs:
-        where = server_of(known.absolute_path)
-        if where in seen:
-            continue  # a request for every object on every node would cost more than it tells
-        seen.add(where)
-        path, size_bytes = known.absolute_path, known.size_bytes
+        chosen.setdefault(server_of(known.absolute_path), known)
+    return _look_at_files({known.absolute_path: known.size_bytes for known in chosen.values()})
+
+
+def _look_at_files(sizes: Mapping[str, int]) -> list[str]:
+    faults = []
+    for path, size_bytes in sizes.items():
         try:
             with open_readable(path) as file:
                 got = file.size_bytes
@@ -248,7 +250,7 @@ def _look_at_inputs(inputs: Sequence[InputFile]) -> tuple[int, list[str]]:
             continue
         if got != size_bytes:
             faults.append(f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {got:,}; {SHARE_IT}")
-    return len(inputs) - len(faults), faults
+    return faults
 
 
 def look_at_folders(markers: Sequence[str]) -> list[str]:
@@ -379,13 +381,4 @@ def require_seen(executor: Executor, markers: Sequence[str], *, files: Iterable[
 
 def find_unseen(sizes: Mapping[str, int], markers: Sequence[str]) -> list[str]:
     """Return sentences about files that this node does not see as the driver does, and about folders of markers."""
-    faults = []
-    for path, size_bytes in sizes.items():
-        try:
-            got = os.stat(path).st_size
-        except OSError as error:
-            faults.append(f"{path}: cannot be read ({error.strerror}); {SHARE_IT}")
-            continue
-        if got != size_bytes:
-            faults.append(f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {got:,}; {SHARE_IT}")
-    return faults + look_at_folders(markers)
+    return _look_at_files(sizes) + look_at_folders(markers)

@@ -46,6 +46,7 @@ from dsindex.execution.ray_address import (
 )
 from dsindex.execution.ray_thread import OwnThread
 from dsindex.execution.ray_token import VARIABLES, Token, TokenError, find_token, hide_secrets, refusal
+from dsindex.execution.store_variables import restore_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -109,11 +110,7 @@ def connect(address: str | None, workers: int | None, *, ship_code: bool) -> dic
 
 def restore_variables(before: Mapping[str, str | None]) -> None:
     """Restore environment variables, and what Ray read from them: it would still look for a private cluster's token."""
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    restore_environment(before)
     _set_authentication({})
 
 

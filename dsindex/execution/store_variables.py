@@ -41,8 +41,13 @@ def run_where_stores_are(
     try:
         return function(*arguments)
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        restore_environment(before)
+
+
+def restore_environment(before: Mapping[str, str | None]) -> None:
+    """Set variables back to what they were; None for those that were not set."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

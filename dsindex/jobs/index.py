@@ -493,7 +493,7 @@ def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:
 def _tails(settings: CacheSettings, counts: Counts) -> Iterator[str]:
     """Yield notes if validation is of other inputs than training, as it is the end of datasets, and on tokenizers."""
     parts = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
-    tails = describe_tails("valid", [(name, part.begin, part.end) for name, part in parts if part is not None])
+    tails = describe_tails([(name, part.begin, part.end) for name, part in parts if part is not None])
     yield from filter(None, (tails, tell_tokenizers_apart(counts)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from dsindex.engine.start import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.execution.report import Report, show_datasets
 from dsindex.store.reading import input_status, is_present
-from dsindex.store.urls import absolute, folder_of, with_suffix, without_suffix
+from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +71,7 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         FormatError: If an input is damaged, or differs from the first in token type or in having modes.
         DsindexError: If the merge cannot be done as asked; final names then never refer to incomplete files.
     """
-    prefixes = [_without_suffix(path) for path in config.input]
+    prefixes = [as_prefix(path) for path in config.input]
     parts = tuple(_open(prefix) for prefix in prefixes)
     merged_header(parts)
     prefix = absolute(config.output_prefix)
@@ -168,14 +167,8 @@ def _report(config: MergeConfig, content: Content, *, already_complete: bool) ->
         num_tokens=content.tokens,
         files=content.digests,
         already_complete=already_complete,
-        notes=tuple(filter(None, [tell_tokenizers_apart(map(_without_suffix, config.input))])),
+        notes=tuple(filter(None, [tell_tokenizers_apart(map(as_prefix, config.input))])),
     )
-
-
-def _without_suffix(path: str) -> str:
-    """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    suffix = os.path.splitext(path)[1]
-    return without_suffix(path, suffix) if suffix in {".bin", ".idx"} else path
 
 
 def _open(prefix: str) -> Part:

@@ -400,28 +400,6 @@ def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
         raise output_error(path, error) from error
 
 
-def put_if_absent(path: str, data: bytes) -> bool:
-    """Create `path` with `data` unless it exists; exactly one of several writers gets True.
-
-    Source: link(2) is atomic on local disks and on NFS, where O_EXCL once was not.
-    """
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise output_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-    return True
-
-
 @contextlib.contextmanager
 def create_file(path: str) -> Iterator[IO[bytes]]:
     """Open a new file, whose folder is created, for writing; an object is sent when the block ends.

@@ -435,5 +435,5 @@ def check_endpoint(url: str) -> str:
 
 def as_prefix(path: str) -> str:
     """Return the prefix `x` of `x.bin` or `x.idx`, which a shell's completion yields."""
-    stem, suffix = os.path.splitext(path)
-    return stem if suffix in {".bin", ".idx"} else path
+    suffix = os.path.splitext(path)[1]
+    return without_suffix(path, suffix) if suffix in {".bin", ".idx"} else path

@@ -23,6 +23,7 @@ from dsindex.execution.local import map_ahead
 from dsindex.execution.report import Report
 from dsindex.index.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
 from dsindex.store.reading import is_stored
+from dsindex.store.urls import as_prefix
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect_kinds import IndexedStore, PackedStore
 
@@ -559,11 +560,6 @@ class Comparison:
         """Whether nothing differs."""
         return self.same_tokens and self.same_boundaries
 
-    @property
-    def is_explained(self) -> bool:
-        """Whether nothing differs but the rules for the edges and for empty documents."""
-        return self.difference is None
-
 
 def compare_datasets(
     first: TokenStore, second: TokenStore, *, on_progress: Callable[[int], None] | None = None
@@ -840,9 +836,8 @@ def compare_prefixes(first: str, second: str, *, tokenizer: str | None, reporter
     if tokenizer is not None:
         load_tokenizer(tokenizer)  # before the long work
     prefixes = _instruction_prefixes(first, second)
-    paths = (
-        (_path_of(first), _path_of(second)) if prefixes is None else tuple(f"{each}{TEXT_SUFFIX}" for each in prefixes)
-    )
+    given = (first, second)
+    paths = [as_prefix(path) for path in given] if prefixes is None else [f"{each}{TEXT_SUFFIX}" for each in prefixes]
     one, other = (_open(path) for path in paths)
     reporter.stage("compare", total=one.num_documents, unit="documents")
     done = 0
@@ -879,11 +874,6 @@ def compare_prefixes(first: str, second: str, *, tokenizer: str | None, reporter
         same_text=same_text,
         settings=tuple(_differing_settings(sides[0].content, sides[1].content)),
     )
-
-
-def _path_of(given: str) -> str:
-    stem, suffix = os.path.splitext(given)
-    return stem if suffix in {".bin", ".idx"} else given
 
 
 def _instruction_prefixes(first: str, second: str) -> tuple[str, str] | None:

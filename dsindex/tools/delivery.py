@@ -498,9 +498,7 @@ def verify_delivery(path: str, config: VerifyConfig, *, reporter: Reporter) -> l
         notes += [] if moved is None else [moved]
     elif delivery.caches is not None:
         notes.append(f"its index caches were not built: dsindex index {path}")
-    delivered = VerifyReport(
-        prefix=path, checks=tuple(checks), findings=tuple(findings), notes=tuple(notes), has_manifest=True
-    )
+    delivered = VerifyReport(prefix=path, checks=tuple(checks), findings=tuple(findings), notes=tuple(notes))
     return [*reports, delivered]
 
 

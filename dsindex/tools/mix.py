@@ -577,7 +577,7 @@ def find_warnings(mixture: Mixture, counts: Sequence[SourceCounts]) -> list[str]
                 f"{source.prefix} is instruction data; Megatron's blend ignores its loss mask and trains on all tokens"
             )
     parts = [(each.prefix, each.valid) for each in counts]
-    tails = describe_tails("valid", [(prefix, part.begin, part.end) for prefix, part in parts if part is not None])
+    tails = describe_tails([(prefix, part.begin, part.end) for prefix, part in parts if part is not None])
     tokenizers = tell_tokenizers_apart(each.prefix for each in counts)
     return sentences + _find_empty_splits(counts) + [said for said in (tails, tokenizers) if said is not None]
 

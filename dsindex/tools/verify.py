@@ -101,7 +101,7 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
         executor=executor,
         reporter=reporter,
     )
-    return make_report(prefix, ran, counts=counts, has_manifest=recorded.is_there)
+    return make_report(prefix, ran, counts=counts)
 
 
 def _check_tokens(recorded: Recorded, counts: IndexCounts | None) -> Check:
@@ -171,7 +171,7 @@ def verify_export(folder: str, *, reporter: Reporter) -> VerifyReport:
     try:
         manifest = read_export_manifest(folder)
     except FormatError as error:
-        return VerifyReport(prefix=folder, findings=(str(error),), has_manifest=True)
+        return VerifyReport(prefix=folder, findings=(str(error),))
     findings = []
     files = {} if manifest is None else manifest.content.digests
     reporter.stage("verify", total=len(files), unit="files")
@@ -188,5 +188,4 @@ def verify_export(folder: str, *, reporter: Reporter) -> VerifyReport:
         checks=() if findings else checked,
         failed=checked if findings else (),
         findings=tuple(findings),
-        has_manifest=True,
     )

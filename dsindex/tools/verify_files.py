@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 DOCUMENTS_PER_PIECE = 1 << 20
 _SHOWN = 3
-_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -303,7 +303,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
     finally:
         executor.close()
     version = header.version.name if header is not None else None
-    return make_report(path, ran, counts=counts, version=version, has_manifest=recorded.is_there)
+    return make_report(path, ran, counts=counts, version=version)
 
 
 def _read_recorded(path: str) -> tuple[Recorded, str | None]:

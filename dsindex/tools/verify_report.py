@@ -265,7 +265,6 @@ class VerifyReport:
     counts: IndexCounts | None = None
     version: str | None = None
     """Version of a `.pbin`."""
-    has_manifest: bool = False
     is_there: bool = True
     """False if none of the dataset's files exists; the finding then names the missing files."""
 
@@ -281,7 +280,6 @@ def make_report(
     *,
     counts: IndexCounts | None = None,
     version: str | None = None,
-    has_manifest: bool = False,
 ) -> VerifyReport:
     """Return the report of completed checks: first what was known without a call, then the verdicts.
 
@@ -290,7 +288,6 @@ def make_report(
         ran: The checks, in the order of the report.
         counts: Counts of the index; None if it is damaged.
         version: Version of a `.pbin`.
-        has_manifest: Whether the dataset has a manifest.
     """
     verdicts = [each.verdict for each in ran]
     said: list[Check | Verdict] = [*(each.check for each in ran), *verdicts]
@@ -309,7 +306,6 @@ def make_report(
         notes=tuple(note for each in said for note in each.notes),
         counts=counts,
         version=version,
-        has_manifest=has_manifest,
     )
 
 

@@ -62,7 +62,7 @@ def test_rules_are_told(one, other, edges, compare):
     for first, second, expected in ((one, other, edges), (other, one, edges[::-1])):
         found = compare(first, second)
         assert not found.is_same
-        assert found.is_explained
+        assert found.difference is None
         assert found.edges == expected
 
 
@@ -122,5 +122,5 @@ def test_what_megatron_made_with_and_without_a_rule():
     assert compared("eod", "keys").is_same
     assert compared("eod", "noeod").edges == (Edges(last=0, num_empty=2), Edges(num_empty=2))
     found = compared("bos", "nobos")
-    assert found.is_explained
+    assert found.difference is None
     assert (found.edges[0].first, found.edges[0].num_edges_only, found.edges[1].num_empty) == (0, 2, 2)

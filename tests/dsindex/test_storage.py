@@ -1,7 +1,6 @@
 import errno
 import itertools
 import os
-import threading
 
 import pytest
 import xxhash
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from dsindex.errors import OutputError
 from dsindex.store import reading, storage
-from tests.support.threads import run_together
 
 
 def digest_by_definition(data, block_bytes):
@@ -80,21 +78,6 @@ def test_atomic_writer_leaves_the_old_file_when_the_disk_is_full(tmp_path, monke
     with pytest.raises(OutputError, match=r"f: cannot be written \(No space left on device\); make room"):
         storage.write_whole(str(path), b"new")
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["f"]
-
-
-def test_put_if_absent_has_one_winner(tmp_path):
-    path, won = str(tmp_path / "f"), []
-    start = threading.Barrier(8)
-
-    def put(number):
-        start.wait()
-        if storage.put_if_absent(path, b"%d" % number):
-            won.append(number)
-
-    run_together(put, 8)
-    assert len(won) == 1
-    assert (tmp_path / "f").read_bytes() == b"%d" % won[0]
     assert os.listdir(tmp_path) == ["f"]
 
 

@@ -98,8 +98,7 @@ class PlainDisplay(Display):
 class JsonDisplay(Display):
     """Structured logs: one JSON object per line, with `time` and `event`."""
 
-    def __init__(self, *, seconds: float = LINE_SECONDS) -> None:
-        self.seconds = seconds
+    seconds = LINE_SECONDS
 
     def show(self, snapshot: Snapshot) -> None:
         """Write an object of event `progress`."""

@@ -249,7 +249,7 @@ class TableFile:
         if self.size == 0:
             raise InputError(f"{self.path}: expected a table, got an empty file; fetch or write it again")
         if not isinstance(self._file, LocalFile):
-            return FetchedContent(self._file, 0, self.size)
+            return FetchedContent(self._file, self.size)
         if self._map is None:
             self._map = mmap.mmap(self._file.file.fileno(), self.size, prot=mmap.PROT_READ)
         return memoryview(self._map)
@@ -287,19 +287,18 @@ class TableFile:
 
 
 class FetchedContent:
-    """A part of a file that is not on this machine; slices of it are fetched."""
+    """A file that is not on this machine; slices of it are fetched."""
 
-    def __init__(self, file: Readable, begin: int, end: int) -> None:
+    def __init__(self, file: Readable, size_bytes: int) -> None:
         self._file = file
-        self._begin = begin
-        self._end = end
+        self._size_bytes = size_bytes
 
     def __len__(self) -> int:
-        return self._end - self._begin
+        return self._size_bytes
 
     def __getitem__(self, wanted: slice) -> memoryview[int]:
         begin, end, _ = wanted.indices(len(self))
-        return memoryview(self._file.read_at(max(0, end - begin), self._begin + begin))
+        return memoryview(self._file.read_at(max(0, end - begin), begin))
 
 
 def check_range(path: str, end: int, num_groups: int, what: str) -> None:

@@ -302,7 +302,7 @@ def show_caches(folder: str, caches: DrawnCaches) -> list[Block]:
         if caches.blends:
             sentence += " These are what each index has; blends below may draw less of it."
         ends = {(each.prefix, *each.part) for each in caches.splits if each.split == "valid" and each.intended}
-        tails = describe_tails("valid", sorted(ends))
+        tails = describe_tails(sorted(ends))
         sentences = (sentence,) if tails is None else (sentence, f"{tails[0].upper()}{tails[1:]}.")
         blocks.append(Block(title="Splits and epochs", sentences=sentences, tables=(table,)))
     tokens_of = {(each.prefix, each.split): each.part_tokens for each in caches.splits}
