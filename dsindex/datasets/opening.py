@@ -19,8 +19,14 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import FormatError, InputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import MAGIC
-from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
-from dsindex.index.slot import read_record
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    DESCRIPTION_SUFFIX,
+    descriptions_in,
+    find_description,
+    read_description,
+    record_beside,
+)
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file, what_is_no_file
 from dsindex.store.urls import is_url, located, refuse_address, with_suffix, without_suffix
@@ -44,7 +50,6 @@ PBIN_SUFFIX = ".pbin"
 LINES_SUFFIX = ".jsonl"
 TEXT_SUFFIX = "_text_document"
 MASK_SUFFIX = "_loss_mask"
-DESCRIPTION_SUFFIX = "-description.txt"
 DEFAULT_SPLIT = "train"
 
 
@@ -181,7 +186,7 @@ def _has_extra_token(description_path: str) -> bool:
     folder = os.path.dirname(description_path)
     if description["class"] == BLENDED_CLASS:
         return _has_extra_token(find_description(folder, description["datasets"][0]))
-    record = read_record(f"{description_path.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+    record = record_beside(description_path)
     settings = record.get("settings") if isinstance(record, dict) else None
     return settings.get("extra_token") is not False if isinstance(settings, dict) else True
 
@@ -320,7 +325,7 @@ class _Opening:
         )
 
     def _open_folder(self) -> Dataset:
-        descriptions = sorted(glob.glob(os.path.join(glob.escape(self._path), f"*{DESCRIPTION_SUFFIX}")))
+        descriptions = descriptions_in(self._path)
         if not descriptions:
             raise InputError(
                 f"{self._path}: expected the path of a dataset or the folder of an index cache, got a folder without "

@@ -16,6 +16,7 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import reprlib
@@ -28,7 +29,7 @@ import xxhash
 from dsindex.errors import FormatError, InputError, MissingObjectError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.defaults import FIM_CLASS
-from dsindex.index.slot import CacheSlot
+from dsindex.index.slot import CacheSlot, read_record
 from dsindex.store.reading import input_status, version_number
 from dsindex.store.storage import open_file
 from dsindex.store.urls import absolute
@@ -46,6 +47,7 @@ GPT_CLASSES = (GPT_CLASS, FIM_CLASS)
 BLENDED_CLASS = "BlendedDataset"
 GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
 BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
+DESCRIPTION_SUFFIX = "-description.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +177,36 @@ def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None
     return CacheFiles(
         stem=stem,
         arrays=GPT_ARRAYS if kind != BLENDED_CLASS else BLENDED_ARRAYS,
-        description=f"{stem}-description.txt",
+        description=f"{stem}{DESCRIPTION_SUFFIX}",
         record=f"{stem}-dsindex.json",
     )
+
+
+def files_beside(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
+    """Return the paths of the cache of a description, whatever its name begins with."""
+    folder, name = os.path.split(description)
+    ending = cache_files("", identifiers, name="").description
+    return cache_files(folder, identifiers, name=name.removesuffix(ending))
+
+
+def record_beside(description: str) -> dict[str, Any] | None:
+    """Return dsindex's record beside a description; None if there is none that this version can read."""
+    return read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+
+
+def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
+    """Return the paths of the descriptions in a folder whose names before the suffix match a pattern."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{pattern}{DESCRIPTION_SUFFIX}")))
+
+
+def leads_to(path: object, prefix: str) -> bool:
+    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
+    if not isinstance(path, str) or os.path.abspath(path) == os.path.abspath(prefix):
+        return isinstance(path, str)
+    try:
+        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
+    except OSError:
+        return os.path.basename(path) == os.path.basename(prefix)
 
 
 def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ first, then the blend of this job, with what each dataset has left. Everything e
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
@@ -27,7 +26,8 @@ from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_ARRAYS,
     CacheFiles,
-    cache_files,
+    descriptions_in,
+    files_beside,
     find_description,
     read_description,
     read_lengths,
@@ -120,8 +120,7 @@ def read_first_job(path: str, *, flag: str) -> FirstJob:
         FormatError: If they are damaged, or were changed after dsindex wrote them.
     """
     if os.path.isdir(path):
-        pattern = os.path.join(glob.escape(path), "*-description.txt")
-        found = caches_by_split({each: read_description(each) for each in sorted(glob.glob(pattern))}).get(TRAIN, [])
+        found = caches_by_split({each: read_description(each) for each in descriptions_in(path)}).get(TRAIN, [])
         if len(found) != 1:
             got = ", ".join(map(os.path.basename, found)) or "none"
             raise InputError(f"{flag}: expected the caches of one job's train split in {path}, got {got}")
@@ -130,7 +129,7 @@ def read_first_job(path: str, *, flag: str) -> FirstJob:
     is_blend = described["class"] == BLENDED_CLASS
     parts = described["datasets"] if is_blend else [described]
     folder = os.path.dirname(path)
-    members = [_files(find_description(folder, part), part) for part in parts]
+    members = [files_beside(find_description(folder, part), part) for part in parts]
     records = [_sound_record(files) for files in members]
     for files, record in zip(members, records, strict=True):
         if "document_order_entries" in (recorded_order(record) or {}):
@@ -140,7 +139,7 @@ def read_first_job(path: str, *, flag: str) -> FirstJob:
             )
     sources = [record.get("source") for record in records]
     blend, num_samples, phases = None, 0, []
-    own = _files(path, described) if is_blend else members[0]
+    own = files_beside(path, described) if is_blend else members[0]
     if is_blend:
         phases = _settings(_sound_record(own)).get("phases", [])
         blend = (own.array(BLENDED_ARRAYS[0]), own.array(BLENDED_ARRAYS[1]))
@@ -166,12 +165,6 @@ def read_first_job(path: str, *, flag: str) -> FirstJob:
 
 def _normal(weights: Sequence[float] | None) -> list[float] | None:
     return None if not weights else [weight / math.fsum(weights) for weight in weights]
-
-
-def _files(description: str, identifiers: dict[str, Any]) -> CacheFiles:
-    ending = cache_files("", identifiers, name="").description
-    folder, name = os.path.split(description)
-    return cache_files(folder, identifiers, name=name.removesuffix(ending))
 
 
 def _settings(record: dict[str, Any]) -> dict[str, Any]:

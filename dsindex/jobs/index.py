@@ -15,7 +15,6 @@ tools/build_sequences_per_dataset.py.
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
 import tempfile
@@ -40,9 +39,11 @@ from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (
     BLENDED_CLASS,
+    DESCRIPTION_SUFFIX,
     CacheFiles,
     cache_files,
     default_folder,
+    descriptions_in,
     read_description,
     read_lengths,
     source_changes,
@@ -220,7 +221,7 @@ def _compare_with_nearest(wanted: Mapping[str, Any], folder: str, release: str |
     """Return sentences about the settings in which the most similar description of the same kind differs."""
     nearest: tuple[int, str, list[str]] | None = None
     count = 0
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*-{wanted['class']}-*-description.txt"))):
+    for path in descriptions_in(folder, f"*-{wanted['class']}-*"):
         try:
             there = read_description(path)
         except FormatError:
@@ -322,7 +323,7 @@ class IndexResult(Report):
         return {
             task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
             for task in self.tasks
-            if task.files is not None and task.files.description.endswith("-description.txt")
+            if task.files is not None and task.files.description.endswith(DESCRIPTION_SUFFIX)
         }
 
     @property

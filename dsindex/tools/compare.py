@@ -13,15 +13,23 @@ import xxhash
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens
-from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, TEXT_SUFFIX, caches_by_split
+from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX, caches_by_split
 from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import DsindexError, FormatError, InputError, UsageError
 from dsindex.execution.local import map_ahead
 from dsindex.execution.report import Report
-from dsindex.index.cache import BLENDED_ARRAYS, GPT_ARRAYS, GPT_CLASS, find_description, read_description
+from dsindex.index.cache import (
+    BLENDED_ARRAYS,
+    DESCRIPTION_SUFFIX,
+    GPT_ARRAYS,
+    GPT_CLASS,
+    descriptions_in,
+    find_description,
+    read_description,
+)
 from dsindex.store.reading import is_stored
 from dsindex.store.urls import as_prefix
 from dsindex.text.tokenizer import load_tokenizer
@@ -77,10 +85,6 @@ def first_unequal(one: Tokens, other: Tokens, *, on_progress: Callable[[int], No
 
 SPLITS = ["train", "valid", "test"]
 """In the order in which they are compared."""
-SHAPES: dict[str, tuple[int | None, ...]] = {"sample_index": (None, 2)}
-"""Shapes of the 2-D indices."""
-
-
 Key: TypeAlias = "tuple[int | None, str]"
 """Number of the dataset in a blend, None for the blend itself, and the name of the index."""
 
@@ -160,7 +164,7 @@ def are_caches(first: str, second: str) -> bool:
         InputError: If only one of them is.
     """
     one, other = (
-        path.endswith(DESCRIPTION_SUFFIX) or (os.path.isdir(path) and bool(_descriptions(path)))
+        path.endswith(DESCRIPTION_SUFFIX) or (os.path.isdir(path) and bool(descriptions_in(path)))
         for path in (first, second)
     )
     if one != other:
@@ -190,10 +194,6 @@ def compare_caches(first: str, second: str) -> CacheComparison:
     return CacheComparison(paths=(first, second), splits=tuple(compared))
 
 
-def _descriptions(folder: str) -> list[str]:
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"*{DESCRIPTION_SUFFIX}")))
-
-
 def _by_split(path: str) -> dict[str, str]:
     """Return the description of each split's cache.
 
@@ -201,7 +201,7 @@ def _by_split(path: str) -> dict[str, str]:
         InputError: If there are several of a split.
         FormatError: If a description is damaged.
     """
-    known = {each: read_description(each) for each in (_descriptions(path) if os.path.isdir(path) else [path])}
+    known = {each: read_description(each) for each in (descriptions_in(path) if os.path.isdir(path) else [path])}
     found = {}
     for split, paths in caches_by_split(known).items():
         if len(paths) > 1:
@@ -238,8 +238,7 @@ def _indices(path: str, description: Mapping[str, Any]) -> Iterator[tuple[Key, N
 def _arrays(path: str, description: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the indices beside a description, whose name need not be its hash."""
     for name in GPT_ARRAYS if description["class"] == GPT_CLASS else BLENDED_ARRAYS:
-        array = f"{path.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
-        yield name, open_index_array(array, what=f"a {name.replace('_', ' ')}", shape=SHAPES.get(name, (None,)))
+        yield name, open_cached_index(path, name)
 
 
 def _difference(

@@ -21,7 +21,7 @@ from dsindex.amounts import count
 from dsindex.engine.manifest import LARGEST_MANIFEST_BYTES, read_manifest
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.formats.mmididx import read_header
-from dsindex.index.cache import read_description
+from dsindex.index.cache import DESCRIPTION_SUFFIX, read_description
 from dsindex.index.job_tokenizer import find_identifiers
 from dsindex.options.index import TOKENIZER_NAMES
 from dsindex.store.config_files import parse_yaml
@@ -43,7 +43,6 @@ _KNOWN_HEAD = re.compile(rb"# dsindex delivery \d+, xxh3_128 ([0-9a-f]{32})\n")
 _NOTE = "# Prove it where it arrives: dsindex verify %s\n"
 DELIVERY_SUFFIXES = (".yaml", ".yml")
 _SPLITS = ("train", "valid", "test")
-_DESCRIPTION = "-description.txt"
 
 
 class _Part(BaseModel):
@@ -559,7 +558,7 @@ def _moved(folder: str, delivery: Delivery, places: dict[str, str]) -> str | Non
     """Return a note if caches are named for paths that the job here cannot type."""
     known = {place for each in places.values() for place in (each, os.path.abspath(each))}
     for name in delivery.caches.files if delivery.caches is not None else ():
-        if not name.endswith(_DESCRIPTION):
+        if not name.endswith(DESCRIPTION_SUFFIX):
             continue
         try:
             described = read_description(os.path.join(folder, name))

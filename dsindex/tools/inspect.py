@@ -18,10 +18,10 @@ import numpy as np
 from dsindex.amounts import align, count, format_size
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.exports import export_folder_of, read_facts
-from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
-from dsindex.datasets.opening import DESCRIPTION_SUFFIX, MASK_SUFFIX, open_dataset
+from dsindex.datasets.opening import MASK_SUFFIX, open_dataset
 from dsindex.datasets.raw import RawLines
 from dsindex.engine.export_folder import ExportedSplit, read_export_manifest
 from dsindex.engine.ledger import read_history
@@ -33,9 +33,15 @@ from dsindex.execution.progress.reporter import Snapshot
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.formats.view import read_view
-from dsindex.index.cache import BLENDED_CLASS, count_tokens, read_description, source_changes
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    count_tokens,
+    descriptions_in,
+    read_description,
+    record_beside,
+    source_changes,
+)
 from dsindex.index.cuts import count_cuts
-from dsindex.index.slot import read_record
 from dsindex.json_text import decode_json, show_name
 from dsindex.options.mix_amounts import show_percent
 from dsindex.store.journal import ledger_path
@@ -385,8 +391,7 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
         FormatError: If a description is damaged.
     """
     is_folder = os.path.isdir(path)
-    pattern = os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")
-    descriptions = {each: read_description(each) for each in (sorted(glob.glob(pattern)) if is_folder else [path])}
+    descriptions = {each: read_description(each) for each in (descriptions_in(path) if is_folder else [path])}
     blends_first = sorted(descriptions.items(), key=lambda item: item[1]["class"] != BLENDED_CLASS)
     view = CacheView()
     for each, description in blends_first:
@@ -441,7 +446,7 @@ def _describe_blend(path: str, description: dict[str, Any]) -> list[str]:
     parts = [str(part.get("dataset_path")) for part in description["datasets"]]
     weights = [f"weight {weight}" for weight in description.get("weights") or [None] * len(parts)]
     try:
-        numbers = open_index_array(f"{path.removesuffix(DESCRIPTION_SUFFIX)}-dataset_index.npy", what="", shape=(None,))
+        numbers = open_cached_index(path, "dataset_index")
     except FormatError:  # opening the cache says what is wrong with it
         return [f"{description['split']}: a blend of {len(parts)}", *(f"  {part}" for part in parts)]
     blocks = (numbers[begin : begin + BLOCK_ITEMS] for begin in range(0, len(numbers), BLOCK_ITEMS))
@@ -460,7 +465,7 @@ def _describe_blend(path: str, description: dict[str, Any]) -> list[str]:
 
 def _changes(path: str, data_path: Sequence[str] | None) -> list[str]:
     """Return how the data differ from what dsindex recorded beside a cache; nothing for another program's cache."""
-    record = read_record(f"{path.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+    record = record_beside(path)
     source = record.get("source") if isinstance(record, dict) else None
     if not isinstance(source, dict):
         return []

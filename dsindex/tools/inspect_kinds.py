@@ -14,13 +14,14 @@ import numpy as np
 
 from dsindex.datasets.exports import export_folder_of, read_facts
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.opening import DESCRIPTION_SUFFIX, LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
+from dsindex.datasets.opening import LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
 from dsindex.errors import FormatError, InputError
 from dsindex.execution.local import map_ahead
 from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
+from dsindex.index.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import what_is_no_file
@@ -103,7 +104,7 @@ def _in_store(url: str) -> Subject:
 def _folder(path: str) -> Subject | None:
     if os.path.isfile(os.path.join(path, MARKER_FILE)):
         return Subject(kind="work folder", path=path)
-    if glob.glob(os.path.join(glob.escape(path), f"*{DESCRIPTION_SUFFIX}")):
+    if descriptions_in(path):
         return Subject(kind="index cache", path=path)
     if export_folder_of(path) is not None:
         return Subject(kind="export", path=path)

@@ -14,10 +14,8 @@ from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dsindex.amounts import align, count, short_number, shorten, split_names
-from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.gpt import open_cached_index, open_index_array
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
@@ -29,9 +27,13 @@ from dsindex.formats.mmididx import read_header, read_index
 from dsindex.index.blend import Blend, describe_sums, parse_data_path
 from dsindex.index.cache import (
     BLENDED_CLASS,
+    DESCRIPTION_SUFFIX,
     GPT_CLASSES,
     cache_files,
+    descriptions_in,
+    files_beside,
     find_description,
+    leads_to,
     read_description,
     source_changes,
 )
@@ -44,10 +46,12 @@ from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.options.mix import read_source
 from dsindex.options.mix_amounts import Amount, Kind, divide, show_epochs, show_percent
 from dsindex.store.storage import atomic_writer, make_folder, open_file
-from dsindex.tools.phases import Phase, read_phases
+from dsindex.tools.phases import Phase, count_drawn, read_phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from dsindex.index.epochs import SplitMatrix
     from dsindex.index.needed_caches import PartCounts
@@ -56,7 +60,6 @@ if TYPE_CHECKING:
 
 # What the blends in a cache folder really draw from each dataset, compared with what is intended.
 
-CHUNK_ITEMS = 1 << 22
 ROUNDING = 0.001
 """Counts may miss the intended ones by this share of them, as those of weights with three digits do."""
 
@@ -138,8 +141,7 @@ def _train_caches(folder: str, intended: IntendedBlend) -> Iterator[tuple[str, d
     """Yield the descriptions of a split's blends, and for one dataset, those of datasets that are in none."""
 
     def read(kind: str) -> dict[str, dict[str, Any]]:
-        pattern = f"*-{kind}-{intended.split}-description.txt"
-        return {path: read_description(path) for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))}
+        return {path: read_description(path) for path in descriptions_in(folder, f"*-{kind}-{intended.split}")}
 
     blends = read(BLENDED_CLASS)
     yield from blends.items()
@@ -152,21 +154,11 @@ def _match(prefixes: Sequence[str], paths: Sequence[str]) -> list[int] | None:
     """Return the number in a blend of each dataset; None if the blend is of others."""
     if len(prefixes) != len(paths):
         return None
-    if all(map(_leads_to, paths, prefixes)):
+    if all(map(leads_to, paths, prefixes)):
         return list(range(len(paths)))
-    order = [[number for number, path in enumerate(paths) if _leads_to(path, prefix)] for prefix in prefixes]
+    order = [[number for number, path in enumerate(paths) if leads_to(path, prefix)] for prefix in prefixes]
     numbers = [found[0] for found in order if len(found) == 1]
     return numbers if len(set(numbers)) == len(prefixes) else None
-
-
-def _leads_to(path: str, prefix: str) -> bool:
-    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
-    if os.path.abspath(path) == os.path.abspath(prefix):
-        return True
-    try:
-        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
-    except OSError:
-        return os.path.basename(path) == os.path.basename(prefix)
 
 
 def _compare(
@@ -178,11 +170,14 @@ def _compare(
     matrix: SplitMatrix | None,
 ) -> DrawnBlend:
     is_blend = described["class"] == BLENDED_CLASS
-    drawn = _count_drawn(path, len(order), described.get("size")) if is_blend else [_count_samples(path, described)]
+    index = open_cached_index(path, "dataset_index" if is_blend else "shuffle_index")
+    asked, there = described.get("size" if is_blend else "num_samples"), len(index)
+    if isinstance(asked, int) and (asked != there if is_blend else asked > there):
+        msg = f"{path}: expected {asked:,} samples, as its description says, got {there:,}; build the cache again"
+        raise FormatError(msg)
+    drawn = count_drawn(path, index, len(order)).tolist() if is_blend else [there if asked is None else asked]
     drawn = [drawn[number] for number in order]
     length = parts[0]["sequence_length"]
-    if type(length) is not int or length < 1:
-        raise FormatError(f"{path}: expected a sequence length, got {length!r}; build the cache again")
     findings = _find_other_data(os.path.dirname(path), parts, intended, matrix)
     phases = [
         replace(
@@ -190,7 +185,7 @@ def _compare(
             drawn=tuple(phase.drawn[number] for number in order),
             intended=None if phase.intended is None else tuple(phase.intended[number] for number in order),
         )
-        for phase in (_open_phases(path, len(order)) if is_blend else ())
+        for phase in (_open_phases(path, index, len(order)) if is_blend else ())
     ]
     if not phases:
         findings += _find_differences(drawn, length, intended)
@@ -214,11 +209,11 @@ def _compare(
 
 
 def _cuts_of(folder: str, prefix: str, described: Mapping[str, Any]) -> Cuts | None:
-    stem = find_description(folder, described).removesuffix("description.txt")
-    if not all(os.path.isfile(f"{stem}{name}.npy") for name in ("document_index", "shuffle_index")):
+    path = find_description(folder, described)
+    files = files_beside(path, described)
+    if not all(os.path.isfile(files.array(name)) for name in ("document_index", "shuffle_index")):
         return None
-    documents = open_index_array(f"{stem}document_index.npy", what="a document index", shape=(None,))
-    samples = open_index_array(f"{stem}shuffle_index.npy", what="a shuffle index", shape=(None,))
+    documents, samples = open_cached_index(path, "document_index"), open_cached_index(path, "shuffle_index")
     lengths = read_index(f"{prefix}.idx").sequence_lengths
     try:
         return count_cuts(lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples))
@@ -226,51 +221,13 @@ def _cuts_of(folder: str, prefix: str, described: Mapping[str, Any]) -> Cuts | N
         return None
 
 
-def _open_phases(path: str, num_datasets: int) -> list[Phase]:
+def _open_phases(path: str, datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
     """Return the phases of a blend that was planned over time."""
-    stem = path.removesuffix("description.txt")
-    datasets = open_index_array(f"{stem}dataset_index.npy", what="a dataset index", shape=(None,))
-    name = f"{stem}dataset_sample_index.npy"
+    name = f"{path.removesuffix(DESCRIPTION_SUFFIX)}-dataset_sample_index.npy"
     if not os.path.isfile(name):
         return []
     samples = open_index_array(name, what="the dataset index's sample index", shape=(len(datasets),))
     return read_phases(path, datasets, samples, num_datasets)
-
-
-def _count_samples(path: str, described: Mapping[str, Any]) -> int:
-    """Return the samples that a job reads of a dataset that is in no blend.
-
-    Raises:
-        FormatError: If its shuffle index cannot be read, or is too short.
-    """
-    name = path.removesuffix("description.txt") + "shuffle_index.npy"
-    there = len(open_index_array(name, what="a shuffle index", shape=(None,)))
-    asked = described.get("num_samples")
-    if isinstance(asked, int) and asked > there:
-        msg = f"{name}: expected {asked:,} samples, as its description says, got {there:,}; build the cache again"
-        raise FormatError(msg)
-    return asked if isinstance(asked, int) else there
-
-
-def _count_drawn(path: str, num_datasets: int, size: object) -> list[int]:
-    """Return the samples of each dataset in the dataset index beside a description.
-
-    Raises:
-        FormatError: If the index cannot be read, has another size or other datasets.
-    """
-    name = path.removesuffix("description.txt") + "dataset_index.npy"
-    index = open_index_array(name, what="a dataset index", shape=(None,))
-    if isinstance(size, int) and size != len(index):
-        msg = f"{name}: expected {size:,} samples, as its description says, got {len(index):,}; build the cache again"
-        raise FormatError(msg)
-    drawn = np.zeros(num_datasets, np.int64)
-    for begin in range(0, len(index), CHUNK_ITEMS):
-        chunk = index[begin : begin + CHUNK_ITEMS]
-        if chunk.min() < 0 or chunk.max() >= num_datasets:
-            msg = f"{name}: expected datasets below {num_datasets}, got {chunk.max()}; build the cache again"
-            raise FormatError(msg)
-        drawn += np.bincount(chunk, minlength=num_datasets)
-    return [int(num) for num in drawn]
 
 
 def _find_differences(drawn: Sequence[int], length: int, intended: IntendedBlend) -> list[str]:

@@ -13,8 +13,9 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
+from dsindex.errors import FormatError
+from dsindex.index.cache import record_beside
 from dsindex.index.continuing import PLACEHOLDER, read_runs, tokens_by_times
-from dsindex.index.slot import read_record
 from dsindex.options.mix_amounts import show_percent
 
 if TYPE_CHECKING:
@@ -24,7 +25,23 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.gpt import GPTDataset
 
-DESCRIPTION_SUFFIX = "-description.txt"
+CHUNK_ITEMS = 1 << 22
+
+
+def count_drawn(path: str, index: NDArray[Any], num_datasets: int) -> NDArray[np.int64]:
+    """Return the samples of each dataset in the dataset index of a blend.
+
+    Raises:
+        FormatError: If it has other datasets.
+    """
+    drawn = np.zeros(num_datasets, np.int64)
+    for begin in range(0, len(index), CHUNK_ITEMS):
+        chunk = index[begin : begin + CHUNK_ITEMS]
+        if chunk.min() < 0 or chunk.max() >= num_datasets:
+            msg = f"{path}: expected datasets below {num_datasets}, got {chunk.max()}; build the cache again"
+            raise FormatError(msg)
+        drawn += np.bincount(chunk, minlength=num_datasets)
+    return drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +79,7 @@ class Phase:
 
 def read_phases(description: str, datasets: NDArray[Any], samples: NDArray[Any], num_datasets: int) -> list[Phase]:
     """Return the phases in the record of a blend's cache; none if it was not planned over time."""
-    record = read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json") or {}
+    record = record_beside(description) or {}
     settings = record.get("settings")
     recorded = settings.get("phases") if isinstance(settings, dict) else None
     if not isinstance(recorded, list):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import threading
 from dataclasses import dataclass
@@ -10,14 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.local import map_ahead
-from dsindex.index.cache import BLENDED_CLASS, read_description
+from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
 from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.tools.inspect_origin import LengthCounter
+from dsindex.tools.phases import count_drawn
 from dsindex.tools.verify_files import DocumentRun
 
 if TYPE_CHECKING:
@@ -292,10 +292,8 @@ class SourceCounter:
 
 # What index caches draw from datasets: the tokens and epochs of each split, and the datasets of each blend.
 
-CHUNK_ITEMS = 1 << 22
 ROUNDING = 1e-9
 """How far running sums of shares may exceed 1."""
-DESCRIPTION_SUFFIX = "-description.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +359,7 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> DrawnCaches:
     blends: list[BlendOfSplit] = []
     findings: list[str] = []
     others = 0
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), f"*{DESCRIPTION_SUFFIX}"))):
+    for path in descriptions_in(folder):
         try:
             described = read_description(path)
             if described["class"] == BLENDED_CLASS:
@@ -387,8 +385,8 @@ def read_drawn(folder: str, lengths_of: Callable[[str], Any]) -> DrawnCaches:
 
 
 def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnSplit:  # noqa: ANN401 - mapped
-    split, sequence_length = str(described["index_split"]), _length(path, described)
-    samples = open_index_array(_array(path, "shuffle_index"), what="a shuffle index", shape=(None,))
+    split, sequence_length = str(described["index_split"]), described["sequence_length"]
+    samples = open_cached_index(path, "shuffle_index")
     part = _part(path, split, described.get("split_matrix"))
     begin, end = (0, len(lengths)) if part is None else split_bounds(part, len(lengths))
     return DrawnSplit(
@@ -405,12 +403,11 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnS
 
 
 def _count_cuts(path: str, lengths: Any, sequence_length: int, num_samples: int) -> Cuts:  # noqa: ANN401 - mapped
-    name = _array(path, "document_index")
-    documents = open_index_array(name, what="a document index", shape=(None,))
+    documents = open_cached_index(path, "document_index")
     try:
         return count_cuts(lengths, documents, sequence_length=sequence_length, num_samples=num_samples)
     except IndexError as error:
-        raise FormatError(f"{name}: expected sequences of the dataset ({error}); build the cache again") from error
+        raise FormatError(f"{path}: expected sequences of the dataset ({error}); build the cache again") from error
 
 
 def _part(path: str, split: str, matrix: object) -> tuple[float, float] | None:
@@ -436,32 +433,14 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> BlendOfSplit:
     if not is_number or weights is None or len(weights) != len(parts) or not 0 < sum(weights) < float("inf"):
         msg = f"{path}: expected a weight for each of {len(parts)} datasets, got {weights!r}; build the cache again"
         raise FormatError(msg)
-    name = _array(path, "dataset_index")
-    index = open_index_array(name, what="a dataset index", shape=(None,))
-    drawn = np.zeros(len(parts), np.int64)
-    for begin in range(0, len(index), CHUNK_ITEMS):
-        chunk = index[begin : begin + CHUNK_ITEMS]
-        if chunk.min() < 0 or chunk.max() >= len(parts):
-            raise FormatError(f"{name}: expected datasets below {len(parts)}, got {chunk.max()}; build the cache again")
-        drawn += np.bincount(chunk, minlength=len(parts))
+    drawn = count_drawn(path, open_cached_index(path, "dataset_index"), len(parts))
     return BlendOfSplit(
         split=str(described["split"]),
-        sequence_length=_length(path, parts[0]),
+        sequence_length=parts[0]["sequence_length"],
         prefixes=tuple(str(part.get("dataset_path")) for part in parts),
         intended=tuple(weight / sum(weights) for weight in weights),
         num_samples=tuple(drawn.tolist()),
     )
-
-
-def _length(path: str, described: Mapping[str, Any]) -> int:
-    length = described.get("sequence_length")
-    if type(length) is not int or length < 1:
-        raise FormatError(f"{path}: expected a sequence length, got {length!r}; build the cache again")
-    return length
-
-
-def _array(path: str, name: str) -> str:
-    return f"{path.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
 
 
 BLOCK_DOCUMENTS = 1 << 18

@@ -9,7 +9,6 @@ Source of the rules: docs/formats.md, section 2.
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 from dataclasses import dataclass
@@ -17,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.datasets.gpt import open_index_array
+from dsindex.datasets.gpt import open_cached_index
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
 from dsindex.index.cache import (
     BLENDED_CLASS,
     CacheFiles,
-    cache_files,
     count_tokens,
     description_hash,
+    descriptions_in,
+    files_beside,
     find_description,
+    leads_to,
     read_description,
     source_changes,
 )
@@ -61,7 +62,7 @@ def find_caches(folder: str, prefix: str) -> list[CacheTask]:
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
     tasks = []
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*-description.txt"))):
+    for path in descriptions_in(folder):
         try:
             identifiers = read_description(path)
         except FormatError:
@@ -72,23 +73,13 @@ def find_caches(folder: str, prefix: str) -> list[CacheTask]:
 
 
 def _concerns(identifiers: Mapping[str, Any], prefix: str) -> bool:
-    return any(_leads_to(part.get("dataset_path"), prefix) for part in _dataset_parts(identifiers))
+    return any(leads_to(part.get("dataset_path"), prefix) for part in _dataset_parts(identifiers))
 
 
 def _dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return what a description says of each dataset."""
     parts: Sequence[Mapping[str, Any]] = identifiers.get("datasets", [identifiers])
     return parts
-
-
-def _leads_to(path: object, prefix: str) -> bool:
-    """Tell whether a path of a description is this dataset's; moved data is recognized by the last part of its path."""
-    if not isinstance(path, str) or os.path.basename(path) != os.path.basename(prefix):
-        return False
-    try:
-        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
-    except OSError:
-        return True
 
 
 def verify_cache(task: CacheTask) -> list[str]:
@@ -105,7 +96,7 @@ def _findings(task: CacheTask) -> Iterator[str]:
     has_hash = os.path.basename(files.stem).startswith(description_hash(_text_of(task.description)))
     if not has_hash and all(part.get("tokenizer", True) for part in _dataset_parts(identifiers)):
         yield f"{task.description}: its name is not the hash of its content, so a job would not find it; build it again"
-    arrays = {name: _open(files, name) for name in files.arrays}
+    arrays = {name: open_cached_index(task.description, name) for name in files.arrays}
     check = _check_dataset if identifiers["class"] != BLENDED_CLASS else _check_blend
     for sentence in check(files, identifiers, arrays, task.prefix):
         yield f"{files.stem}: {sentence}; move its files away and build the cache again: dsindex index"
@@ -122,21 +113,14 @@ def _files_of(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
     Raises:
         FormatError: If the description lacks a key, or would lead to files with another name or in another folder.
     """
-    folder, name = os.path.split(description)
     try:
-        ending = cache_files("", identifiers, name="").description
-        files = cache_files(folder, identifiers, name=name.removesuffix(ending))
+        files = files_beside(description, identifiers)
     except (KeyError, TypeError) as error:
         raise FormatError(f"{description}: expected the description of a cache, got one without {error}") from error
-    if files.description != os.path.join(folder, name):
+    if os.path.basename(files.description) != os.path.basename(description):
         msg = f"{description}: expected the name that matches its content, {os.path.basename(files.description)!r}"
         raise FormatError(msg)
     return files
-
-
-def _open(files: CacheFiles, name: str) -> NDArray[Any]:
-    shape = (None, 2) if name == "sample_index" else (None,)
-    return open_index_array(files.array(name), what=f"a {name.replace('_', ' ')}", shape=shape)
 
 
 def _check_dataset(
@@ -325,12 +309,10 @@ def _check_taken(files: CacheFiles, parts: list[Any], taken: NDArray[np.int64]) 
     for number, part in enumerate(parts):
         if part["index_split"] not in SPLIT_NAMES:
             continue
-        description = os.path.basename(find_description(folder, part))
-        ending = cache_files("", part, name="").description
-        own = cache_files(folder, part, name=description.removesuffix(ending))
-        if not os.path.isfile(own.array(own.arrays[-1])):
+        description = find_description(folder, part)
+        if not os.path.isfile(files_beside(description, part).array("shuffle_index")):
             continue
-        there = len(_open(own, own.arrays[-1]))
+        there = len(open_cached_index(description, "shuffle_index"))
         if taken[number] > there:
             yield f"expected at most the {there} samples that dataset {number} has, got {taken[number]}"
 
