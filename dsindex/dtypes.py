@@ -90,3 +90,12 @@ def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
         if low < limits.min or high > limits.max:
             outside = low if low < limits.min else high
             raise OverflowError(f"token id {outside} does not fit {dtype}, which holds {limits.min} to {limits.max}")
+
+
+def starts_of(sizes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where consecutive items of these sizes begin, and where the last one ends; shape [items + 1].
+
+    >>> starts_of(np.array([2, 3]))
+    array([0, 2, 5])
+    """
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))

@@ -29,7 +29,7 @@ from dsindex.datasets.sample_parts import (
     find_pieces,
 )
 from dsindex.errors import FormatError
-from dsindex.index.cache import DESCRIPTION_SUFFIX, GPT_CLASS, read_description
+from dsindex.index.cache import GPT_CLASS, array_beside, read_description
 from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
@@ -192,9 +192,8 @@ def open_cached_index(description: str, name: str) -> NDArray[Any]:
     Raises:
         FormatError: If the file cannot be read, or the array is not one of integers in the shape of this index.
     """
-    path = f"{description.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
     shape = (None, 2) if name == "sample_index" else (None,)
-    return open_index_array(path, what=f"a {name.replace('_', ' ')}", shape=shape)
+    return open_index_array(array_beside(description, name), what=f"a {name.replace('_', ' ')}", shape=shape)
 
 
 def _require_integers(

@@ -14,7 +14,7 @@ import uuid
 from typing import IO, TYPE_CHECKING
 
 from dsindex.errors import OutputError
-from dsindex.store.storage import BUFFER_BYTES, FULL_DISK_ERRORS, require_path, sync_folder, temporary_name
+from dsindex.store.storage import BUFFER_BYTES, output_error, require_path, sync_folder, temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -169,17 +169,10 @@ def new_file_error(path: str, error: OSError) -> OutputError:
     """Return an error that says why a new file cannot be written, and that nothing was kept."""
     if isinstance(error, FileExistsError):
         return OutputError(_taken(path))
-    transient = False
-    if error.errno in FULL_DISK_ERRORS:
-        remedy = "make room, or choose another folder, and run the same command again; nothing was kept"
-    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        remedy = "choose a folder that you may write to"
-    else:
-        remedy = "check the folder and run the same command again; nothing was kept"
-        transient = True
-    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {remedy}")
-    refusal.transient = transient
-    return refusal
+    again = "and run the same command again; nothing was kept"
+    return output_error(
+        path, error, room=f"make room, or choose another folder, {again}", check=f"check the folder {again}"
+    )
 
 
 def _taken(path: str) -> str:

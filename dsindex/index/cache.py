@@ -189,6 +189,11 @@ def files_beside(description: str, identifiers: Mapping[str, Any]) -> CacheFiles
     return cache_files(folder, identifiers, name=name.removesuffix(ending))
 
 
+def array_beside(description: str, name: str) -> str:
+    """Return the path of an array beside a description, such as `sample_index`."""
+    return f"{description.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
+
+
 def record_beside(description: str) -> dict[str, Any] | None:
     """Return dsindex's record beside a description; None if there is none that this version can read."""
     return read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, LimitError
 from dsindex.index.epochs import DOCUMENT_DTYPE, shuffle_dtype
 
@@ -303,8 +304,8 @@ def read_runs(
     ([0, 6, 14, 16], [1, 0, 1, 0])
     """
     own = lengths[np.asarray(documents, np.int64) - begin].astype(np.int64)
-    bounds = np.concatenate([[0], np.cumsum(own)])
-    homes = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    bounds = starts_of(own)
+    homes = starts_of(lengths)
     ordered = np.sort(np.asarray(rows, np.int64))
     breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
     firsts = ordered[np.concatenate([[0], breaks])] * sequence_length if len(ordered) else ordered

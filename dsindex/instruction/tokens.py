@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 import xxhash
 
+from dsindex.dtypes import starts_of
 from dsindex.errors import RecordProblem, TokenizerError
 from dsindex.instruction.records import check_text
 from dsindex.text.agreement import FIXED_PROBES, adds_prefix_space, probes_of
@@ -332,7 +333,7 @@ class FastTexts:
         batch = self._encode([text.spelt for text in texts])
         ends = np.cumsum(self._lengths.take(batch.tokens), dtype=np.int64)
         # Where each text begins, in bytes of tokens.
-        bases = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(batch.lengths)])]
+        bases = np.concatenate([[0], ends])[starts_of(batch.lengths)]
         mask = _mask_tokens(ends, _places_of_spans(texts, bases))
         found = [
             MaskedTokens(tokens=tokens, mask=own)
@@ -387,7 +388,7 @@ class FastTexts:
         """Return the tokens of texts in UTF-8."""
         import pyarrow as pa
 
-        offsets = np.concatenate([[0], np.cumsum(list(map(len, spelt)), dtype=np.int64)])
+        offsets = starts_of(list(map(len, spelt)))
         data = b"".join(spelt)
         column = pa.LargeStringArray.from_buffers(len(spelt), pa.py_buffer(offsets), pa.py_buffer(data))
         return self._encoder.encode(column)
@@ -479,7 +480,7 @@ def _mask_tokens(ends: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[n
 
 def cut_at(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Cut an array into consecutive pieces of these lengths."""
-    ends = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    ends = starts_of(lengths).tolist()
     return [values[begin:end] for begin, end in pairwise(ends)]
 
 

@@ -102,12 +102,7 @@ def convert_to_pbin(
         OutputError: If the output exists or cannot be written.
     """
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    index = read_index(idx_path)
-    try:
-        bin_bytes = stored_size(bin_path)
-    except OSError as error:
-        raise InputError(f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
-    check_index(idx_path, index, bin_size_bytes=bin_bytes)
+    index, bin_bytes = read_checked_index(prefix)
     if index.dtype not in TYPE_OF_SIZE.values():
         names = ", ".join(str(dtype) for dtype in TYPE_OF_SIZE.values())
         msg = f"{idx_path}: expected tokens of a type that can be restored from a .pbin ({names}), got {index.dtype}"
@@ -197,6 +192,22 @@ def convert_version(
     return ConvertResult(
         outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype
     )
+
+
+def read_checked_index(prefix: str) -> tuple[SequenceIndex, int]:
+    """Return the index of a dataset, checked entry by entry, and the size of its `.bin` in bytes.
+
+    Raises:
+        InputError: If there is no `.bin`.
+        FormatError: If the dataset is damaged.
+    """
+    index = read_index(f"{prefix}.idx")
+    try:
+        bin_bytes = stored_size(f"{prefix}.bin")
+    except OSError as error:
+        raise InputError(f"{prefix}.bin: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
+    check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
+    return index, bin_bytes
 
 
 def document_bounds(index: SequenceIndex, bin_bytes: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

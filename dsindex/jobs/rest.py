@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 
 from dsindex.amounts import count
+from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import BOUNDARY, LENGTH, POINTER, IndexHeader, check_index, read_index
@@ -159,7 +160,7 @@ def _find_rest(first: FirstJob, place: int, source: str, taken: int, output: str
             "known; use the dataset as it was, which may only have grown at its end"
         )
     places, times = read_runs(lengths, documents, shuffle[:taken], begin=begin, sequence_length=first.sequence_length)
-    homes = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    homes = starts_of(lengths)
     low, high = homes[[old.begin - begin, old.end - begin]].tolist()
     epoch = taken * first.sequence_length // max(1, high - low) + 1
     missing = np.maximum(0, epoch - times[:-1])

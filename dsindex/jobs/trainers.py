@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import FormatError, OutputError
 from dsindex.execution.report import Report, show_datasets
-from dsindex.formats.mmididx import check_index, read_index
 from dsindex.formats.new_files import NewFiles, is_same_file, new_file_error
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens
-from dsindex.jobs.conversion import document_bounds
-from dsindex.store.reading import stored_size
+from dsindex.jobs.conversion import document_bounds, read_checked_index
 from dsindex.store.storage import make_folder
 
 if TYPE_CHECKING:
@@ -73,12 +71,7 @@ def export_dataset(config: ExportConfig, *, prefix: str) -> ExportResult:
         OutputError: If another file is in the way, or a file cannot be written.
     """
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    index = read_index(idx_path)
-    try:
-        bin_bytes = stored_size(bin_path)
-    except OSError as error:
-        raise InputError(f"{bin_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx") from error
-    check_index(idx_path, index, bin_size_bytes=bin_bytes)
+    index, bin_bytes = read_checked_index(prefix)
     dtype = index.dtype
     if index.sequence_modes is not None or dtype.kind not in "iu":
         raise FormatError(f"{idx_path}: expected a dataset of texts, got {dtype} tokens or sequence modes")

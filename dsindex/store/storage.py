@@ -617,17 +617,26 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-def output_error(path: str, error: OSError) -> OutputError:
-    """Return an error that says in one sentence why a file cannot be written and what to do."""
+_ROOM = "make room (or choose another --output-prefix or --work-dir) and run the same command again: it continues"
+_CHECK = "check the folder and run the same command again: it continues"
+
+
+def output_error(path: str, error: OSError, *, room: str = _ROOM, check: str = _CHECK) -> OutputError:
+    """Return an error that says in one sentence why a file cannot be written and what to do.
+
+    Args:
+        path: The file.
+        error: Why it cannot be written.
+        room: What to do if the disk is full.
+        check: What to do if the reason is not known to last.
+    """
     transient = False
     if error.errno in FULL_DISK_ERRORS:
-        remedy = (
-            "make room (or choose another --output-prefix or --work-dir) and run the same command again: it continues"
-        )
+        remedy = room
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         remedy = "choose a folder that you may write to"
     else:
-        remedy = "check the folder and run the same command again: it continues"
+        remedy = check
         transient = True
     refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {remedy}")
     refusal.transient = transient

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from dsindex.arrow import number_array
+from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.kernels.loader import loaded_kernels
 from dsindex.text.engines import Engine, choose_engine
@@ -102,8 +103,8 @@ def split_encoded(column: EncodedColumn, groups: Sequence[NDArray[np.int64]]) ->
     tokens, lengths = batch.tokens[_gathered(batch.lengths, sequences)], batch.lengths[sequences]
     ends = np.cumsum([len(group) for group in groups])[:-1]
     of_groups = [None] * len(groups) if own is None else np.split(own, ends)
-    ends = ends if own is None else _starts(own)[ends]
-    parts = zip(np.split(tokens, _starts(lengths)[ends]), np.split(lengths, ends), of_groups, strict=True)
+    ends = ends if own is None else starts_of(own)[ends]
+    parts = zip(np.split(tokens, starts_of(lengths)[ends]), np.split(lengths, ends), of_groups, strict=True)
     # The texts that the reference encoded are counted in the first group, as only their sum is told.
     num_reference_texts = [batch.num_reference_texts] + [0] * (len(groups) - 1)
     return [
@@ -115,12 +116,7 @@ def split_encoded(column: EncodedColumn, groups: Sequence[NDArray[np.int64]]) ->
 def _gathered(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of the items of ranges of these sizes, in another order of the ranges."""
     own = sizes[order]
-    return np.repeat(_starts(sizes)[order] - _starts(own)[:-1], own) + np.arange(own.sum())
-
-
-def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where consecutive ranges of these sizes begin, and where the last one ends."""
-    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
 
 
 def encode_leniently(encoder: Encoder, texts: pa.LargeStringArray) -> tuple[TokenBatch, pa.LargeStringArray]:
@@ -233,7 +229,7 @@ class GigatokenEncoder:
 
         For two texts of 2 and 0 tokens, BOS and EOS are inserted before tokens 0, 2, 2, 2, in this order.
         """
-        ends = np.concatenate([[0], np.cumsum(lengths)])
+        ends = starts_of(lengths)
         before = np.repeat(ends[:-1, np.newaxis], len(self.engine.prefix), axis=1)
         after = np.repeat(ends[1:, np.newaxis], len(self.engine.suffix), axis=1)
         places = np.concatenate([before, after], axis=1).ravel()

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import DsindexError
-from dsindex.text.guarded.child import EXIT_OUT_OF_MEMORY, FRAME_HEADER_BYTES
+from dsindex.text.guarded.child import EXIT_OUT_OF_MEMORY, FRAME_HEADER_BYTES, write_all
 from dsindex.text.guarded.limits import default_limits
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class _Child:
         try:
             # After a broken pipe, the answers up to it still count.
             with contextlib.suppress(BrokenPipeError):
-                _write(self._requests, len(frame).to_bytes(FRAME_HEADER_BYTES, "little") + frame)
+                write_all(self._requests, len(frame).to_bytes(FRAME_HEADER_BYTES, "little") + frame)
             is_done = os.read(self._replies, 1)
             answers = _take_frames(self._answers)
         except BaseException:
@@ -260,12 +260,6 @@ def _environment() -> dict[str, str]:
         "TZ": "UTC",
         "LC_ALL": "C.UTF-8",
     }
-
-
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _take_frames(file: int) -> list[bytes]:

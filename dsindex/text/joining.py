@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
+from dsindex.dtypes import starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -65,5 +66,5 @@ def _as_lists(texts: pa.LargeStringArray, counts: NDArray[np.int64]) -> pa.Large
 
     from dsindex.arrow import number_array
 
-    offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    offsets = starts_of(counts)
     return pa.LargeListArray.from_arrays(number_array(offsets), texts)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsindex.dtypes import starts_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,7 +85,7 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
 def text_sizes(column: TextColumn) -> NDArray[np.int64]:
     """Return the size of each record's texts in UTF-8, shape [records]."""
     bounds, counts = string_buffers(column.texts)[0], column.texts_per_record
-    return np.diff(bounds if counts is None else bounds[np.concatenate(([0], np.cumsum(counts)))])
+    return np.diff(bounds if counts is None else bounds[starts_of(counts)])
 
 
 def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

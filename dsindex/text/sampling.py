@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from dsindex.arrow import number_array
+from dsindex.dtypes import starts_of
 from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY, BadRecord, TextColumn, string_buffers
 from dsindex.text.token_ids import TokenColumn
@@ -132,7 +133,7 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
 def _hash_column(column: TextColumn | TokenColumn) -> NDArray[np.uint64]:
     if isinstance(column, TokenColumn):
         ids = column.tokens.astype("<u4", copy=False)
-        hashes, counts = _hash_items(ids.data.cast("B"), _starts(column.lengths) * 4), column.sequences_per_record
+        hashes, counts = _hash_items(ids.data.cast("B"), starts_of(column.lengths) * 4), column.sequences_per_record
     else:
         bounds, data = string_buffers(column.texts)
         hashes, counts = _hash_items(data.data, bounds), column.texts_per_record
@@ -157,11 +158,6 @@ def _hash_items(data: memoryview, bounds: NDArray[np.int64]) -> NDArray[np.uint6
         np.uint64,
         count=len(bounds) - 1,
     )
-
-
-def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where consecutive items of these sizes begin, and where the last one ends."""
-    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
 
 
 def _filter_tokens(column: TokenColumn, kept: NDArray[np.bool_]) -> TokenColumn:

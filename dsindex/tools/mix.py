@@ -27,8 +27,8 @@ from dsindex.formats.mmididx import read_header, read_index
 from dsindex.index.blend import Blend, describe_sums, parse_data_path
 from dsindex.index.cache import (
     BLENDED_CLASS,
-    DESCRIPTION_SUFFIX,
     GPT_CLASSES,
+    array_beside,
     cache_files,
     descriptions_in,
     files_beside,
@@ -223,7 +223,7 @@ def _cuts_of(folder: str, prefix: str, described: Mapping[str, Any]) -> Cuts | N
 
 def _open_phases(path: str, datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
     """Return the phases of a blend that was planned over time."""
-    name = f"{path.removesuffix(DESCRIPTION_SUFFIX)}-dataset_sample_index.npy"
+    name = array_beside(path, "dataset_sample_index")
     if not os.path.isfile(name):
         return []
     samples = open_index_array(name, what="the dataset index's sample index", shape=(len(datasets),))

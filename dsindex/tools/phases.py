@@ -14,7 +14,7 @@ import numpy as np
 from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.errors import FormatError
-from dsindex.index.cache import record_beside
+from dsindex.index.cache import array_beside, record_beside
 from dsindex.index.continuing import PLACEHOLDER, read_runs, tokens_by_times
 from dsindex.options.mix_amounts import show_percent
 
@@ -38,7 +38,8 @@ def count_drawn(path: str, index: NDArray[Any], num_datasets: int) -> NDArray[np
     for begin in range(0, len(index), CHUNK_ITEMS):
         chunk = index[begin : begin + CHUNK_ITEMS]
         if chunk.min() < 0 or chunk.max() >= num_datasets:
-            msg = f"{path}: expected datasets below {num_datasets}, got {chunk.max()}; build the cache again"
+            name = array_beside(path, "dataset_index")
+            msg = f"{name}: expected datasets below {num_datasets}, got {chunk.max()}; build the cache again"
             raise FormatError(msg)
         drawn += np.bincount(chunk, minlength=num_datasets)
     return drawn

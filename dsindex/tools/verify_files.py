@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, InputError, MissingObjectError
 from dsindex.formats.mmididx import check_index, open_token_array, read_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths
@@ -229,7 +230,7 @@ class PbinDocuments:
     def __init__(self, path: str, header: PbinHeader, run: DocumentRun) -> None:
         self._run = run
         self._tokens = open_tokens(path, header)
-        self._ends = run.first_token + np.concatenate(([0], np.cumsum(run.lengths)))
+        self._ends = run.first_token + starts_of(run.lengths)
         self.end = run.first_document + len(run.lengths)
 
     def read(self, first: int, count: int) -> Documents:

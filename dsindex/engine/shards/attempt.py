@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dsindex.dtypes import cast_tokens, require_fit
+from dsindex.dtypes import cast_tokens, require_fit, starts_of
 from dsindex.engine.shards.places import PlacedFile
 from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder, open_spool
@@ -191,7 +191,7 @@ def lay_out_documents(
     if texts_per_record is None:
         sequences_per_document = has_tokens.astype(np.int64)
     else:
-        kept_before = np.concatenate(([0], np.cumsum(has_tokens, dtype=np.int64)))
+        kept_before = starts_of(has_tokens)
         ends = np.cumsum(texts_per_record)
         sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
     is_empty = sequences_per_document == 0

@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 
 from dsindex.datasets.provenance import ShardProvenance, place_rows, read_placed_rows
+from dsindex.dtypes import starts_of
 from dsindex.engine.shards.attempt import Attempt, shard_folder
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import BOUNDARY, LENGTH, POINTER, read_index
@@ -502,7 +503,7 @@ def _document_ends(source: DocumentSource, begin: int, end: int) -> NDArray[np.i
     total = np.zeros(end - begin, np.int64)
     for part in source.parts:
         [index] = read_indices([(part, begin, end)])
-        tokens = np.concatenate(([0], np.cumsum(index.lengths, dtype=np.int64)))
+        tokens = starts_of(index.lengths)
         total += tokens[index.boundaries[1:] - index.boundaries[0]] * part.header.dtype.itemsize
     return total
 
@@ -546,8 +547,8 @@ class _Documents:
         self._dtype = dtype
         self._counts = _joined([np.diff(index.boundaries) for index in indices], np.int64)
         self._lengths = _joined([index.lengths for index in indices], np.int32)
-        self._first_sequences = _starts(self._counts)
-        self._starts = _starts(self._lengths)[self._first_sequences] * dtype.itemsize
+        self._first_sequences = starts_of(self._counts)
+        self._starts = starts_of(self._lengths)[self._first_sequences] * dtype.itemsize
         """Byte at which each document begins, and the end of the last; shape [documents + 1]."""
         self._tokens = memoryview(bytearray(int(self._starts[-1])))
         read_extents(self._wanted(parts, indices))
@@ -565,13 +566,13 @@ class _Documents:
     def in_order(self, order: NDArray[np.int64]) -> Iterator[tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]]:
         """Yield documents in an order, a chunk at a time: tokens, sequence lengths, sequences per document."""
         begins, ends = self._starts[:-1][order], self._starts[1:][order]
-        done = _starts(ends - begins)
+        done = starts_of(ends - begins)
         at = 0
         while at < len(order):
             to = max(at + 1, int(np.searchsorted(done, done[at] + _CHUNK_BYTES, side="right")) - 1)
             counts = self._counts[order[at:to]]
             # The sequences of document d are first[d], first[d] + 1, …
-            shifts = self._first_sequences[order[at:to]] - _starts(counts)[:-1]
+            shifts = self._first_sequences[order[at:to]] - starts_of(counts)[:-1]
             sequences = np.repeat(shifts, counts) + np.arange(counts.sum())
             bounds = zip(begins[at:to].tolist(), ends[at:to].tolist(), strict=True)
             texts = [self._tokens[begin:end] for begin, end in bounds]
@@ -582,8 +583,3 @@ class _Documents:
 
 def _joined(arrays: list[NDArray[Any]], dtype: type[np.integer[Any]]) -> NDArray[Any]:
     return np.concatenate([np.empty(0, dtype), *arrays])
-
-
-def _starts(sizes: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Return where consecutive items of these sizes begin, and where the last one ends."""
-    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))

@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 
 from dsindex.datasets.exports import Counts, WrittenFile, file_rows, list_array, open_sequences, split_file_name
+from dsindex.dtypes import starts_of
 from dsindex.errors import InputError
 from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.jobs.exports.tables import write_parquet
@@ -234,7 +235,7 @@ def _batch(
 
     if padding.multiple > 1:
         lengths = np.diff(offsets)
-        padded = np.concatenate(([0], np.cumsum(padding.places(lengths) + 1, dtype=np.int64)))
+        padded = starts_of(padding.places(lengths) + 1)
         at = np.arange(len(tokens)) + np.repeat(padded[:-1] - offsets[:-1], lengths)
         own, offsets = (tokens, mask), padded
         tokens, mask = np.full(padded[-1], padding.token, np.int32), np.zeros(padded[-1], np.int8)

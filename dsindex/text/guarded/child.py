@@ -55,7 +55,7 @@ def _serve(module: str, requests: int, replies: int, answers: int) -> None:
     memory.allow(size)
     _limit_cpu(limits.cpu_for(size))
     facts, answer = prepare(request["definition"])
-    _write(answers, _encode(facts))
+    write_all(answers, _encode(facts))
     _limit_cpu(0)
     os.write(replies, b"\0")
     memory.measure()
@@ -72,7 +72,7 @@ def _answer_all(records: list[bytes], answer: Callable[[bytes], Any], limits: Li
     for record in records:
         _limit_cpu(limits.cpu_for(len(record)))
         frame = _encode(answer(record))
-        _write(answers, frame)
+        write_all(answers, frame)
         written += len(frame)
         if written > ANSWERS_BYTES:
             break
@@ -144,7 +144,8 @@ def _read(file: int, num_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _write(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """Write all of the data."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

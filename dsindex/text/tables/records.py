@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dsindex.arrow import number_array, numbers_of, text_array, valid_of
+from dsindex.dtypes import starts_of
 from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
@@ -311,11 +312,11 @@ class TextWindow:
     def first_items(self) -> NDArray[np.int64]:
         """Number of the first item of each row, then the number of items; shape [rows + 1]."""
         counts = np.ones(len(self.is_valid), np.int64) if self.counts is None else self.counts
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return starts_of(counts)
 
     def row_sizes(self) -> NDArray[np.int64]:
         """Return the size of each row's texts in bytes, shape [rows]."""
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.items.sizes)])[self.first_items]
+        ends = starts_of(self.items.sizes)[self.first_items]
         sizes: NDArray[np.int64] = np.diff(ends)
         return sizes
 
@@ -323,7 +324,7 @@ class TextWindow:
         """Tell which rows are not null and have no null among their items, shape [rows]."""
         if self.counts is None:
             return self.is_valid & self.items.is_valid
-        nulls = np.concatenate([np.zeros(1, np.int64), np.cumsum(~self.items.is_valid)])[self.first_items]
+        nulls = starts_of(~self.items.is_valid)[self.first_items]
         are_texts: NDArray[np.bool_] = self.is_valid & (np.diff(nulls) == 0)
         return are_texts
 
