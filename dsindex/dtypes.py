@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 TOKEN_DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<u1"),
@@ -92,7 +92,7 @@ def require_fit(tokens: NDArray[Any], dtype: np.dtype[Any]) -> None:
             raise OverflowError(f"token id {outside} does not fit {dtype}, which holds {limits.min} to {limits.max}")
 
 
-def starts_of(sizes: NDArray[Any]) -> NDArray[np.int64]:
+def starts_of(sizes: ArrayLike) -> NDArray[np.int64]:
     """Return where consecutive items of these sizes begin, and where the last one ends; shape [items + 1].
 
     >>> starts_of(np.array([2, 3]))

@@ -190,7 +190,7 @@ def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     from dsindex.text.tokenizer import decode
 
     largest = int(ids.max()) if ids.size else 0
-    if largest >= tokenizer.vocabulary_size and not _has_id(tokenizer, largest):
+    if largest >= tokenizer.vocabulary_size and not has_id(tokenizer, largest):
         raise TokenizerError(
             f"{tokenizer.name}: expected ids below its {tokenizer.vocabulary_size:,} tokens, got {largest}; the "
             f"dataset was made with another tokenizer: pass that one as tokenizer="
@@ -198,7 +198,7 @@ def _decode_known(tokenizer: Tokenizer, ids: NDArray[Any]) -> str:
     return decode(tokenizer, ids.tolist())
 
 
-def _has_id(tokenizer: Tokenizer, number: int) -> bool:
+def has_id(tokenizer: Tokenizer, number: int) -> bool:
     """Tell whether a tokenizer whose ids have holes has an id."""
     from dsindex.text.tokenizer import shared_tokenizer
 

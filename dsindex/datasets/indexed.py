@@ -11,7 +11,7 @@ import itertools
 import os
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
@@ -327,7 +327,8 @@ class IndexedDataset:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (pickled_address(absolute(self.prefix)), self._make_tensor is not None)
+        reopened = partial(IndexedDataset, check=False, torch=self._make_tensor is not None)
+        return reopened, (pickled_address(absolute(self.prefix)),)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -396,11 +397,6 @@ class IndexedDataset:
         return FormatError(
             f"{self.prefix}.idx: expected sequence {index} inside the .bin, got a position outside; verify the dataset"
         )
-
-
-def _reopen(prefix: str, torch: bool) -> IndexedDataset:
-    """Open an unpickled dataset, without checking it a second time."""
-    return IndexedDataset(prefix, check=False, torch=torch)
 
 
 # Split a dataset's documents into ranges of about equal size that readers on many machines read independently.

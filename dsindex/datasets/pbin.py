@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
@@ -139,6 +140,11 @@ class _Parts(ABC):
         tokens = np.asarray(self[operator.index(index)])
         return decode_tokens(tokens, prefix=self._prefix, tokenizer=tokenizer)
 
+    def _reopened(self, kind: type[_Parts], *options: object) -> tuple[Any, ...]:
+        """Return how an unpickled dataset is opened."""
+        opened = partial(kind, version=self.header.version, torch=self._make_tensor is not None)
+        return opened, (pickled_address(self.path), *options)
+
     def _repr_html_(self) -> str:
         facts = {
             "path": self.path,
@@ -250,14 +256,7 @@ class PackedMemMapDatasetContinuous(_Blocks):
         return number * self._stride
 
     def __reduce__(self) -> tuple[Any, ...]:
-        is_torch = self._make_tensor is not None
-        return _open_continuous, (
-            pickled_address(self.path),
-            self.block_size,
-            self.reuse_last_target,
-            self.header.version,
-            is_torch,
-        )
+        return self._reopened(PackedMemMapDatasetContinuous, self.block_size, self.reuse_last_target)
 
     def __repr__(self) -> str:
         return (
@@ -318,12 +317,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
         return int(self._begins[number])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_megatron, (
-            pickled_address(self.path),
-            self.block_size,
-            self.header.version,
-            self._make_tensor is not None,
-        )
+        return self._reopened(PackedMemMapDatasetMegatron, self.block_size)
 
     def __repr__(self) -> str:
         return f"PackedMemMapDatasetMegatron({self.path!r}: {len(self):,} blocks of {self.block_size:,} tokens)"
@@ -379,7 +373,7 @@ class PbinDocuments(_Parts):
         return self._ends
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_documents, (pickled_address(self.path), self.header.version, self._make_tensor is not None)
+        return self._reopened(PbinDocuments)
 
     def __repr__(self) -> str:
         return (
@@ -398,17 +392,3 @@ def _expect(tokens: Tokens, parts: list[tuple[int, int]]) -> None:
     """Request parts of an object together, before they are read one after the other."""
     if not isinstance(tokens, np.ndarray):
         tokens.expect(parts)
-
-
-def _open_continuous(
-    path: str, block_size: int, reuse_last_target: bool, version: PbinVersion, torch: bool
-) -> PackedMemMapDatasetContinuous:
-    return PackedMemMapDatasetContinuous(path, block_size, reuse_last_target, version=version, torch=torch)
-
-
-def _open_megatron(path: str, block_size: int, version: PbinVersion, torch: bool) -> PackedMemMapDatasetMegatron:
-    return PackedMemMapDatasetMegatron(path, block_size, version=version, torch=torch)
-
-
-def _open_documents(path: str, version: PbinVersion, torch: bool) -> PbinDocuments:
-    return PbinDocuments(path, version=version, torch=torch)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 import xxhash
 
 from dsindex.amounts import count, format_size
-from dsindex.engine.input_paths import STANDARD_INPUT, find_paths
+from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, ShardTask, task_key
 from dsindex.errors import InputError, PlanError
 from dsindex.json_text import show_name
@@ -83,15 +83,6 @@ class InputFile:
     """How often the same input stands directly before it because of --repeat."""
     share: float | None = None
     """Share of its records to keep; None: all."""
-
-
-def find_inputs(patterns: Sequence[str], *, lists: Sequence[str] = (), split: str | None = None) -> list[InputFile]:
-    """Find the files that `find_paths` names, in its order.
-
-    Raises:
-        InputError: For a missing file, a pattern without a match, or an empty file.
-    """
-    return look_at_inputs(find_paths(patterns, lists=lists, split=split))
 
 
 def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:

@@ -323,16 +323,13 @@ def release_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
     return names
 
 
-def describe_tokenizers(
-    there: object, wanted: object, *, release: str | None = None, old: str = "the cache"
-) -> list[str]:
+def describe_tokenizers(there: object, wanted: object, *, release: str | None = None) -> list[str]:
     """Return sentences about two tokenizers' identifiers, release by release and flag by flag.
 
     Args:
         there: The identifiers in a description.
         wanted: The job's.
         release: The job's release, if it is known.
-        old: What `there` belongs to, for the sentences.
 
     Returns:
         No sentences if one of them is of no known kind, or they are equal.
@@ -352,7 +349,7 @@ def describe_tokenizers(
         if json.dumps(there.get(name)) != json.dumps(wanted.get(name)):
             flag = f": {FLAGS[name]}" if name in FLAGS else ""
             shown = [repr(block[name]) if name in block else "absent" for block in (there, wanted)]
-            sentences.append(f"the tokenizer's {name} is {shown[0]} in {old} and {shown[1]} in the job{flag}")
+            sentences.append(f"the tokenizer's {name} is {shown[0]} in the cache and {shown[1]} in the job{flag}")
     return sentences
 
 

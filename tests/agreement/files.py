@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dsindex.text.encoders import choose_engine, make_encoder
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
-from tests.agreement.texts import CODE_POINTS, CONTEXTS, in_contexts, long_sequence, short_sequences
+from tests.agreement.texts import long_sequence, short_sequences, swept_texts
 from tests.support.text_tokenizers import NASTY, mixed_texts
 
 
@@ -62,10 +62,7 @@ def tried_texts(tokenizer, *, every):
     yield ["".join(rng.choices(pool, k=rng.randint(1, 9))) for _ in range(20_000)]
     yield [*NASTY, *mixed_texts(20_000, seed=7), *short_sequences(3)]
     yield [long_sequence(rng) for _ in range(20_000)]
-    points = CODE_POINTS[::every]
-    for begin in range(0, len(points), 4000):
-        batch = points[begin : begin + 4000]
-        yield [*map(chr, batch), *(in_contexts(point, CONTEXTS) for point in batch)]
+    yield from swept_texts(every=every)
 
 
 def _differs(fast, slow, text):

@@ -22,7 +22,8 @@ from unittest.mock import patch
 
 import dsindex.engine.inputs
 import dsindex.engine.start
-from dsindex.engine.inputs import choose_shard_size, find_inputs, plan_shards
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import choose_shard_size, look_at_inputs, plan_shards
 from dsindex.engine.merge import MergeRange, RangeResult, merge_range
 from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardSettings, ShardTask, tokenize_shard
 from dsindex.execution.calls import Call, Outcome
@@ -121,7 +122,7 @@ def imagine_shard(task: ShardTask, _settings: ShardSettings) -> ShardResult:
 def plan(pattern: str) -> dict[str, Any]:
     """Plan a build of all files that a pattern matches."""
     began = time.perf_counter()
-    inputs = find_inputs([pattern])
+    inputs = look_at_inputs(find_paths([pattern]))
     size = choose_shard_size(sum(file.size_bytes for file in inputs), 64 << 20)
     shards = sum(1 for _ in plan_shards(inputs, size))
     return {"files": len(inputs), "shards": shards, "seconds": time.perf_counter() - began}
@@ -129,7 +130,7 @@ def plan(pattern: str) -> dict[str, Any]:
 
 def build(pattern: str, *, shards: int, slots: int, tokenizer: str, output_prefix: str) -> dict[str, Any]:
     """Drive a whole build on an imagined cluster."""
-    total = sum(file.size_bytes for file in find_inputs([pattern]))
+    total = sum(file.size_bytes for file in look_at_inputs(find_paths([pattern])))
     config = BuildConfig(
         input=(pattern,),
         tokenizer_model=tokenizer,

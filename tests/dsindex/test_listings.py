@@ -19,6 +19,7 @@ from dsindex.store.stores import list_folder
 from dsindex.store.uploads import Upload, begin_upload, find_parts, list_uploads
 from dsindex.store.urls import Access, parse_url
 from dsindex.store.writing import find_object, list_objects
+from tests.support.threads import serving
 
 NOT_A_STORE = "expected a store that answers as S3 does, got "
 ENDED = b"<IsTruncated>false</IsTruncated>"
@@ -79,18 +80,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-@contextlib.contextmanager
-def _serving():
-    with _Server() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
 @pytest.fixture(scope="module")
 def one_server():
     """One for all tests, so that boto3 makes one client."""
-    with _serving() as server:
+    with serving(_Server()) as server:
         yield server
 
 
@@ -167,7 +160,7 @@ def test_hostile_listing_is_refused_at_once(server, name, way):
 def test_listing_of_google_without_an_entry_is_refused(monkeypatch, recursive):
     """By a server of its own, since obstore goes on asking."""
     is_over = threading.Event()
-    with _serving() as server:
+    with serving(_Server()) as server:
         server.answers = (page() if is_over.is_set() else page(token=number) for number in itertools.count(1))
         monkeypatch.setenv("GOOGLE_BASE_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import random
@@ -32,7 +31,7 @@ from dsindex.store.stores import get_range, head_object, list_folder, read_range
 from dsindex.store.urls import Access, ObjectIdentity, ObjectUrl, parse_url
 from dsindex.store.writing import put_object
 from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
-from tests.support.threads import run_together
+from tests.support.threads import run_together, serving
 
 pytest.importorskip("obstore")
 pytest.importorskip("boto3")
@@ -467,20 +466,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-@contextlib.contextmanager
-def serving():
-    with _Server() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
 @pytest.fixture
 def servers(monkeypatch):
     """One that redirects to another, which has the content; the other is another host by its name."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, f"planted-{name}")
-    with serving() as first, serving() as other:
+    with serving(_Server()) as first, serving(_Server()) as other:
         first.target = f"http://localhost:{other.server_port}/there?sig=theirs"
         yield first, other
     redirects.clear()
@@ -511,7 +502,7 @@ def test_web_server_may_redirect_but_says_nothing_of_the_request(servers):
 def test_where_a_web_server_redirected_to_is_asked_again_once_it_ends(servers):
     first, other = servers
     url, _ = head_object(parse_url(f"http://127.0.0.1:{first.server_port}/here"))
-    with serving() as later:
+    with serving(_Server()) as later:
         first.target = f"http://localhost:{later.server_port}/later"
         other.target = "http://127.0.0.1:1/gone"
         assert bytes(read_range(url, 5, 99)) == PAGE[5:99]

@@ -2,7 +2,9 @@ import subprocess
 
 import pytest
 
+from tests.faults.corpus import command, write_corpus
 from tests.faults.zygote import Zygote
+from tests.support.published import published
 
 
 def pytest_addoption(parser):
@@ -19,6 +21,21 @@ def zygote():
     """A warm process that forks a `dsindex` command per call, so that a hundred of them cost a hundred builds only."""
     with Zygote() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
+    write_corpus(path, num_lines=300, broken={})
+    return path
+
+
+@pytest.fixture(scope="session")
+def expected(corpus, zygote, tmp_path_factory):
+    """What `command` publishes of the corpus."""
+    out = tmp_path_factory.mktemp("whole")
+    assert zygote.run(out / "run", command(corpus, out)).code == 0
+    return published(out)
 
 
 @pytest.fixture

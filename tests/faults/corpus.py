@@ -44,6 +44,12 @@ def write_corpus(path, *, num_lines, broken, seed=7):
                 file.write(json.dumps(record, ensure_ascii=number % 2 == 0).encode() + b"\n")
 
 
+def command(corpus, out, *more):
+    """Return a build of one file in many shards."""
+    build = ["build", "--input", str(corpus), *TOKENIZER, "--output-prefix", str(out / "x"), "--shard-size", "6KiB"]
+    return [*build, *more]
+
+
 def committed_shards(work_dir):
     """Return the shards that a ledger has of inputs as they are now: path and first byte."""
     if not (work_dir / "ledger.jsonl").exists() or not (work_dir / "plan.json").exists():

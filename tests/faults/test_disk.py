@@ -5,38 +5,10 @@ import subprocess
 
 import pytest
 
-from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
+from tests.faults.corpus import command, committed_shards
 from tests.faults.zygote import Strike
 from tests.support.golden import OWN
 from tests.support.published import published
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
-    write_corpus(path, num_lines=300, broken={})
-    return path
-
-
-def command(corpus, out, *more):
-    return [
-        "build",
-        "--input",
-        str(corpus),
-        *TOKENIZER,
-        "--output-prefix",
-        str(out / "x"),
-        "--shard-size",
-        "6KiB",
-        *more,
-    ]
-
-
-@pytest.fixture(scope="module")
-def expected(corpus, zygote, tmp_path_factory):
-    out = tmp_path_factory.mktemp("whole")
-    assert zygote.run(out / "run", command(corpus, out)).code == 0
-    return published(out)
 
 
 def assert_clean_stop(ended, *parts):

@@ -9,30 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.corpus import TOKENIZER, committed_shards, write_corpus
+from tests.faults.corpus import command, committed_shards
 from tests.faults.zygote import Strike
 from tests.support.processes import PATIENCE_SECONDS, is_running, wait_until
 from tests.support.published import published
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "in.jsonl"
-    write_corpus(path, num_lines=300, broken={})
-    return str(path)
-
-
-def command(corpus, out, *more):
-    return ["build", "--input", corpus, *TOKENIZER, "--output-prefix", str(out / "x"), "--shard-size", "6KiB", *more]
-
-
-@pytest.fixture(scope="module")
-def expected(corpus, zygote, tmp_path_factory):
-    out = tmp_path_factory.mktemp("whole")
-    assert zygote.run(out / "run", command(corpus, out)).code == 0
-    return published(out)
 
 
 @pytest.mark.quick(2)

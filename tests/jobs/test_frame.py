@@ -11,7 +11,8 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import Job, Made, run_job
 from dsindex.engine.identity import Plan
-from dsindex.engine.inputs import find_inputs, plan_shards
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import look_at_inputs, plan_shards
 from dsindex.engine.manifest import Content
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target
@@ -50,7 +51,7 @@ def write_bytes(task, settings):
 
 def run_bytes(config, paths, reporter, function=write_bytes):
     """The whole job; returns whether it was complete already."""
-    plan = Plan(settings={"output-prefix": config.output_prefix}, inputs=tuple(find_inputs(paths)))
+    plan = Plan(settings={"output-prefix": config.output_prefix}, inputs=tuple(look_at_inputs(find_paths(paths))))
     target = Target(prefix=config.output_prefix, plan_id=plan.plan_id, bound_bytes=1 << 20)
     source = TokenSource(target=target, key="bytes", dtype=BYTES, work_dir=work_folder_path(config))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dsindex.cli.main import main
 from dsindex.engine.input_paths import FolderFile, find_paths, find_split, require_all_parts
-from dsindex.engine.inputs import find_inputs
+from dsindex.engine.inputs import look_at_inputs
 from dsindex.engine.source import describe_repeated, find_repeated
 from dsindex.errors import InputError
 from dsindex.store.ownership import MARKER_FILE
@@ -38,7 +38,7 @@ def found(*patterns, lists=(), split=None):
 
 def refusal(*patterns, lists=(), split=None):
     with pytest.raises(InputError) as raised:
-        find_inputs(patterns, lists=lists, split=split)
+        look_at_inputs(find_paths(patterns, lists=lists, split=split))
     return str(raised.value)
 
 
@@ -222,12 +222,16 @@ def test_repeated_inputs_are_told_by_what_they_are():
     write("a.jsonl", "b.jsonl", "c.jsonl")
     Path("link.jsonl").symlink_to("a.jsonl")
     os.link("b.jsonl", "hard.jsonl")
-    repeated = find_repeated(find_inputs(["a.jsonl", "b.jsonl", "c.jsonl", "link.jsonl", "./a.jsonl", "hard.jsonl"]))
+    repeated = find_repeated(
+        look_at_inputs(find_paths(["a.jsonl", "b.jsonl", "c.jsonl", "link.jsonl", "./a.jsonl", "hard.jsonl"]))
+    )
     assert describe_repeated(repeated) == ["2 inputs are given more than once: a.jsonl (3 times), b.jsonl (2 times)"]
-    assert describe_repeated(find_repeated(find_inputs(["a.jsonl", "b.jsonl"]))) == []
+    assert describe_repeated(find_repeated(look_at_inputs(find_paths(["a.jsonl", "b.jsonl"])))) == []
     many = [f"{n}.jsonl" for n in range(7)]
     write(*many)
-    assert describe_repeated(find_repeated(find_inputs(many * 2)))[0].endswith("4.jsonl (2 times), and 2 more")
+    assert describe_repeated(find_repeated(look_at_inputs(find_paths(many * 2))))[0].endswith(
+        "4.jsonl (2 times), and 2 more"
+    )
 
 
 def build(prefix, *words):

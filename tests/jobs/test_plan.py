@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from dsindex.cli.main import main
 from dsindex.engine.identity import Plan, describe_inputs, describe_settings
-from dsindex.engine.inputs import MAX_SHARDS, InputFile, choose_shard_size, choose_shard_sizes, find_inputs, plan_shards
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import (
+    MAX_SHARDS,
+    InputFile,
+    choose_shard_size,
+    choose_shard_sizes,
+    look_at_inputs,
+    plan_shards,
+)
 from dsindex.engine.sample import Piece, audited_pieces, encode_piece
 from dsindex.errors import PlanError
 from dsindex.text.encoders import make_encoder
@@ -80,7 +88,9 @@ def test_many_small_files_get_few_shards():
 def test_find_inputs_keeps_the_order_given_and_sorts_patterns(tmp_path):
     for name in ("b.jsonl", "a.jsonl", "c[1].jsonl", "z.jsonl"):
         (tmp_path / name).write_text("{}\n")
-    found = find_inputs([str(tmp_path / "z.jsonl"), str(tmp_path / "[ab].jsonl"), str(tmp_path / "c[1].jsonl")])
+    found = look_at_inputs(
+        find_paths([str(tmp_path / "z.jsonl"), str(tmp_path / "[ab].jsonl"), str(tmp_path / "c[1].jsonl")])
+    )
     assert [file.path.rpartition("/")[2] for file in found] == ["z.jsonl", "a.jsonl", "b.jsonl", "c[1].jsonl"]
 
 
@@ -238,7 +248,7 @@ def test_encoding_a_piece_counts_what_begins_in_it(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "tokenizers", add_special_tokens=True))
-    inputs = find_inputs([str(path)])
+    inputs = look_at_inputs(find_paths([str(path)]))
     size = path.stat().st_size
     # The first line belongs to whoever holds its first byte.
     first, rest, whole = (

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from tests.support.golden import ROOT
-from tests.support.processes import PATIENCE_SECONDS, wait_until
+from tests.support.processes import PATIENCE_SECONDS, find_marked, wait_until
 
 CONFIGS = ROOT / "cluster_configs"
 MARKER = "DSINDEX_AUTOSCALING_CLUSTER"
@@ -169,12 +169,7 @@ def _free_port():
 
 def _kill_marked(folder):
     """Kill all processes that have the cluster's folder in their environment; return their ids."""
-    marker = f"{MARKER}={folder}\0".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if marker in path.read_bytes() + b"\0":
-                found.append(int(path.parent.name))
+    found = find_marked(f"{MARKER}={folder}")
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

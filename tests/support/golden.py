@@ -78,11 +78,6 @@ class GoldenIndexCase:
         """The folder with `files`."""
         return self.folder / "cache" / self.name
 
-    @property
-    def is_blend(self):
-        """Whether the cache holds BlendedDataset indices."""
-        return any("-BlendedDataset-" in file for file in self.files)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenSet:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.golden import ROOT
-from tests.support.processes import PATIENCE_SECONDS
+from tests.support.processes import PATIENCE_SECONDS, find_marked
 
 
 @dataclass
@@ -43,13 +43,7 @@ class LocalCluster:
 
     def processes(self):
         """Return the ids of all processes that have the cluster's folder in their environment."""
-        marker = f"DSINDEX_CLUSTER_DIR={self.folder}/c\0".encode()
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if marker in path.read_bytes() + b"\0":
-                    found.append(int(path.parent.name))
-        return found
+        return find_marked(f"DSINDEX_CLUSTER_DIR={self.folder}/c")
 
 
 @contextlib.contextmanager

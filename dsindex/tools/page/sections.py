@@ -13,9 +13,9 @@ import numpy as np
 from markupsafe import escape
 
 from dsindex.amounts import count, format_speed, format_token_speed, short_number, split_names
+from dsindex.datasets.decoding import has_id
 from dsindex.datasets.tails import describe_tails
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
-from dsindex.text.tokenizer import shared_tokenizer
 from dsindex.tools.inspect import cut_pieces, show_text, text_of
 from dsindex.tools.page.page import (
     COLOURS,
@@ -160,20 +160,13 @@ def find_foreign_ids(counts: TokenCounts, vocabulary_size: int | None, tokenizer
             f"expected ids of a vocabulary, got {count(counts.others, 'token')} with ids from {low:,} to {high:,}"
         )
     beyond = np.flatnonzero(counts.by_id[vocabulary_size:]) + vocabulary_size if vocabulary_size is not None else ()
-    foreign = [int(token) for token in beyond if not _has_id(tokenizer, int(token))]
+    foreign = [int(token) for token in beyond if tokenizer is None or not has_id(tokenizer, int(token))]
     if foreign:
         found.append(
             f"expected ids below the {vocabulary_size:,} of the tokenizer, got "
             f"{count(int(counts.by_id[foreign].sum()), 'token')} with larger ids, up to {foreign[-1]:,}"
         )
     return found
-
-
-def _has_id(tokenizer: Tokenizer | None, token: int) -> bool:
-    """Tell whether a tokenizer whose ids have holes has an id."""
-    if tokenizer is None or tokenizer.library != "tokenizers":
-        return False
-    return shared_tokenizer(tokenizer).id_to_token(token) is not None
 
 
 def _describe_use(used: int, vocabulary_size: int | None) -> str:

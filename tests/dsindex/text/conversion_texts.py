@@ -3,7 +3,7 @@
 import random
 
 from dsindex.text.agreement import probes_of
-from tests.agreement.texts import CODE_POINTS, CONTEXTS, in_contexts, long_sequence, short_sequences
+from tests.agreement.texts import long_sequence, short_sequences
 from tests.support.text_tokenizers import NASTY, mixed_texts
 
 
@@ -25,11 +25,3 @@ def fixed_texts(pieces, *, seed):
         *long,
         *pieces,
     ]
-
-
-def swept_texts(*, begin, every):
-    """Every n-th code point alone and in all contexts, in batches."""
-    points = CODE_POINTS[begin::every]
-    for start in range(0, len(points), 4000):
-        batch = points[start : start + 4000]
-        yield [*map(chr, batch), *(in_contexts(point, CONTEXTS) for point in batch)]

@@ -17,7 +17,8 @@ from dsindex.text.agreement import DIFFERING, PATTERNS, read_ranges
 from dsindex.text.conversion import CL100K_PATTERN, MEGATRON_PATTERNS, R50K_PATTERN, eod_of_family, read_definition
 from dsindex.text.encoders import choose_engine, make_encoder
 from dsindex.text.tokenizer import TokenizerOptions, decode, load_tokenizer, reference_of, shared_tokenizer
-from tests.dsindex.text.conversion_texts import fixed_texts, swept_texts
+from tests.agreement.texts import swept_texts
+from tests.dsindex.text.conversion_texts import fixed_texts
 from tests.support import text_tokenizers as trained
 from tests.support.foreign_tokenizers import (
     FAST_SHAPES,

@@ -15,7 +15,8 @@ pytest.importorskip("obstore")
 
 from dsindex.api.verify import verify
 from dsindex.cli.main import main
-from dsindex.engine.inputs import find_inputs
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import look_at_inputs
 from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
 from dsindex.text.streams import LineBlock
@@ -158,7 +159,7 @@ def test_patterns_and_folders_are_listed_once(store, pattern, names):
     store.objects = {f"b/{name}": b'{"text": "a"}\n' for name in [*names, *others]}
     store.objects |= {f"b/{name}": b"{}" for name in ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]}
     store.objects["b/d/"] = b""
-    assert [file.path for file in find_inputs([pattern])] == [f"s3://b/{name}" for name in names]
+    assert [file.path for file in look_at_inputs(find_paths([pattern]))] == [f"s3://b/{name}" for name in names]
     assert store.count("list-type") == len(store.requests)  # sizes and ETags come with the listing
 
 
@@ -166,7 +167,7 @@ def test_patterns_and_folders_are_listed_once(store, pattern, names):
 def test_lists_name_objects(tmp_path):
     (tmp_path / "list").write_text("s3://b/text.jsonl\n# more\ns3://b/gone.jsonl\n")
     with pytest.raises(InputError, match=r"list, line 3: s3://b/gone\.jsonl: cannot be read \(no such object"):
-        find_inputs([], lists=[str(tmp_path / "list")])
+        look_at_inputs(find_paths([], lists=[str(tmp_path / "list")]))
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
@@ -195,7 +196,7 @@ def test_other_clouds_are_read_and_listed(folder, store, tmp_path, monkeypatch, 
 def test_what_is_not_there_is_a_sentence(store, source, words):
     store.objects["b/empty.jsonl"] = b""
     with pytest.raises(InputError, match=words):
-        find_inputs([source])
+        look_at_inputs(find_paths([source]))
 
 
 def test_object_that_is_replaced_during_a_build_is_named(store, tmp_path, monkeypatch):
