@@ -48,6 +48,7 @@ from dsindex.store.storage import (
     combine_digests,
     holds_writes,
     make_folder,
+    open_unbuffered,
     output_error,
     remove_if_present,
 )
@@ -266,7 +267,7 @@ def resize(path: str, size_bytes: int) -> None:
         OutputError: If it cannot be created or resized.
     """
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
             os.ftruncate(descriptor, size_bytes)
         finally:
@@ -277,8 +278,13 @@ def resize(path: str, size_bytes: int) -> None:
 
 def _has_holes(path: str) -> bool:
     """Tell whether a file has ranges without blocks, as after it was truncated and written on, or is compressed."""
-    status = os.stat(path)
-    return status.st_blocks * 512 < status.st_size
+    try:
+        with open_unbuffered(path) as file:
+            status = os.fstat(file.fileno())
+            first = os.lseek(file.fileno(), 0, os.SEEK_HOLE) if status.st_size else 0
+    except OSError:  # whoever writes it says so
+        return True
+    return first < status.st_size or status.st_blocks * 512 < status.st_size  # some have blocks beyond their end
 
 
 def range_call(task: MergeRange, target: Target, known: RangeResult | None = None) -> Call:
@@ -369,13 +375,10 @@ class _GrowingFile:
 def _size_on_server(path: str) -> int | None:
     """Return a file's size as other nodes see it: on NFS, only opening a file makes sure that the server is asked."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        with open_unbuffered(path) as file:
+            return os.fstat(file.fileno()).st_size
     except OSError:
         return None
-    try:
-        return os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
 
 
 def assemble(datasets: Sequence[Dataset], work: Work) -> list[dict[str, StoredFile]]:

@@ -25,7 +25,7 @@ from dsindex.engine.outputs import (
     require_unchanged,
 )
 from dsindex.engine.partial_files import partial_path
-from dsindex.engine.publishing import Dataset, publish, withdraw
+from dsindex.engine.publishing import Dataset, publish, require_assembled, withdraw
 from dsindex.engine.start import Work, start_and_examine, wait_for_nodes
 from dsindex.engine.work_folder import may_be_removed, own_work_folder, read_unfinished, remove_finished_folder
 from dsindex.errors import PlanError
@@ -408,6 +408,8 @@ def _publish(
     )
     for standing in [*standings, *former]:
         require_unchanged(standing)
+    for dataset, own in zip(datasets, files, strict=True):
+        require_assembled(dataset.target, own)
     for standing in former:  # datasets of values that no record has any more
         remove_published(standing.output)
     _record_publishing(standings, datasets, work.ledger)

@@ -66,7 +66,7 @@ class Piece:
     swapped_bytes: int = 1
     """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
     written: StoredSection | None = None
-    """The section of a shared token file that begins with the piece, to be compared with its digest."""
+    """The section of a shared token file of which the piece is a part or all, to be compared with its digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,8 +330,7 @@ class RangePlanner:
         offset, left = piece.offset, piece.size_bytes
         while left:
             taken = min(left, self._step - self._size_bytes)
-            written = piece.written if offset == piece.offset else None
-            self._pieces.append(replace(piece, offset=offset, size_bytes=taken, written=written))
+            self._pieces.append(replace(piece, offset=offset, size_bytes=taken))
             self._size_bytes += taken
             offset, left = offset + taken, left - taken
             if self._size_bytes == self._step:
@@ -486,8 +485,10 @@ def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
         Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in task.pieces
     ]
     for piece, source in zip(task.pieces, open_sources(extents), strict=True):
-        offset, left = piece.offset, piece.size_bytes
-        digester = None if piece.written is None else BlockDigester()
+        offset, left, written = piece.offset, piece.size_bytes, piece.written
+        digester = None if written is None else BlockDigester()
+        if written is not None and digester is not None:
+            _digest_on(digester, source, written.begin, offset)
         while left:
             count = min(left, COPY_BYTES - (filled - begin))
             place = buffer[filled : filled + count]
@@ -500,23 +501,23 @@ def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
             if filled - begin == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
                 yield buffer[begin:filled]
                 begin = filled = filled if filled < len(buffer) else 0
-        if piece.written is not None and digester is not None:
-            _compare(piece.written, digester, source, offset, piece.path)
+        if written is not None and digester is not None:
+            end = written.begin + written.size_bytes
+            _digest_on(digester, source, offset, end)
+            if digester.hexdigest() != written.digest:
+                raise OutputError(
+                    f"{piece.path}: expected in bytes {written.begin} to {end} the tokens that were written there, got "
+                    f"others; something else has changed the file; run the same command again: it makes what was lost"
+                )
     if filled > begin:
         yield buffer[begin:filled]
 
 
-def _compare(written: StoredSection, digester: BlockDigester, source: Source, offset: int, path: str) -> None:
-    """Read a section on from an offset, up to which it is digested, and compare it with what was written."""
-    end = written.begin + written.size_bytes
-    buffer = memoryview(bytearray(min(COPY_BYTES, end - offset)))
-    while offset < end:
-        place = buffer[: end - offset]
-        source.read_into(place, offset)
+def _digest_on(digester: BlockDigester, source: Source, begin: int, end: int) -> None:
+    """Digest the bytes [begin, end), which other ranges have."""
+    buffer = memoryview(bytearray(min(COPY_BYTES, end - begin)))
+    while begin < end:
+        place = buffer[: end - begin]
+        source.read_into(place, begin)
         digester.update(place)
-        offset += len(place)
-    if digester.hexdigest() != written.digest:
-        raise OutputError(
-            f"{path}: expected in bytes {written.begin} to {end} the tokens that were written there, got others; "
-            f"something else has changed the file; run the same command again: it makes what was lost"
-        )
+        begin += len(place)

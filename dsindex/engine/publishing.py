@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,10 @@ from dsindex.engine.partial_files import (
     partial_path,
 )
 from dsindex.engine.shards.tokenize import ShardQuarantine
+from dsindex.errors import InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes
+from dsindex.store.reading import digest_file
 from dsindex.store.storage import StoredSection, output_error, remove_if_present, replace_file, sync_folder
 from dsindex.store.uploads import (
     Upload,
@@ -309,6 +312,29 @@ def publish(dataset: Dataset, files: Mapping[str, StoredFile], manifest: bytes, 
             else:
                 remove_if_present(target.final(suffix))
     put_object(parse_url(manifest_path(target.prefix)), manifest, tag=new_tag())
+
+
+def require_assembled(target: Target, files: Mapping[str, StoredFile]) -> None:
+    """Check that files on a disk are still there, before those are removed that they replace.
+
+    Raises:
+        OutputError: If one is not, or has another size.
+    """
+    for suffix, file in files.items() if not target.is_remote else ():
+        path, final = target.partial(suffix), target.final(suffix)
+        try:
+            if os.path.lexists(path):
+                status = os.lstat(path)
+                is_whole = stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
+            else:
+                is_whole = digest_file(final) == file.digest  # published before a crash
+        except (OSError, InputError):
+            is_whole = False
+        if not is_whole:
+            raise OutputError(
+                f"{path}: expected the {file.size_bytes:,} bytes that were completed there, got another file or none; "
+                f"something else has changed it; run the same command again: it makes what was lost"
+            )
 
 
 def _publish_files(dataset: Dataset, others: Sequence[str], last: str) -> None:

@@ -195,7 +195,7 @@ def write_chunks(
         OutputError: If the file cannot be opened or written, as made by `refusal`.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe is refused
         try:
             for chunk in chunks:
                 write_at(descriptor, chunk, offset)

@@ -389,7 +389,7 @@ def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
         put_object(path, data, tag=new_tag())
         return
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
@@ -615,6 +615,8 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
 
 
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_FILE_ERRORS = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
+"""Of a folder, a link, and a pipe."""
 
 
 _ROOM = "make room (or choose another --output-prefix or --work-dir) and run the same command again: it continues"
@@ -635,6 +637,8 @@ def output_error(path: str, error: OSError, *, room: str = _ROOM, check: str = _
         remedy = room
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         remedy = "choose a folder that you may write to"
+    elif error.errno in _NO_FILE_ERRORS:
+        remedy = "move away what is there in place of a file and run the same command again: it continues"
     else:
         remedy = check
         transient = True

@@ -2,12 +2,17 @@
 
 import fcntl
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.ledger import Ledger, read_committed_shards
+from dsindex.engine.merge import Piece, merge_range, plan_merge
 from dsindex.engine.shards.places import TokenPlaces, is_written_to
+from dsindex.errors import OutputError
+from dsindex.store.reading import digest_file
 from dsindex.store.storage import StoredSection
 from tests.faults.corpus import TOKENIZER, write_corpus
 from tests.support.killed import kill_after, run_until_killed
@@ -224,6 +229,12 @@ def truncate(out):
     os.truncate(token_file(out), 100)
 
 
+def truncate_with_blocks_beyond(out):
+    """As XFS has them while a file grows."""
+    truncate(out)
+    subprocess.run(["fallocate", "-n", "-o", "1MiB", "-l", "1MiB", token_file(out)], check=True)
+
+
 @pytest.mark.parametrize(
     ("change", "record", "times", "range_bytes"),
     [
@@ -231,6 +242,7 @@ def truncate(out):
         (truncate, "record_shard", 20, 1 << 26),
         (truncate, "record_shard", 20, 1 << 12),
         (truncate, "record_range", 3, 1 << 12),
+        (truncate_with_blocks_beyond, "record_range", 3, 1 << 12),
     ],
 )
 def test_tokens_that_something_else_changed_are_made_again(
@@ -246,6 +258,52 @@ def test_tokens_that_something_else_changed_are_made_again(
     monkeypatch.undo()
     assert main(words(inputs, out)) == 0
     assert published(out) == expected(inputs, tmp_path / "other")
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: os.truncate(path, 100)], ids=["removed", "truncated"])
+@pytest.mark.parametrize("suffix", ["bin", "provenance.parquet"])
+def test_a_completed_file_that_something_else_changed_is_not_published(
+    inputs, tmp_path, monkeypatch, capsys, change, suffix
+):
+    out = tmp_path / "out"
+    changed_after("record_assembled", 1, lambda: change(next(out.glob(f"*.{suffix}.*.partial"))), monkeypatch)
+    assert main(words(inputs, out)) == 1
+    assert "something else has changed it; run the same command again" in capsys.readouterr().err
+    assert not list(out.glob("*.manifest.json"))
+    monkeypatch.undo()
+    assert main(words(inputs, out)) == 0
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_place_of_a_partial_one_is_named(inputs, tmp_path, capsys, make):
+    out = tmp_path / "out"
+    as_stopped(inputs, out)
+    (partial,) = out.glob("*_document.bin.*.partial")
+    partial.unlink()
+    make(partial)
+    assert main(words(inputs, out)) == 1
+    assert f"{partial}: cannot be written" in (message := capsys.readouterr().err)
+    assert "move away what is there in place of a file" in message
+    partial.rename(tmp_path / "away")
+    assert main(words(inputs, out)) == 0
+    assert published(out) == expected(inputs, tmp_path / "other")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_tokens_of_two_ranges_are_compared_by_both(tmp_path, monkeypatch, first):
+    monkeypatch.setattr("dsindex.engine.merge.range_bytes", lambda *_, **__: 1 << 12)
+    file = tmp_path / "tokens"
+    file.write_bytes(os.urandom(6000))
+    section = StoredSection(name="tokens", size_bytes=6000, digest=digest_file(str(file)), begin=0)
+    piece = Piece(path=str(file), identity="", offset=0, size_bytes=6000, written=section)
+    tasks = plan_merge([piece], str(file))
+    merge_range(tasks[first])
+    with file.open("r+b") as damaged:
+        damaged.seek(tasks[1 - first].begin)
+        damaged.write(b"\xff\xff")
+    with pytest.raises(OutputError, match="something else has changed the file"):
+        merge_range(tasks[1 - first])
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1 << 20])
