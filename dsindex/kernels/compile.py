@@ -5,6 +5,7 @@ A process of its own keeps numba, and what it does to the interpreter, out of th
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import os
@@ -89,7 +90,8 @@ def main() -> None:
     """Compile, check and write; processes that need the same wait for the first."""
     path = sys.argv[1]
     with open(os.path.dirname(path) + "/lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # some network file systems have no locks; then several compile
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if read_machine_code(path) is None:
             code = compile_kernels()
             check(Kernels(code))

@@ -161,8 +161,11 @@ def import_kernels() -> Kernels:
         folder = kernel_folder(str(package / "compile.py"))
         make_private(folder)
     except (OSError, RuntimeError):  # RuntimeError: no home folder
-        with tempfile.TemporaryDirectory() as temporary:
-            return Kernels(_compiled(os.path.join(temporary, "kernels"), package))
+        try:
+            with tempfile.TemporaryDirectory() as temporary:
+                return Kernels(_compiled(os.path.join(temporary, "kernels"), package))
+        except OSError as error:
+            raise KernelError(f"the kernels cannot be kept: {error}") from error
     return Kernels(_compiled(os.path.join(folder, "kernels"), package))
 
 

@@ -1,5 +1,6 @@
 """Compiled kernels: where they are kept, that threads compile them at once, and what they leave alone."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -145,6 +146,29 @@ def test_kernels_that_cannot_be_kept_are_compiled_elsewhere(compiler, cache):
     [path] = compiler.read_text().split()
     assert not Path(path).is_relative_to(cache)
     assert not Path(path).parent.exists()
+
+
+def test_a_process_does_without_kernels_where_no_folder_can_be_written(monkeypatch, cache):
+    cache.touch()
+    monkeypatch.setattr("tempfile.tempdir", str(cache))
+    monkeypatch.setattr(machine_code, "import_kernels", import_kernels.__wrapped__)
+    monkeypatch.setattr(loader, "_LOADER", loader._Loader())
+    loader.load_kernels()
+    assert loader.loaded_kernels() is None
+
+
+def test_kernels_are_compiled_where_files_cannot_be_locked(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    program = importlib.import_module("dsindex.kernels.compile")
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("sys.argv", ["compile", str(tmp_path / "kernels")])
+    monkeypatch.setattr(program, "compile_kernels", lambda: b"code")
+    monkeypatch.setattr(program, "Kernels", bytes)
+    monkeypatch.setattr(program, "check", bytes)
+    program.main()
+    assert read_machine_code(str(tmp_path / "kernels")) == b"code"
 
 
 @pytest.mark.parametrize(("program", "message"), [
