@@ -30,6 +30,7 @@ from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tabulate_sequences, tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
+from dsindex.engine.manifest import read_manifest
 from dsindex.engine.nodes import require_shared
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.calls import Call
@@ -205,7 +206,7 @@ def _other_settings(record: Mapping[str, Any], settings: Mapping[str, Any]) -> l
         built = record.get("settings", {}).get(key)
         if built != value:
             faults.append(
-                f"the job finds this cache, but {UNHASHED.get(key, key)} was {built} when it was built and is {value} "
+                f"the job finds this cache, but {UNHASHED[key]} was {built} when it was built and is {value} "
                 "now; the hash does not cover that: build it again, or change the job"
             )
     there, asked = recorded_order(record), recorded_order({"settings": settings})
@@ -704,12 +705,9 @@ def _vocabulary_size(config: IndexConfig, prefix: str) -> int | None:
         return tokenizer.vocab_size + (config.megatron_release in {"0.16", "0.17"})
     if tokenizer is not None and tokenizer.tokenizer_type == "TikTokenizer":
         return tokenizer.vocab_size or 2 * MAX_UINT16_VOCABULARY
-    manifest = f"{prefix}.manifest.json"
-    if not os.path.isfile(manifest):
-        return None
     try:
-        recorded = read_object(manifest).get("tokenizer")
-    except InputError:
+        manifest = read_manifest(prefix)
+    except FormatError:
         return None  # verify says what is wrong with it
-    size = recorded.get("vocabulary_size") if isinstance(recorded, dict) else None
-    return size if type(size) is int else None
+    recorded = None if manifest is None else manifest.content.tokenizer
+    return None if recorded is None else recorded.vocabulary_size

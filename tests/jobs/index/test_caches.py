@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from dsindex.errors import InputError, OutputError
+from dsindex.options.build import BuildConfig
 from tests.jobs.index.index_jobs import IDENTIFIERS, described, index, indexed, options
 from tests.support.datasets import write_dataset
-from tests.support.golden import GOLDEN, SHARED_GOLDEN
+from tests.support.golden import GOLDEN, OWN, SHARED_GOLDEN
+from tests.support.jobs import config_of, run_config
 
 
 def golden_cases():
@@ -395,6 +397,14 @@ def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(folder, releas
         index(**job)
     assert f"reads them as {read}" in index(**job, explain=True).findings[-1].sentences[0]
     assert not (folder / "s.json").exists()
+
+
+def test_vocabulary_of_a_built_dataset_is_that_of_its_manifest(folder):
+    run_config(config_of(BuildConfig, OWN.docs, output_prefix=str(folder / "own"), append_eod=True))
+    write_dataset(folder / "own_text_document", [[[1] * 500]], dtype=np.dtype("<i4"))
+    job = options(data_path=["own_text_document"], split="1", per_dataset_sequences_path="s.json")
+    with pytest.raises(InputError, match=r"its tokens are int32, .* reads them as uint16, as its tokenizer has \d+"):
+        index(**job)
 
 
 def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder):
