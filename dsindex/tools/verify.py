@@ -18,6 +18,7 @@ from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_files import (
     DOCUMENTS_PER_PIECE,
+    STRUCTURE,
     DocumentPiece,
     IndexCounts,
     describe_empty_texts,
@@ -40,7 +41,6 @@ from dsindex.tools.verify_report import (
     report_absence,
 )
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
-from dsindex.tools.verify_structure import STRUCTURE
 
 if TYPE_CHECKING:
     from dsindex.engine.manifest import Content

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DOCUMENTS_PER_PIECE = 1 << 20
 _SHOWN = 3
+STRUCTURE = "structure of the .idx, and every entry against the .bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
