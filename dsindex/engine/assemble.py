@@ -431,7 +431,7 @@ class _Assembly:
         if not self._target.is_remote:
             make_folder(os.path.dirname(path))
         upload = begin_token_file(self._target, ledger)
-        is_placed = any(part.written is not None for part in dataset.parts)
+        is_placed = any(part.section is not None for part in dataset.parts)
         has_holes = is_placed and _has_holes(path)
         if upload is None:
             resize(path, dataset.bin_bytes)  # early merging may have left it shorter

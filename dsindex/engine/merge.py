@@ -65,8 +65,8 @@ class Piece:
     size_bytes: int
     swapped_bytes: int = 1
     """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
-    written: StoredSection | None = None
-    """The section of a shared token file of which the piece is a part or all, to be compared with its digest."""
+    section: StoredSection | None = None
+    """The section of a shared token file of which it is a part or all; the last part's range compares its digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Part:
     """Where its tokens begin in a file that has those of several parts."""
     idx_offset: int = 0
     """The same of its index."""
-    written: StoredSection | None = None
+    section: StoredSection | None = None
     """Its tokens, if they are a section of a shared token file (dsindex.engine.shards.places)."""
 
     @property
@@ -94,7 +94,7 @@ class Part:
             identity=self.identity,
             offset=self.bin_offset,
             size_bytes=self.bin_bytes,
-            written=self.written,
+            section=self.section,
         )
 
 
@@ -485,10 +485,11 @@ def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
         Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in task.pieces
     ]
     for piece, source in zip(task.pieces, open_sources(extents), strict=True):
-        offset, left, written = piece.offset, piece.size_bytes, piece.written
-        digester = None if written is None else BlockDigester()
-        if written is not None and digester is not None:
-            _digest_on(digester, source, written.begin, offset)
+        offset, left, section = piece.offset, piece.size_bytes, piece.section
+        digester = None
+        if section is not None and offset + left == section.begin + section.size_bytes:
+            digester = BlockDigester()
+            _digest_on(digester, source, section.begin, offset)
         while left:
             count = min(left, COPY_BYTES - (filled - begin))
             place = buffer[filled : filled + count]
@@ -501,20 +502,17 @@ def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
             if filled - begin == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
                 yield buffer[begin:filled]
                 begin = filled = filled if filled < len(buffer) else 0
-        if written is not None and digester is not None:
-            end = written.begin + written.size_bytes
-            _digest_on(digester, source, offset, end)
-            if digester.hexdigest() != written.digest:
-                raise OutputError(
-                    f"{piece.path}: expected in bytes {written.begin} to {end} the tokens that were written there, got "
-                    f"others; something else has changed the file; run the same command again: it makes what was lost"
-                )
+        if section is not None and digester is not None and digester.hexdigest() != section.digest:
+            raise OutputError(
+                f"{piece.path}: expected in bytes {section.begin} to {offset} the tokens that were written there, got "
+                f"others; something else has changed the file; run the same command again: it makes what was lost"
+            )
     if filled > begin:
         yield buffer[begin:filled]
 
 
 def _digest_on(digester: BlockDigester, source: Source, begin: int, end: int) -> None:
-    """Digest the bytes [begin, end), which other ranges have."""
+    """Digest the bytes [begin, end), which ranges before this one have."""
     buffer = memoryview(bytearray(min(COPY_BYTES, end - begin)))
     while begin < end:
         place = buffer[: end - begin]

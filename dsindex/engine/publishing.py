@@ -266,7 +266,7 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
         identity=shard.bin.name if placed is None else shard.idx.name,
         bin_bytes=shard.num_tokens * dtype.itemsize,
         bin_offset=shard.bin_offset if placed is None else placed.begin,
-        written=placed,
+        section=placed,
         idx_offset=shard.idx_offset,
         header=IndexHeader(
             dtype=dtype,

@@ -290,20 +290,20 @@ def test_what_is_no_file_in_place_of_a_partial_one_is_named(inputs, tmp_path, ca
     assert published(out) == expected(inputs, tmp_path / "other")
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_tokens_of_two_ranges_are_compared_by_both(tmp_path, monkeypatch, first):
+@pytest.mark.parametrize("place", [100, 5000])
+def test_tokens_of_several_ranges_are_compared_by_the_last(tmp_path, monkeypatch, place):
     monkeypatch.setattr("dsindex.engine.merge.range_bytes", lambda *_, **__: 1 << 12)
     file = tmp_path / "tokens"
     file.write_bytes(os.urandom(6000))
     section = StoredSection(name="tokens", size_bytes=6000, digest=digest_file(str(file)), begin=0)
-    piece = Piece(path=str(file), identity="", offset=0, size_bytes=6000, written=section)
-    tasks = plan_merge([piece], str(file))
-    merge_range(tasks[first])
+    piece = Piece(path=str(file), identity="", offset=0, size_bytes=6000, section=section)
+    first, last = plan_merge([piece], str(file))
+    assert [merge_range(task).number for task in (first, last)] == [0, 1]
     with file.open("r+b") as damaged:
-        damaged.seek(tasks[1 - first].begin)
+        damaged.seek(place)
         damaged.write(b"\xff\xff")
     with pytest.raises(OutputError, match="something else has changed the file"):
-        merge_range(tasks[1 - first])
+        merge_range(last)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1 << 20])
