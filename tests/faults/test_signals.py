@@ -129,7 +129,7 @@ def test_second_interrupt_stops_at_once(corpus, expected, zygote, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     driver = start_slow(tmp_path, command(corpus, out, "--workers", "1"))
-    wait_until(lambda: len(hanging(tmp_path)) >= 1)
+    wait_until(lambda: hanging(tmp_path) and len(committed_shards(out / "x.build")) == 3)
     driver.send_signal(signal.SIGINT)
     assert driver.stderr is not None
     assert any("stopping; a second signal stops it at once" in line for line in driver.stderr)  # the first was taken
