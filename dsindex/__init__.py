@@ -36,7 +36,6 @@ _MODULES = {
     "PackedRepairResult": _RESULTS,
     "RepairResult": _RESULTS,
     "ReportResult": "dsindex.tools.report",
-    "RestResult": "dsindex.jobs.rest",
     "Snapshot": "dsindex.execution.progress.reporter",
     "TraceResult": "dsindex.tools.trace",
     "VerifyResult": _RESULTS,
@@ -56,7 +55,6 @@ _MODULES = {
     "ray_datasource": "dsindex.api.ray_data",
     "repair": "dsindex.api.verify",
     "report": "dsindex.api.report",
-    "rest": "dsindex.api.index",
     "trace": "dsindex.api.inspect",
     "verify": "dsindex.api.verify",
 }
