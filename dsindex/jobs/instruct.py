@@ -38,7 +38,7 @@ from dsindex.engine.manifest import describe_run, read_manifest
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import Estimate, check_room, require_room, size_of_files
+from dsindex.engine.start import Estimate, check_room
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
@@ -100,8 +100,6 @@ FORMAT = 1
 """Raised whenever the same datasets give other bytes, so that exports of earlier releases are made again."""
 SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
 """A split's names in the exports, as `datasets` and the trainers call them."""
-BYTES_PER_TOKEN: dict[ExportKind, float] = {"parquet": 1.5, "bridge": 1.0}
-"""Disk space that is asked for: what compressed English text takes at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +166,6 @@ class InstructExports:
         for path in self._paths.values():
             require_own(path)
 
-    def room_for(self, num_tokens: float) -> int:
-        """Return the bytes that all exports of so many tokens take, estimated."""
-        return int(sum(BYTES_PER_TOKEN[kind] * num_tokens for kind in self._paths))
-
     def make(self, executor: Executor) -> None:
         """Make the exports that are missing, and remove those of other tokens.
 
@@ -191,7 +185,7 @@ class InstructExports:
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
-        names = re.compile(rf"({'|'.join(BYTES_PER_TOKEN)})(_[0-9]+(_pad[0-9]+)?)?")
+        names = re.compile(r"(parquet|bridge)(_[0-9]+(_pad[0-9]+)?)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]
         known = set(map(os.path.abspath, self._paths.values()))
@@ -227,13 +221,6 @@ class InstructExports:
             if finished is not None:
                 return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
             require_own(path)
-            num_tokens = sum(contents[split.prefixes[0]].tokens for split in self._splits)
-            require_room(
-                os.path.dirname(folder.path),
-                int(BYTES_PER_TOKEN[kind] * num_tokens) - size_of_files(folder.partial),
-                what=f"the export {kind}",
-                remedy="make room, and run the same command again: the datasets are finished",
-            )
             folder.begin()
             files = _Files(folder, executor, RetryPolicy(deadline_seconds=self._config.shard_deadline), self._reporter)
             written, small = self._write(kind, files, contents)
@@ -519,7 +506,6 @@ class _Instruct(TextJob):
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
             unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
-            exports=self._exports.room_for(estimate.tokens),
         )
 
     def make(self, work: Work) -> Made:
