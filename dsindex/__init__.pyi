@@ -29,8 +29,6 @@ from dsindex.jobs.instruct import InstructResult as InstructResult
 from dsindex.jobs.merge import MergeResult as MergeResult
 from dsindex.tools.mix import MixResult as MixResult
 from dsindex.jobs.pack import PackResult as PackResult
-from dsindex.api.results import PackedRepairResult as PackedRepairResult
-from dsindex.api.results import RepairResult as RepairResult
 from dsindex.tools.report import ReportResult as ReportResult
 from dsindex.jobs.rest import RestResult as RestResult
 from dsindex.tools.trace import TraceResult as TraceResult
@@ -1011,49 +1009,6 @@ def pack(
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
-    """
-
-def repair(
-    prefix: Subject,
-    *,
-    tokenizer: TokenizerLike | None = None,
-    progress: Progress = False,
-    output: str | os.PathLike[str],
-    executor: Literal['auto', 'local', 'processes', 'ray'] = 'auto',
-    address: str | None = None,
-    installed: bool = False,
-    workers: int | None = None,
-    shard_deadline: float | None = None,
-    engine: Literal['auto', 'gigatoken', 'reference', 'tokenizers'] = 'auto',
-    way: Literal['auto', 'shards', 'index', 'bin', 'source'] = 'auto',
-    index_only: bool = False,
-    work_dir: str | os.PathLike[str] | None = None,
-    dtype: Literal['uint8', 'uint16', 'int32', 'int64'] | None = None,
-) -> RepairResult | PackedRepairResult:
-    """Restore a damaged dataset in new files, as `dsindex repair` does.
-
-    Args:
-        prefix: The dataset: a prefix, a `.pbin` that Modalities joined, or a result with one dataset.
-        tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
-        progress: As for `build`.
-        executor: Auto is Ray if address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of
-            this process, or processes where threads would wait for each other (default: auto).
-        address: The Ray cluster to join: HOST:6379, or auto for this machine's.
-        installed: Dsindex is installed on the cluster's nodes: do not send them this node's code.
-        workers: Tasks that run at once (default: all CPUs).
-        shard_deadline: Start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least
-            60).
-        engine: The library that tokenizes again; tokenizers, the reference, is slow (default: auto).
-        output: The new prefix, or the new .pbin.
-        way: What to restore it from (default: auto, the first that is certain).
-        index_only: Write only NEW.idx, for an intact .bin.
-        work_dir: The build's work folder (default: beside PREFIX).
-        dtype: The token type, if it is unknown.
-
-    Raises:
-        OptionsError: If the options are invalid.
-        FormatError: If no way is certain; the message says why, for each.
-        OutputError: If an output exists or cannot be written.
     """
 
 def report(

@@ -93,7 +93,6 @@ COMMANDS = {
     "inspect": ("show what a dataset is and what it holds, down to its tokens", "dsindex.cli.inspect"),
     "report": ("write a page about datasets, to look at and to keep", "dsindex.cli.report"),
     "trace": ("show where samples come from, and which samples have a line", "dsindex.cli.trace"),
-    "repair": ("restore a damaged dataset, in new files", "dsindex.cli.repair"),
     "clean": ("show or remove what a build that nobody continues left", "dsindex.cli.clean"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "dsindex.cli.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),

@@ -1,4 +1,4 @@
-"""The options of commands about datasets that exist: convert, export, repair, compare, verify, inspect, report, trace.
+"""The options of commands about datasets that exist: convert, export, compare, verify, inspect, report, trace.
 
 A model that is called a command has what the command line adds to the options of a function of the API.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
 from dsindex.options.config import (
@@ -22,7 +22,6 @@ from dsindex.options.config import (
 )
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share, parse_steps
-from dsindex.store.urls import as_prefix, refuse_input_url
 
 PBIN_SUFFIX = ".pbin"
 DatasetPaths = tuple[DatasetPath, ...]
@@ -75,43 +74,6 @@ class SourceConfig(ExecutorConfig):
     engine: EngineName = option(
         "auto", "the library that tokenizes again; tokenizers, the reference, is slow (default: auto)"
     )
-
-
-class RepairConfig(SourceConfig):
-    """Options of `dsindex repair`."""
-
-    output: Annotated[LocalPath, AfterValidator(as_prefix)] = option(..., "the new prefix, or the new .pbin", "NEW")
-    way: Literal["auto", "shards", "index", "bin", "source"] = option(
-        "auto", "what to restore it from (default: auto, the first that is certain)", flags=("--from",)
-    )
-    index_only: bool = option(default=False, help="write only NEW.idx, for an intact .bin")
-    work_dir: str | None = option(None, "the build's work folder (default: beside PREFIX)", "D")
-    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = option(None, "the token type, if it is unknown")
-
-
-def _copied(path: str) -> str:
-    return refuse_input_url(
-        path, "copy the dataset and its manifest here and repair the copy, or build it again with --fresh"
-    )
-
-
-class RepairCommand(RepairConfig, StoreConfig, JsonOutput):
-    """`dsindex repair`: a damaged dataset to a new one."""
-
-    prefix: Annotated[str, AfterValidator(_copied)] = option(
-        ..., "the dataset: a path without .bin and .idx; or FILE.pbin", "PREFIX", positional=True
-    )
-
-    @model_validator(mode="after")
-    def _output_fits(self) -> Self:
-        if self.prefix.endswith(PBIN_SUFFIX) != self.output.endswith(PBIN_SUFFIX):
-            wanted = (
-                "a .pbin as --output for"
-                if self.prefix.endswith(PBIN_SUFFIX)
-                else "a prefix as --output for the prefix"
-            )
-            raise ValueError(f"expected {wanted} {self.prefix}, got {self.output}")
-        return self
 
 
 class VerifyConfig(SourceConfig):

@@ -209,7 +209,7 @@ def verify_pbin_index(path: str, header: PbinHeader) -> tuple[IndexCounts | None
         return None, [f"{error}; {_REMEDY}"]
     if joints and fits_a_join and length_bytes == header.data_bytes:
         low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {joints} joints"
-        remedy = f"repair it with: dsindex repair {path} --output NEW.pbin"
+        remedy = "join its parts again: dsindex pack --merge"
         return None, [f"{path}: {low}, as Modalities leaves them when it joins files; {remedy}"]
     if not wrong and end != tokens_end:
         what = f"the last document to end at offset {tokens_end}, where the tokens end, got {end}"

@@ -126,7 +126,6 @@ def test_damage_in_a_bucket_is_found(store, folder, cli):
     (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
     (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
     (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
-    (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
     (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
