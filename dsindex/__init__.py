@@ -20,7 +20,6 @@ __version__ = "0.1.0"
 _RESULTS = "dsindex.api.results"
 _MODULES = {
     "BuildResult": "dsindex.jobs.build",
-    "CompareResult": "dsindex.tools.compare",
     "ConvertResult": "dsindex.jobs.conversion",
     "DsindexError": "dsindex.errors",
     "EstimateResult": "dsindex.tools.estimate",
@@ -40,7 +39,6 @@ _MODULES = {
     "VerifyResult": _RESULTS,
     "build": "dsindex.api.build",
     "build_index": "dsindex.api.index",
-    "compare": "dsindex.api.inspect",
     "convert": "dsindex.api.merge",
     "datasink": "dsindex.api.ray_data",
     "estimate": "dsindex.api.build",

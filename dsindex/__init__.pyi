@@ -19,7 +19,6 @@ from dsindex.instruction.config import InstructionConfig
 from dsindex.jobs.index import OrderFunction
 from dsindex.options.instruct import ExportKind
 from dsindex.jobs.build import BuildResult as BuildResult
-from dsindex.tools.compare import CompareResult as CompareResult
 from dsindex.jobs.conversion import ConvertResult as ConvertResult
 from dsindex.tools.estimate import EstimateResult as EstimateResult
 from dsindex.jobs.trainers import ExportResult as ExportResult
@@ -348,26 +347,6 @@ def build_index(
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked.
-    """
-
-def compare(
-    first: Subject | IndexResult,
-    second: Subject | IndexResult,
-    *,
-    tokenizer: TokenizerLike | None = None,
-    progress: Progress = False,
-) -> CompareResult:
-    """Tell whether two datasets or index caches are the same, and by which rule they differ, as `dsindex compare` does.
-
-    Args:
-        first: A prefix, a `.pbin`, the folder of an index cache, or a result.
-        second: The other one, of the same kind.
-        tokenizer: Shows the text of what differs; that in each manifest if None.
-        progress: As for `build`.
-
-    Raises:
-        InputError: If one is not there, or they are of different kinds.
-        FormatError: If one cannot be read.
     """
 
 def convert(

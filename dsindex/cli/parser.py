@@ -88,7 +88,6 @@ COMMANDS = {
     "index": ("build the document, sample and shuffle indices of a training job", "dsindex.cli.index"),
     "rest": ("show what a job has not read as datasets, without copies", "dsindex.cli.rest"),
     "mix": ("plan a blend from token counts, or see what its weights mean", "dsindex.cli.mix"),
-    "compare": ("tell whether two datasets are the same, and by which rule they differ", "dsindex.cli.compare"),
     "verify": ("prove that a dataset is intact", "dsindex.cli.verify"),
     "inspect": ("show what a dataset is and what it holds, down to its tokens", "dsindex.cli.inspect"),
     "report": ("write a page about datasets, to look at and to keep", "dsindex.cli.report"),

@@ -1,4 +1,4 @@
-"""The options of commands about datasets that exist: convert, export, compare, verify, inspect, report, trace.
+"""The options of commands about datasets that exist: convert, export, verify, inspect, report, trace.
 
 A model that is called a command has what the command line adds to the options of a function of the API.
 """
@@ -84,6 +84,7 @@ class VerifyConfig(SourceConfig):
     sample: Annotated[float, BeforeValidator(parse_share)] = option(
         1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
     )
+    same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
     data_folder: tuple[str, ...] = option(
         (), "where the datasets and caches of a delivery are, if not where it says or beside it", "FOLDER"
     )
@@ -104,23 +105,13 @@ class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):
     def _options_agree(self) -> Self:
         if "sample" in self.model_fields_set and not self.against_source:
             raise ValueError("--sample needs --against-source: it is the share of documents to compare with the source")
+        if self.same_as is not None and len(self.prefix) != 1:
+            raise ValueError(f"--same-as compares one dataset with another, got {len(self.prefix)}")
         packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
         if packed is not None and self.cache is not None:
             msg = f"--cache checks Megatron's index caches, which {packed} cannot have; leave one of them out"
             raise ValueError(msg)
         return self
-
-
-class CompareConfig(StoreConfig, JsonOutput):
-    """`dsindex compare`: two datasets."""
-
-    first: DatasetPath = option(
-        ..., "PREFIX or FILE.pbin, here or in an object store; or an index cache", "A", positional=True
-    )
-    second: DatasetPath = option(..., "the other one, of the same kind", "B", positional=True)
-    tokenizer_model: str | None = option(
-        None, "the tokenizer that shows the text of what differs (default: the one in each manifest)", "PATH"
-    )
 
 
 class ReportConfig(Options):

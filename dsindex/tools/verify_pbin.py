@@ -53,6 +53,7 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
+from dsindex.tools.verify_same import check_same
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 
 if TYPE_CHECKING:
@@ -284,6 +285,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
         judge = partial(_judge_eod, path, header)
         checks.append(check_tokens(recorded, suffix=_SUFFIX, dtype=dtype, tokens=tokens, judge_num_eod=judge))
     checks += check_files(recorded, token_suffix=_SUFFIX, structural=(_SUFFIX,))
+    checks.append(check_same(path, config.same_as))
     if content is not None and content.eod_id is not None and header is not None and counts is not None:
         checks.append(_check_ends(path, content.eod_id, header, counts.num_documents))
     checks.append(provenance)

@@ -181,7 +181,7 @@ def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(tmp_path, doc
 COMMANDS = {
     "verify": "verify d", "merge": "merge --input d --output-prefix m",
     "index": "index --data-path d --seq-length 2 --epochs 1 --data-cache-path c --tokenizer-identifiers t.json",
-    "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin", "compare": "compare d d",
+    "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin",
 }  # fmt: skip
 
 
