@@ -33,7 +33,6 @@ _MODULES = {
     "OptionsError": "dsindex.api.boundary",
     "PackResult": "dsindex.jobs.pack",
     "ReportResult": "dsindex.tools.report",
-    "RestResult": "dsindex.jobs.rest",
     "Snapshot": "dsindex.execution.progress.reporter",
     "TraceResult": "dsindex.tools.trace",
     "VerifyResult": _RESULTS,
@@ -51,7 +50,6 @@ _MODULES = {
     "pack": "dsindex.api.pack",
     "ray_datasource": "dsindex.api.ray_data",
     "report": "dsindex.api.report",
-    "rest": "dsindex.api.index",
     "trace": "dsindex.api.inspect",
     "verify": "dsindex.api.verify",
 }

@@ -23,9 +23,8 @@ from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import Result, list_text_prefixes
 from dsindex.engine.start import start_with_nodes
 from dsindex.jobs.index import IndexResult, OrderFunction, order_by, run_index
-from dsindex.jobs.rest import RestResult, run_rest
 from dsindex.options.config import validated, validation_message
-from dsindex.options.index import IndexConfig, RestConfig
+from dsindex.options.index import IndexConfig
 from dsindex.options.index import IndexOptions as _IndexOptions
 
 if TYPE_CHECKING:
@@ -117,28 +116,6 @@ def build_index(
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return report
-
-
-@api_function(RestConfig)
-def rest(
-    cache: str | os.PathLike[str] | IndexResult,
-    **options: Any,  # noqa: ANN401 - those of RestConfig
-) -> RestResult:
-    """Write views of what a job has not read, to go on with another sequence length, as `dsindex rest` does.
-
-    Args:
-        cache: The job's cache folder, the description of its train split, or the result of `build_index`.
-
-    Raises:
-        OptionsError: If the options are invalid.
-        DsindexError: If the caches are damaged, or do not fit their datasets.
-    """
-    folders = cache.folders if isinstance(cache, IndexResult) else (os.fspath(cache),)
-    if len(folders) != 1:
-        raise OptionsError(f"cache: expected caches in one folder, got {', '.join(folders) or 'none'}")
-    return run_rest(
-        validated({name: plain_value(value) for name, value in options.items()} | {"cache": folders[0]}, RestConfig)
-    )
 
 
 def blend_options(**blends: object) -> dict[str, tuple[str, ...]]:

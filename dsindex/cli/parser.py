@@ -86,7 +86,6 @@ COMMANDS = {
     "plan": ("estimate the size, time and memory of a build from a sample", "dsindex.cli.plan"),
     "merge": ("merge datasets into one", "dsindex.cli.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "dsindex.cli.index"),
-    "rest": ("show what a job has not read as datasets, without copies", "dsindex.cli.rest"),
     "mix": ("plan a blend from token counts, or see what its weights mean", "dsindex.cli.mix"),
     "verify": ("prove that a dataset is intact", "dsindex.cli.verify"),
     "inspect": ("show what a dataset is and what it holds, down to its tokens", "dsindex.cli.inspect"),

@@ -16,7 +16,6 @@ from dsindex.datasets.sample_parts import most_ahead
 from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace, find_pairs, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
-from dsindex.index.continuing import PLACEHOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -262,14 +261,7 @@ class BlendedDataset:
             return ""
         return f"{os.fspath(source).removesuffix(ending)}description.txt"
 
-    def is_placeholder(self, index: SupportsIndex) -> bool:
-        """Tell whether a sample cannot be read any more: it was read before this run went on with other data."""
-        return bool(self.dataset_sample_index[index.__index__()] == PLACEHOLDER)
-
     def _check_location(self, dataset_id: np.integer[Any], sample: int) -> None:
-        if sample == PLACEHOLDER:
-            msg = "expected a sample of this run, got a placeholder of one read before it went on with other data"
-            raise IndexError(msg)
         if not 0 <= dataset_id < len(self.datasets) or not 0 <= sample < len(self.datasets[dataset_id]):
             raise FormatError(
                 f"expected only samples that the blend's {len(self.datasets)} datasets have, got sample {sample} of "

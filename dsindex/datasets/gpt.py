@@ -12,7 +12,7 @@ import mmap
 import os
 import re
 import reprlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
@@ -23,10 +23,8 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.sample_parts import (
     ObjectSamples,
     SamplePart,
-    find_in_source,
     find_occurrences,
     find_parts,
-    find_pieces,
 )
 from dsindex.errors import FormatError
 from dsindex.index.cache import GPT_CLASS, array_beside, read_description
@@ -560,37 +558,18 @@ class GPTDataset:
         """Return a sample's number and parts, for `trace_samples`, which traces many at once."""
         from dsindex.datasets.samples import LocatedSample
 
-        data, parts = find_in_source(self.dataset, self.parts(index))
-        return LocatedSample(sample=self._number(index), dataset=0, data=data, parts=parts)
+        return LocatedSample(sample=self._number(index), dataset=0, data=self.dataset, parts=self.parts(index))
 
     def find_document(self, document: SupportsIndex) -> list[Occurrence]:
         """Return where the tokens of a document occur in the samples, by sample number.
-
-        Documents of a view are those of its source.
 
         Raises:
             IndexError: If there is no such document.
             FormatError: If the indices point outside the data.
         """
-        source = self.dataset.view_source
-        sequences = (source or self.dataset).document_sequences(document)
+        sequences = self.dataset.document_sequences(document)
         if not sequences:
             return []
-        if source is None:
-            return self._find_sequences(sequences)
-        pieces = find_pieces(self.dataset, source, sequences).tolist()
-        found = [each for piece in pieces for each in self._find_sequences(range(piece, piece + 1))]
-        shown = [
-            SamplePart(prefix="", sequence=each.sequence, offset=each.offset, num_tokens=each.num_tokens)
-            for each in found
-        ]
-        _, own = find_in_source(self.dataset, shown)
-        found = [
-            replace(each, sequence=part.sequence, offset=part.offset) for each, part in zip(found, own, strict=True)
-        ]
-        return sorted(found, key=lambda each: (each.sample, each.sequence, each.offset))
-
-    def _find_sequences(self, sequences: range) -> list[Occurrence]:
         found = find_occurrences(
             sequences, self.dataset, self.document_index, self.sample_index, self.shuffle_index, extra=self._extra
         )

@@ -8,10 +8,9 @@ ranges; arrays are copies.
 from __future__ import annotations
 
 import itertools
-import os
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
@@ -21,10 +20,10 @@ from dsindex.datasets.decoding import decode_tokens, describe_files, describe_to
 from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
-from dsindex.formats.view import read_view
 from dsindex.store.urls import absolute, located, pickled_address, with_suffix
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
@@ -77,7 +76,7 @@ class IndexedDataset:
         """Type of the tokens, little-endian."""
         tokens, bin_size_bytes = open_token_array(with_suffix(self.prefix, ".bin"), self.dtype)
         if check:
-            check_index(idx_path, index, bin_size_bytes=bin_size_bytes, may_be_view=True)
+            check_index(idx_path, index, bin_size_bytes=bin_size_bytes)
         else:
             check_ends(idx_path, index, bin_size_bytes=bin_size_bytes)
         self._index: SequenceIndex | None = index
@@ -207,15 +206,6 @@ class IndexedDataset:
         """
         index = self._open_index()
         return self._tokens, index.sequence_lengths, index.sequence_pointers, self._shift
-
-    @cached_property
-    def view_source(self) -> IndexedDataset | None:
-        """The dataset whose tokens a view shows (`dsindex rest`); None if this is no view, or that one is gone."""
-        view, seen = read_view(str(self.prefix)), [os.path.abspath(self.prefix)]
-        while view is not None and view.source not in seen and os.path.isfile(f"{view.source}.idx"):
-            seen.append(view.source)
-            view = read_view(view.source)
-        return IndexedDataset(seen[-1], check=False) if len(seen) > 1 else None
 
     @property
     def num_documents(self) -> int:

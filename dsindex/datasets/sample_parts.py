@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from dsindex.datasets.reading_order import ReadingOrder
-from dsindex.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,42 +79,6 @@ def find_parts(
             parts.append(SamplePart(prefix=dataset.prefix, sequence=sequence, offset=low, num_tokens=high - low))
         room -= high - low
     return parts
-
-
-def find_in_source(dataset: IndexedDataset, parts: Sequence[SamplePart]) -> tuple[IndexedDataset, list[SamplePart]]:
-    """Return parts of a view as parts of the dataset that it shows; those of another dataset as they are.
-
-    Raises:
-        FormatError: If the view leads to tokens that its source does not have.
-    """
-    source = dataset.view_source
-    if source is None:
-        return dataset, list(parts)
-    _, _, pointers, shift = dataset.token_columns()
-    _, lengths, starts, _ = source.token_columns()
-    found = []
-    for part in parts:
-        begin = int(pointers[part.sequence]) + (part.offset << shift)
-        sequence = int(np.searchsorted(starts, begin, side="right")) - 1
-        offset = (begin - int(starts[sequence])) >> shift if sequence >= 0 else 0
-        if sequence < 0 or offset + part.num_tokens > int(lengths[sequence]):
-            raise FormatError(
-                f"{dataset.prefix}: expected the tokens of piece {part.sequence} in {source.prefix}, which has others; "
-                "it changed, so write the view again: dsindex rest"
-            )
-        found.append(SamplePart(prefix=source.prefix, sequence=sequence, offset=offset, num_tokens=part.num_tokens))
-    return source, found
-
-
-def find_pieces(dataset: IndexedDataset, source: IndexedDataset, sequences: range) -> NDArray[np.int64]:
-    """Return the sequences of a view that show tokens of sequences of its source, which follow each other."""
-    _, lengths, pointers, shift = dataset.token_columns()
-    _, source_lengths, starts, _ = source.token_columns()
-    begin, last = int(starts[sequences.start]), sequences.stop - 1
-    end = int(starts[last]) + (int(source_lengths[last]) << shift)
-    # Not as they are: a mapped index need not be aligned.
-    begins = np.array(pointers)
-    return np.flatnonzero((begins < end) & (begins + (np.array(lengths, np.int64) << shift) > begin))
 
 
 def find_occurrences(

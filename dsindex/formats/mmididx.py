@@ -26,7 +26,6 @@ import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
-from dsindex.formats.view import read_view
 from dsindex.store.reading import pinned, stored_size
 from dsindex.store.storage import local_copy, open_file, open_items
 
@@ -195,9 +194,6 @@ def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> N
         FormatError: If the boundaries do not run from 0 to S, or the last sequence does not end where the `.bin` does.
     """
     _check_outer_boundaries(idx_path, index)
-    if read_view(idx_path.removesuffix(".idx")) is not None:
-        _check_pieces(idx_path, index, bin_size_bytes)
-        return
     end = 0
     if index.header.num_sequences:
         if index.sequence_pointers[0] != 0:
@@ -207,14 +203,13 @@ def check_ends(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int) -> N
     check_bin_size(idx_path, end, bin_size_bytes)
 
 
-def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | None, may_be_view: bool = False) -> None:
+def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | None) -> None:
     """Check every entry of an index: boundaries must not decrease, pointers must be the running sum of the lengths.
 
     Args:
         idx_path: Named in errors.
         index: The result of `read_index`.
         bin_size_bytes: Size of the `.bin` beside it; None if there is none.
-        may_be_view: Whether the pointers of a view (dsindex.formats.view) may lead anywhere in the `.bin`.
 
     Raises:
         FormatError: At the first wrong entry.
@@ -228,14 +223,6 @@ def check_index(idx_path: str, index: SequenceIndex, *, bin_size_bytes: int | No
             document = begin + int(falls[0])
             msg = f"{idx_path}: document {document} ends at sequence {chunk[falls[0] + 1]}, before it begins"
             raise FormatError(msg)
-    if read_view(idx_path.removesuffix(".idx")) is not None:
-        if not may_be_view:
-            raise FormatError(
-                f"{idx_path}: expected a dataset of its own, got a view of the pieces of another one, written by "
-                "dsindex rest; use that dataset"
-            )
-        _check_pieces(idx_path, index, bin_size_bytes)
-        return
     end = check_pointers(
         idx_path,
         index.dtype,
@@ -256,26 +243,6 @@ def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
     if boundaries[-1] != num_sequences:
         msg = f"{idx_path}: expected the last document boundary to be {num_sequences}, got {boundaries[-1]}"
         raise FormatError(msg)
-
-
-def _check_pieces(idx_path: str, index: SequenceIndex, bin_size_bytes: int | None) -> None:
-    """Check that each piece of a view lies in the `.bin`.
-
-    Raises:
-        FormatError: At the first that does not.
-    """
-    for begin in range(0, index.header.num_sequences, CHUNK_ITEMS):
-        lengths = index.sequence_lengths[begin : begin + CHUNK_ITEMS].astype(np.int64)
-        pointers = index.sequence_pointers[begin : begin + CHUNK_ITEMS]
-        last = np.iinfo(np.int64).max if bin_size_bytes is None else bin_size_bytes
-        outside = (lengths < 0) | (pointers < 0) | (pointers > last - lengths * index.dtype.itemsize)
-        wrong = np.flatnonzero(outside | (pointers % index.dtype.itemsize != 0))
-        if len(wrong):
-            at = int(wrong[0])
-            raise FormatError(
-                f"{idx_path}: expected piece {begin + at} inside the {last} bytes of the .bin, got {lengths[at]} "
-                f"tokens from byte {pointers[at]}; it changed, or the view is damaged: write it again with dsindex rest"
-            )
 
 
 def check_bin_size(idx_path: str, end: int, bin_size_bytes: int) -> None:

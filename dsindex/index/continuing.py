@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from dsindex.index.epochs import DocumentOrder, SampleRule
     from dsindex.index.schedule import WeightCurve
 
-PLACEHOLDER = np.iinfo(np.int64).max
-"""In a blend, the sample of a dataset that cannot be read any more; Megatron raises IndexError at it."""
-
 Segment = tuple[int, int]
 """Positions of the document index, and the number of their epoch, from 1."""
 
@@ -344,10 +341,10 @@ class ContinuedBlend:
     consumed: int
     """Samples that were read; 0 for a schedule from the beginning."""
     old: tuple[str, str] | None
-    """Dataset index and dataset sample index of the first job; None if it had one dataset, or is not known."""
+    """Dataset index and dataset sample index of the first job; None if it had one dataset, or there is none."""
     numbers: tuple[int | None, ...]
-    """The datasets of the first job → those of this one; None for those that it leaves out. Empty if the first job is
-    not known: its samples are placeholders."""
+    """The datasets of the first job → those of this one; None for those that it leaves out, of which nothing was read.
+    """
     taken: tuple[int, ...]
     """Samples that were read of each dataset."""
     curve: WeightCurve
@@ -359,13 +356,10 @@ def build_continued_blend(plan: ContinuedBlend) -> tuple[NDArray[np.int16], NDAr
     from dsindex.index.arrays import blend_by_schedule
 
     next_datasets, next_samples = blend_by_schedule(plan.curve, plan.taken)
-    datasets = np.zeros(plan.consumed, next_datasets.dtype)
-    samples = np.full(plan.consumed, PLACEHOLDER, next_samples.dtype)
+    datasets = np.full(plan.consumed, plan.numbers[0] if plan.numbers else 0, next_datasets.dtype)
+    samples = np.arange(plan.consumed, dtype=next_samples.dtype)
     if plan.old is not None:
         old = [np.load(path, mmap_mode="r", allow_pickle=False)[: plan.consumed] for path in plan.old]
-        numbers = np.array([-1 if number is None else number for number in plan.numbers], np.int16)[old[0]]
-        is_known = (numbers >= 0) & (old[1] != PLACEHOLDER)
-        datasets[is_known], samples[is_known] = numbers[is_known], old[1][is_known]
-    elif plan.numbers and plan.numbers[0] is not None:
-        datasets[:], samples[:] = plan.numbers[0], np.arange(plan.consumed)
+        datasets = np.array([-1 if number is None else number for number in plan.numbers], next_datasets.dtype)[old[0]]
+        samples = old[1]
     return np.concatenate([datasets, next_datasets]), np.concatenate([samples, next_samples])

@@ -22,7 +22,7 @@ from dsindex.formats.mmididx import check_index, read_index
 from dsindex.index import bigscience
 from dsindex.index.blend import as_number, check_draws
 from dsindex.index.cache import CacheFiles, SourceFingerprint, array_bytes, count_tokens, fingerprint, read_lengths
-from dsindex.index.continuing import PLACEHOLDER, build_continued_arrays, build_continued_blend
+from dsindex.index.continuing import build_continued_arrays, build_continued_blend
 from dsindex.index.epochs import (
     BLEND_DTYPES,
     DOCUMENT_DTYPE,
@@ -311,7 +311,7 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
         )
     has_tokens = is_stored(f"{task.prefix}.bin")
     bin_size_bytes = stored_size(f"{task.prefix}.bin") if has_tokens else None
-    check_index(f"{task.prefix}.idx", index, bin_size_bytes=bin_size_bytes, may_be_view=not task.one_sequence)
+    check_index(f"{task.prefix}.idx", index, bin_size_bytes=bin_size_bytes)
     lengths = index.sequence_lengths
     bounds: list[tuple[int, int] | None]
     if task.bigscience_split is None:
@@ -489,8 +489,7 @@ def _build_blend(task: BlendIndexTask, started: float) -> BuiltCache:
         datasets, samples = blend_exhaustively([int(length) for length in task.weights])
     else:
         datasets, samples = blend_by_weights(task.weights, task.size)
-    own = datasets if task.continued is None else datasets[samples != PLACEHOLDER]
-    drawn = Counter(dict(enumerate(np.bincount(own, minlength=len(task.prefixes)).tolist())))
+    drawn = Counter(dict(enumerate(np.bincount(datasets, minlength=len(task.prefixes)).tolist())))
     check_draws(drawn, task.lengths, task.prefixes, place=task.name, surplus=task.surplus)
     slot = task.slot
     make_folder(os.path.dirname(slot.record) or ".")

@@ -20,7 +20,6 @@ from dsindex.amounts import count
 from dsindex.datasets.gpt import open_index_array
 from dsindex.datasets.opening import caches_by_split
 from dsindex.errors import FormatError, InputError, LimitError
-from dsindex.formats.view import read_view
 from dsindex.index.cache import (
     BLENDED_ARRAYS,
     BLENDED_CLASS,
@@ -33,7 +32,6 @@ from dsindex.index.cache import (
     read_lengths,
 )
 from dsindex.index.continuing import (
-    PLACEHOLDER,
     ContinuedBlend,
     OldIndex,
     count_indexed_tokens,
@@ -80,7 +78,7 @@ class FirstJob:
     """What its record tells of the run."""
 
     def taken(self, consumed: int) -> list[int]:
-        """Count the first samples of the run by dataset, without placeholders.
+        """Count the first samples of the run by dataset.
 
         Raises:
             FormatError: If they are not the first ones of each dataset.
@@ -88,12 +86,11 @@ class FirstJob:
         if self.blend is None:
             return [consumed]
         datasets, samples = (np.load(path, mmap_mode="r", allow_pickle=False)[:consumed] for path in self.blend)
-        own, numbers = datasets[samples != PLACEHOLDER], samples[samples != PLACEHOLDER]
-        if len(own) and not 0 <= int(own.min()) <= int(own.max()) < len(self.members):
-            raise FormatError(f"{self.blend[0]}: expected datasets below {len(self.members)}, got {own.max()}")
-        taken: list[int] = np.bincount(own, minlength=len(self.members)).tolist()
+        if len(datasets) and not 0 <= int(datasets.min()) <= int(datasets.max()) < len(self.members):
+            raise FormatError(f"{self.blend[0]}: expected datasets below {len(self.members)}, got {datasets.max()}")
+        taken: list[int] = np.bincount(datasets, minlength=len(self.members)).tolist()
         for dataset, size in enumerate(taken):
-            if size and int(numbers[own == dataset].max()) + 1 != size:
+            if size and int(samples[datasets == dataset].max()) + 1 != size:
                 raise FormatError(
                     f"{self.blend[1]}: expected the samples of dataset {dataset} in order; build it again"
                 )
@@ -243,7 +240,7 @@ def plan_over_time(
     prefixes = [task.name.removesuffix(f", split {TRAIN}") for task in members]
     size = blend.num_samples if blend is not None else int(json.loads(members[0].description or "")["num_samples"] or 0)
     if config.continue_from is None:
-        begin = _placeholders(consumed, prefixes)
+        begin = _Begin(first=None, numbers=(), taken=(0,) * len(prefixes), notes=())
     else:
         first = read_first_job(config.continue_from, flag="--continue-from")
         _check_first_job(config, settings, first, consumed)
@@ -296,7 +293,7 @@ def _tasks_of_train(
         if isinstance(task, GPTIndexTask) and json.loads(task.description or "{}").get("index_split") == TRAIN
     }
     blends = [task for task in tasks if isinstance(task, BlendIndexTask) and task.split == TRAIN]
-    flag = "--continue-from" if config.continue_from is not None else "--blend-schedule or --consumed-samples"
+    flag = "--continue-from" if config.continue_from is not None else "--blend-schedule"
     if len(blends) > 1 or (not blends and len(own) != 1):
         raise InputError(
             f"{flag}: expected one train split, got {len(blends)}; leave out --phase-transition-iterations"
@@ -322,26 +319,6 @@ def _tasks_of_train(
     return [own[text] for text in texts], blends[0]
 
 
-def _placeholders(consumed: int, prefixes: Sequence[str]) -> _Begin:
-    """Return the begin of a run whose first samples are placeholders, or that begins here.
-
-    Raises:
-        InputError: If a view has what is unread after another number of samples.
-    """
-    for prefix in prefixes:
-        view = read_view(prefix)
-        if view is not None and view.consumed_samples != consumed:
-            raise InputError(
-                f"{prefix}: expected --consumed-samples {view.consumed_samples}, after which it has what is unread, "
-                f"got {consumed}; give this number, or write the views again: dsindex rest"
-            )
-    said = (
-        f"samples before {consumed} are placeholders, at which Megatron stops: the job cannot go back before them. "
-        "Type --seq-length where the job has --use-checkpoint-args"
-    )
-    return _Begin(first=None, numbers=(), taken=(0,) * len(prefixes), notes=(said,) if consumed else ())
-
-
 def _check_first_job(config: IndexConfig, settings: CacheSettings, first: FirstJob, consumed: int) -> None:
     """Refuse settings on which the borders of samples depend, if they are not the first job's.
 
@@ -351,8 +328,7 @@ def _check_first_job(config: IndexConfig, settings: CacheSettings, first: FirstJ
     if first.sequence_length != settings.sequence_length:
         raise InputError(
             f"--continue-from: expected samples of {first.sequence_length} tokens as in {first.description}, got "
-            f"--seq-length {settings.sequence_length}; for another length, write what is unread as views: dsindex rest "
-            f"{config.continue_from} --consumed-samples {consumed} --output-prefix R"
+            f"--seq-length {settings.sequence_length}; go on with the same length"
         )
     if first.extra_token == config.no_extra_token:
         raise InputError("--no-extra-token: expected it as in the first job, on which the borders of samples depend")
@@ -388,6 +364,11 @@ def _match(first: FirstJob, members: Sequence[GPTIndexTask], consumed: int, *, i
             continue
         added = [each for place, each in enumerate(typed) if place not in numbers]
         alike = [each for each in added if os.path.basename(each) == os.path.basename(path)]
+        if size and is_blend and not alike:
+            raise InputError(
+                f"--continue-from: expected {path}, of which the first job read {count(size, 'sample')} before "
+                f"{consumed}; leave it in --data-path with a weight of 1e-9, which draws nothing more"
+            )
         if alike or not is_blend:
             raise InputError(
                 f"--continue-from: expected {path}, which the first job reads, got {' '.join(alike or typed)}; "
@@ -396,12 +377,6 @@ def _match(first: FirstJob, members: Sequence[GPTIndexTask], consumed: int, *, i
                     if alike
                     else "blend them: --data-path 1 PREFIX"
                 )
-            )
-        if size:
-            notes.append(
-                f"{path} is left out: its {count(size, 'sample')} before {consumed} become placeholders, so the job "
-                "cannot go back before them; to keep them, leave it in --data-path with a weight of 1e-9, which draws "
-                "nothing"
             )
     notes += [
         f"{each} is new: the first job did not have it" for place, each in enumerate(typed) if place not in numbers
@@ -466,8 +441,6 @@ def _planned_blend(
     """Return the task of a blend with what it continues and the phases of the run."""
     first, numbers = begin.first, begin.numbers
     phases: list[dict[str, Any]] = []
-    if first is None and consumed:
-        phases.append({"begin": 0, "what": "placeholders", "weights": None, "until": None})
     if first is not None:
         keys = ("weights", "until")
         phases += [

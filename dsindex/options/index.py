@@ -18,7 +18,6 @@ from dsindex.options.build import BuildConfig
 from dsindex.options.config import (
     ExecutorConfig,
     LocalPath,
-    MappedPath,
     Options,
     SequenceLength,
     TrainingLength,
@@ -263,8 +262,7 @@ class OverTime(Options):
     )
     consumed_samples: int | None = option(
         None,
-        "the samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log. "
-        "Without --continue-from, the samples before are placeholders, for the views of `dsindex rest`",
+        "the samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log",
         "N",
         ge=0,
     )
@@ -413,7 +411,7 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
     @property
     def is_over_time(self) -> bool:
         """Whether the samples of train are planned over time."""
-        return (self.continue_from, self.consumed_samples, self.blend_schedule) != (None, None, None)
+        return self.continue_from is not None or self.blend_schedule is not None
 
     @property
     def has_paths_per_split(self) -> bool:
@@ -512,7 +510,7 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
     def _problems_over_time(self) -> dict[str, bool]:
         batch, consumed = self.global_batch_size, self.consumed_samples
         varies = self.rampup_batch_size is not None or self.step_batch_size_schedule is not None
-        asked = "--continue-from, --consumed-samples and --blend-schedule"
+        asked = "--continue-from and --blend-schedule"
         return {
             f"{asked} need --data-cache-path, the folder of this job's caches": self.is_over_time
             and self.data_cache_path is None,
@@ -523,9 +521,9 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
             and self.document_order not in DOCUMENT_ORDERS,
             f"{asked} do not go with --dataloader-type {self.dataloader_type}, which reads samples in an order of its "
             "own; use single, in the job": self.is_over_time and self.dataloader_type not in {None, "single"},
-            "--continue-from needs --consumed-samples, the samples that the first job has read": self.continue_from
-            is not None
-            and consumed is None,
+            "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse": (
+                (self.continue_from is None) != (consumed is None)
+            ),
             "--consumed-samples needs the job's --global-batch-size, of which it is a multiple": consumed is not None
             and batch is None
             and not varies,
@@ -534,36 +532,6 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
             "--max-epochs needs --blend-schedule or --continue-from": self.max_epochs is not None
             and not self.is_over_time,
         }
-
-
-class RestConfig(Options):
-    """`dsindex rest`: views of what a job has not read."""
-
-    cache: MappedPath = option(
-        ..., "the job's cache folder, or the description of its train split", "CACHE", positional=True
-    )
-    consumed_samples: int = option(..., "the samples that the job has read: `consumed samples` in its log", "N", ge=0)
-    output_prefix: LocalPath = option(
-        ..., "writes R.idx, R.bin, a link, and R.view.json; in a blend R_NAME for each dataset", "R"
-    )
-    global_batch_size: int | None = option(None, "the job's, of which N has to be a multiple", "B", ge=1)
-    data_path: Words | None = option(None, "the datasets, in the order of the blend, if they moved", "P")
-    dataloader_type: str | None = option(None, "the job's: only of `single` is it known what is unread", "KIND")
-
-    @model_validator(mode="after")
-    def _options_agree(self) -> RestConfig:
-        batch = self.global_batch_size
-        if batch is not None and self.consumed_samples % batch:
-            raise ValueError(
-                f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
-                f"{self.consumed_samples}"
-            )
-        if self.dataloader_type not in {None, "single"}:
-            raise ValueError(
-                f"--dataloader-type {self.dataloader_type} reads samples in an order of its own, so what is unread is "
-                "not known"
-            )
-        return self
 
 
 def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:

@@ -32,10 +32,8 @@ from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FIL
 from dsindex.execution.progress.reporter import Snapshot
 from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
-from dsindex.formats.view import read_view
 from dsindex.index.cache import (
     BLENDED_CLASS,
-    count_tokens,
     descriptions_in,
     read_description,
     record_beside,
@@ -350,9 +348,6 @@ class CacheView:
         origins: dict[str, Origin] = {}
         excerpts = []
         left = FIRST_TOKENS * 16 if max_tokens is None else max_tokens
-        if isinstance(self.dataset, BlendedDataset) and self.dataset.is_placeholder(number):
-            title = f"sample {number:,}: a placeholder of one that was read before the run went on with other data"
-            return [Excerpt(title=title, num_tokens=0, pieces=())]
         for part in self.dataset.parts(number):
             data = datasets[part.prefix]
             origin = origins.setdefault(part.prefix, find_origin(part.prefix, tokenizer_model))
@@ -416,7 +411,7 @@ def look_at_cache(path: str, *, split: str | None, data_path: Sequence[str] | No
     view.facts["samples"] = len(opened)
     if isinstance(view.dataset, BlendedDataset):
         blend, names = view.dataset, [os.path.basename(each.prefix) for each in _datasets_of(view.dataset)]
-        phases = read_phases(blend.description_path, blend.dataset_index, blend.dataset_sample_index, len(names))
+        phases = read_phases(blend.description_path, blend.dataset_index, len(names))
         if phases:
             view.facts["phases"] = [phase.line(names) for phase in phases]
             view.findings += [finding for phase in phases for finding in phase.findings]
@@ -734,9 +729,6 @@ def _look_at_indexed(seen: InspectResult, prefix: str, options: InspectConfig, *
     is_whole = True
     try:
         store = IndexedStore(prefix)
-        if (view := read_view(prefix)) is not None:
-            after = f"{view.consumed_samples:,} samples of {view.sequence_length:,} tokens"
-            seen.facts["view"] = f"what {view.source} has left after {after}: pieces as documents"
     except FormatError as error:
         seen.findings.append(str(error))
         is_whole = False
@@ -749,8 +741,7 @@ def _look_at_indexed(seen: InspectResult, prefix: str, options: InspectConfig, *
         except FormatError:
             return
     seen.facts |= {"token type": str(store.dataset.dtype), "documents": store.num_documents}
-    tokens = count_tokens(store.dataset.sequence_lengths) if "view" in seen.facts else len(store.tokens)
-    seen.facts |= {"sequences": store.num_sequences, "tokens": tokens}
+    seen.facts |= {"sequences": store.num_sequences, "tokens": len(store.tokens)}
     if store.dataset.sequence_modes is not None:
         seen.facts["modes"] = "each sequence has a mode"
     _look_at_tokens(seen, store, origin, options, is_whole=is_whole, masks=masks)

@@ -28,7 +28,6 @@ from dsindex.index.blend import Blend, describe_sums, parse_data_path
 from dsindex.index.cache import (
     BLENDED_CLASS,
     GPT_CLASSES,
-    array_beside,
     cache_files,
     descriptions_in,
     files_beside,
@@ -50,8 +49,6 @@ from dsindex.tools.phases import Phase, count_drawn, read_phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from dsindex.index.epochs import SplitMatrix
     from dsindex.index.needed_caches import PartCounts
@@ -185,7 +182,7 @@ def _compare(
             drawn=tuple(phase.drawn[number] for number in order),
             intended=None if phase.intended is None else tuple(phase.intended[number] for number in order),
         )
-        for phase in (_open_phases(path, index, len(order)) if is_blend else ())
+        for phase in (read_phases(path, index, len(order)) if is_blend else ())
     ]
     if not phases:
         findings += _find_differences(drawn, length, intended)
@@ -219,15 +216,6 @@ def _cuts_of(folder: str, prefix: str, described: Mapping[str, Any]) -> Cuts | N
         return count_cuts(lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples))
     except IndexError:  # of other data, as the findings say
         return None
-
-
-def _open_phases(path: str, datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
-    """Return the phases of a blend that was planned over time."""
-    name = array_beside(path, "dataset_sample_index")
-    if not os.path.isfile(name):
-        return []
-    samples = open_index_array(name, what="the dataset index's sample index", shape=(len(datasets),))
-    return read_phases(path, datasets, samples, num_datasets)
 
 
 def _find_differences(drawn: Sequence[int], length: int, intended: IntendedBlend) -> list[str]:

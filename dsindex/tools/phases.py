@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsindex.amounts import count
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.errors import FormatError
 from dsindex.index.cache import array_beside, record_beside
-from dsindex.index.continuing import PLACEHOLDER, read_runs, tokens_by_times
+from dsindex.index.continuing import read_runs, tokens_by_times
 from dsindex.options.mix_amounts import show_percent
 
 if TYPE_CHECKING:
@@ -52,18 +51,16 @@ class Phase:
     begin: int
     end: int
     what: str
-    """`first job`, `continued`, `schedule` or `placeholders`."""
+    """`first job`, `continued` or `schedule`."""
     intended: tuple[float, ...] | None
     """The samples that it should draw of each dataset; None if they are not known."""
     drawn: tuple[int, ...]
     """The samples that it draws."""
-    placeholders: int
-    """Samples that cannot be read any more."""
 
     @property
     def findings(self) -> list[str]:
         """Whether more than rounding lies between what is drawn and what was intended."""
-        if self.intended is None or self.placeholders:
+        if self.intended is None:
             return []
         off = max((abs(n - m) for n, m in zip(self.drawn, self.intended, strict=True)), default=0.0)
         most = 1 + len(self.drawn) / 2  # Megatron's own order lags by more than one sample, if there are many datasets
@@ -74,11 +71,10 @@ class Phase:
         """Return the phase in words."""
         size = max(1, self.end - self.begin)
         parts = [f"{name} {n:,} ({show_percent(n / size)})" for name, n in zip(names, self.drawn, strict=True) if n]
-        parts += [count(self.placeholders, "placeholder")] if self.placeholders else []
         return f"{self.begin:,} to {self.end:,}, {self.what}: {', '.join(parts)}"
 
 
-def read_phases(description: str, datasets: NDArray[Any], samples: NDArray[Any], num_datasets: int) -> list[Phase]:
+def read_phases(description: str, datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
     """Return the phases in the record of a blend's cache; none if it was not planned over time."""
     record = record_beside(description) or {}
     settings = record.get("settings")
@@ -86,25 +82,22 @@ def read_phases(description: str, datasets: NDArray[Any], samples: NDArray[Any],
     if not isinstance(recorded, list):
         return []
     try:
-        return _phases(recorded, datasets, samples, num_datasets)
+        return _phases(recorded, datasets, num_datasets)
     except (KeyError, TypeError, ValueError):
         return []  # verify says what is wrong with it
 
 
-def _phases(
-    recorded: Sequence[dict[str, Any]], datasets: NDArray[Any], samples: NDArray[Any], num_datasets: int
-) -> list[Phase]:
+def _phases(recorded: Sequence[dict[str, Any]], datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
     begins = [int(phase["begin"]) for phase in recorded]
     phases = []
     for begin, end, phase in zip(begins, [*begins[1:], len(datasets)], recorded, strict=True):
-        own = datasets[begin:end][samples[begin:end] != PLACEHOLDER]
         intended = None
         if phase["weights"] is not None and len(phase["weights"]) == len(phase["until"]) == num_datasets:
             # Another job may go on before the end for which a line of weights was planned.
             share = (end - begin) / max(1, int(phase.get("end", end)) - begin)
             pairs = zip(phase["weights"], phase["until"], strict=True)
             intended = tuple((float(a) + (float(b) - float(a)) * share / 2) * (end - begin) for a, b in pairs)
-        drawn = tuple(np.bincount(own, minlength=num_datasets).tolist())
+        drawn = tuple(np.bincount(datasets[begin:end], minlength=num_datasets).tolist())
         phases.append(
             Phase(
                 begin=begin,
@@ -112,7 +105,6 @@ def _phases(
                 what=str(phase["what"]),
                 intended=intended,
                 drawn=drawn,
-                placeholders=end - begin - len(own),
             )
         )
     return phases
@@ -129,18 +121,12 @@ class ReadTokens:
     """Number of times → tokens that were read so often, as inputs."""
 
 
-def count_read_tokens(samples: GPTDataset | BlendedDataset, consumed: int) -> tuple[list[ReadTokens], int]:
-    """Count how often the first samples of a run read the tokens of each dataset.
-
-    Returns:
-        The counts, and the number of placeholders among these samples.
-    """
+def count_read_tokens(samples: GPTDataset | BlendedDataset, consumed: int) -> list[ReadTokens]:
+    """Count how often the first samples of a run read the tokens of each dataset."""
     if not isinstance(samples, BlendedDataset):
-        return [_count(samples, np.arange(consumed))], 0
+        return [_count(samples, np.arange(consumed))]
     datasets, numbers = samples.dataset_index[:consumed], samples.dataset_sample_index[:consumed]
-    is_known = numbers != PLACEHOLDER
-    found = [_count(each, numbers[is_known & (datasets == place)]) for place, each in enumerate(samples.datasets)]
-    return found, consumed - int(is_known.sum())
+    return [_count(each, numbers[datasets == place]) for place, each in enumerate(samples.datasets)]
 
 
 def _count(dataset: GPTDataset, numbers: NDArray[Any]) -> ReadTokens:

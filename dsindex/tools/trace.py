@@ -19,14 +19,11 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import Packs, packing_prefix, read_layout
 from dsindex.datasets.opening import open_dataset
 from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find_document_origins, find_parts
-from dsindex.datasets.sample_parts import find_pieces
 from dsindex.datasets.samples import Batches, trace_samples
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.execution.report import Report
-from dsindex.formats.view import read_view
-from dsindex.index.continuing import PLACEHOLDER
 from dsindex.instruction.blocks import BlockLayout
 from dsindex.option_problems import show_value
 from dsindex.options.mix_amounts import show_percent
@@ -36,7 +33,7 @@ from dsindex.tools.phases import count_read_tokens
 from dsindex.tools.verify_source import TracedTexts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.datasets.origins import PartOfDataset, SourceLine
     from dsindex.datasets.samples import Occurrence, SampleTrace, TracedPart
@@ -206,8 +203,6 @@ class ConsumedTokens(TraceResult):
 
     consumed: int
     datasets: tuple[ReadTokens, ...]
-    placeholders: int
-    """Consumed samples that are placeholders: the caches of the job before know what they read."""
 
     def lines(self) -> list[str]:
         """Return what was read as text."""
@@ -219,9 +214,6 @@ class ConsumedTokens(TraceResult):
                 f"  read {times} time{'s' * (times != 1)}: {count(tokens, 'token')}, {show_percent(tokens / total)}"
                 for times, tokens in each.tokens_by_times.items()
             ]
-        if self.placeholders:
-            shown = count(self.placeholders, "placeholder")
-            lines.append(f"note: {shown}: the caches of the job before know what it read")
         return lines
 
 
@@ -457,23 +449,13 @@ def trace_forward(
         mapped = [tokens] if isinstance(tokens, np.ndarray) else []
         index = [] if isinstance(own, Packs) else [own.document_index, own.sample_index]
         expect_scattered_reads(*mapped, lengths, *index)
-    gone = {each for each in wanted if isinstance(samples, BlendedDataset) and samples.is_placeholder(each)}
-    located = {number: samples.locate(number) for number in wanted if number not in gone}
+    located = {number: samples.locate(number) for number in wanted}
     sources = {each.data.prefix: cast("IndexedDataset", each.data) for each in located.values()}
-    found = trace_samples(located[number] for number in wanted if number not in gone)
+    found = trace_samples(located[number] for number in wanted)
     lines = [(_maker(part), part.source) for each in found for part in each.parts if part.source is not None]
     values = texts.read_fields(lines, fields) if fields else {}
-    traces = iter(found)
     shown, notes = [], dict[str, None]()
-    for number in wanted:
-        if number in gone:
-            notes[
-                f"sample {number} is a placeholder: it was read before the run went on with other data, by the caches "
-                "of the job before"
-            ] = None
-            shown.append(ShownSample(sample=number, **_step(number, batches), parts=()))
-            continue
-        trace = next(traces)
+    for trace in found:
         notes |= dict.fromkeys(trace.notes)
         shown.append(_show_sample(sources, trace, texts, batches, shown_tokens, values))
     return _summarize(len(samples), shown, (*notes, *texts.notes), fields)
@@ -554,10 +536,8 @@ def trace_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> Consu
     """
     if not 0 <= consumed <= len(samples):
         raise InputError(f"expected a number of consumed samples from 0 to {len(samples)}, got {consumed}")
-    datasets, placeholders = count_read_tokens(samples, consumed)
-    return ConsumedTokens(
-        num_samples=len(samples), consumed=consumed, datasets=tuple(datasets), placeholders=placeholders
-    )
+    datasets = tuple(count_read_tokens(samples, consumed))
+    return ConsumedTokens(num_samples=len(samples), consumed=consumed, datasets=datasets)
 
 
 def trace_document(
@@ -584,14 +564,9 @@ def trace_document(
         )
         raise InputError(msg)
     chosen = known[0] if prefix is None else prefix
-    views = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    own = [
-        number
-        for number, (data, view) in enumerate(zip(datasets, views, strict=True))
-        if os.path.abspath(chosen) in {os.path.abspath(data.prefix), os.path.abspath(view.dataset.prefix)}
-    ]
+    own = [number for number, data in enumerate(datasets) if os.path.abspath(chosen) == os.path.abspath(data.prefix)]
     if not own:
-        raise InputError(f"{chosen}: expected a dataset of the samples, which have {_few(known)}{_gone(samples)}")
+        raise InputError(f"{chosen}: expected a dataset of the samples, which have {_few(known)}")
     count = datasets[own[0]].num_documents
     if not 0 <= document < count:
         raise InputError(f"{chosen}: expected a document from 0 to {count - 1}, got {document}")
@@ -599,9 +574,7 @@ def trace_document(
     [origin], notes = find_document_origins(data.prefix, count, [document])
     _check_input(texts, data.prefix, origin)
     found = tuple(_trace_back(samples, number, document, origin, batches) for number in own)
-    return TracedDocuments(
-        num_samples=len(samples), documents=found, notes=(*notes, *_read_before(samples, found), *texts.notes)
-    )
+    return TracedDocuments(num_samples=len(samples), documents=found, notes=(*notes, *texts.notes))
 
 
 def trace_line(
@@ -638,41 +611,7 @@ def trace_line(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
             f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
         )
-    return TracedDocuments(
-        num_samples=len(samples), documents=tuple(found), notes=(*notes, *_read_before(samples, found), *texts.notes)
-    )
-
-
-def _gone(samples: Samples) -> str:
-    """Return an end of a sentence about samples of datasets that a job goes on without."""
-    placeholders = isinstance(samples, BlendedDataset) and int((samples.dataset_sample_index == PLACEHOLDER).sum())
-    known = "the caches of the job before know what it read"
-    return f"; {count(placeholders, 'sample')} are placeholders: {known}" if placeholders else ""
-
-
-def _read_before(samples: Samples, documents: Iterable[TracedDocument]) -> Iterator[str]:
-    """Yield a sentence about tokens of documents that views do not show, as they were read before."""
-    own = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    for each in documents:
-        data = own[each.dataset].dataset
-        view, source = read_view(str(data.prefix)), data.view_source
-        sequences = range(0) if source is None else source.document_sequences(each.document)
-        if view is None or source is None or not sequences:
-            continue
-        _, lengths, pointers, shift = data.token_columns()
-        begin, gaps, place = int(source.token_columns()[2][sequences.start]), [], 0
-        shown = sorted(
-            ((int(pointers[piece]) - begin) >> shift, int(lengths[piece]))
-            for piece in find_pieces(data, source, sequences).tolist()
-        )
-        for first, size in [*shown, (each.num_tokens, 0)]:
-            gaps += [f"{place}:{first}"] if first > place else []
-            place = max(place, first + size)
-        if gaps:
-            yield (
-                f"{source.prefix}, document {each.document}: tokens {', '.join(gaps)} were read before sample "
-                f"{view.consumed_samples:,}, and not again; the caches of the job before know where"
-            )
+    return TracedDocuments(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
 
 
 def _open_origins(data: IndexedDataset, notes: dict[str, None]) -> list[tuple[PartOfDataset, Origins]]:
@@ -742,7 +681,7 @@ def _step(sample: int, batches: Batches | None) -> dict[str, int | None]:
 def _datasets(samples: Samples) -> list[IndexedDataset]:
     """Return the datasets, and of views those that they show."""
     own = samples.datasets if isinstance(samples, BlendedDataset) else [samples]
-    return [each.dataset.view_source or each.dataset for each in own]
+    return [each.dataset for each in own]
 
 
 def _cut(text: str | None, size: int) -> str | None:

@@ -31,7 +31,6 @@ from dsindex.index.cache import (
     read_description,
     source_changes,
 )
-from dsindex.index.continuing import PLACEHOLDER
 from dsindex.index.epochs import PLAN, SPLIT_NAMES, split_bounds
 from dsindex.index.slot import changed_files, read_record
 from dsindex.index.task import recorded_order
@@ -278,7 +277,6 @@ def _check_blend(
         yield f"expected at least the {size} samples of the description, got {len(datasets)}"
     taken = np.zeros(len(parts), np.int64)
     record = read_record(files.record)
-    is_planned = PLAN in (recorded_order(record) or {})
     if record is not None and "building" not in record:
         for name in changed_files(files.slot, record):
             yield f"{name} changed since dsindex wrote it"
@@ -288,15 +286,13 @@ def _check_blend(
             yield f"expected datasets from 0 to {len(parts) - 1} in the dataset index, got {chunk.max()}"
             return
         own = np.asarray(samples[begin : begin + CHUNK_ITEMS])
-        places = np.flatnonzero(own != PLACEHOLDER) if is_planned else np.arange(len(own))
-        chunk, own = chunk[places], own[places]
         by_dataset = np.argsort(chunk, kind="stable")
         counts = np.bincount(chunk, minlength=len(parts))
         ranks = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
         expected = taken[chunk[by_dataset]] + ranks
         wrong = np.flatnonzero(own[by_dataset] != expected)
         if len(wrong):
-            at = begin + int(places[by_dataset[wrong[0]]])
+            at = begin + int(by_dataset[wrong[0]])
             yield f"expected sample {expected[wrong[0]]} of dataset {datasets[at]} at position {at}, got {samples[at]}"
             return
         taken += counts

@@ -66,7 +66,7 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
         return None, [f"{prefix}.bin: cannot be read ({error.strerror}); restore it, or build the dataset again"]
     try:
         index = read_index(f"{prefix}.idx")
-        check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes, may_be_view=True)
+        check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
     except MissingObjectError as error:
         return None, [str(error)]
     except FormatError as error:

@@ -1,199 +1,347 @@
-"""The benchmarks: ours beside the peers in one run, alternating, whole processes with all their children.
+"""The benchmarks: whole commands of dsindex and of what a user would take instead, in turn, in one run.
 
-    make bench                                  a short form, about three minutes
-    make bench ARGS="--full"                    at the sizes of the targets; an hour and 40 GB of disk
-    make bench ARGS="--only self --against main" a build by this checkout and by another commit, by CPU time
-    make bench ARGS="--only build --megatron ../Megatron-LM --megatron-python ../megatron-venv/bin/python"
+    make bench                                    what needs no other program; a few minutes
+    make bench ARGS="--only self --against main"  a build by this checkout and by another commit, by CPU time
+    make bench ARGS="--megatron ../Megatron-LM --megatron-python ../megatron-venv/bin/python --megabytes 1200"
 
-A peer that is not there is named in the table and left out. Results: a table, results.json, and a picture per group
-(with the extra `bench`). Every build's output is compared, with the peer's too where that is the reference.
+A program that is not there is named in the table. Outputs are compared; a difference is an error. Exit code: 1 if a
+program failed or outputs differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import shutil
+import statistics
+import subprocess
 import sys
+import tarfile
 import tempfile
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dsindex.demo.run import BENCHMARKS_MARKER, own_folder, train_demo_tokenizer
-from dsindex.errors import OutputError
-from tests.benchmarks.builds import (
-    measure_build,
-    measure_encoding,
-    measure_growth,
-    measure_ray,
-    measure_start,
-    measure_warm_ray,
-)
-from tests.benchmarks.caches import measure_caches
-from tests.benchmarks.containers import measure_containers
-from tests.benchmarks.cores import measure_cores
-from tests.benchmarks.earlier import measure_against_earlier
-from tests.benchmarks.instruct import measure_instruct
-from tests.benchmarks.loading import measure_loading
-from tests.benchmarks.merges import measure_many_documents, measure_many_shards, measure_merge
-from tests.benchmarks.objects import measure_hub, measure_objects
-from tests.benchmarks.packing import measure_packing
-from tests.benchmarks.plans import measure_cluster, measure_planning
-from tests.benchmarks.processes import ROOT, RunError, measure
-from tests.benchmarks.report import describe_machine, draw, make_table, write_json
-from tests.benchmarks.rows import Curve, Row
-from tests.benchmarks.setting import Setting, has_module
-from tests.benchmarks.texts import write_text
+from tests.benchmarks.measure import Row, Run, RunError, alternate, digest_files, run_program, show_row
+from tests.benchmarks.texts import train_tokenizer, write_chats, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
-    Measured = list[Row] | tuple[list[Row], list[Curve]]
-
-TRAINING_BYTES = 3_000_000
-GPT2_VOCABULARY = 50_257
+ROOT = Path(__file__).parents[2]
+CHAT_TEMPLATE = ROOT / "dsindex" / "instruction" / "templates" / "qwen2.5.jinja"
 
 
-def measure_against_megatron_core(setting: Setting, module: str) -> list[Row]:
-    """Run a benchmark that needs megatron-core in one process with ours, in the environment that has it."""
-    if not has_module(setting.peers_python, "megatron.core"):
-        note = "not measured: name an environment with megatron-core with --peers-python"
-        return [Row(group=module, name=f"all of {module}", against="megatron-core", note=note)]
-    options = [module, "--scale", str(setting.scale), *(["--full"] if setting.full else [])]
-    run = measure(
-        [setting.peers_python, "-m", "tests.benchmarks.core", *options],
-        cwd=ROOT,
-        env={"PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": ""},
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all groups of one run share."""
+
+    folder: Path
+    tokenizer: Path
+    text: Path
+    megatron: Path | None
+    """A checkout of Megatron-LM."""
+    megatron_python: str
+    """Of an environment with torch, megatron-core, transformers and datasets."""
+    against: str | None
+    rounds: int
+    workers: int
+
+    def fresh(self, name: str) -> Path:
+        """Return an empty folder."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        return path
+
+    def dsindex(self, *words: object, tree: Path = ROOT) -> Run:
+        """Run a command of ours, or of another checkout."""
+        environment = {"PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore"}
+        return run_program([sys.executable, "-m", "dsindex", *words], cwd=self.folder, env=environment)
+
+    def build(self, name: str, *words: object, tree: Path = ROOT) -> Run:
+        """Build the text into a folder, and digest the dataset."""
+        out = self.fresh(name) / "out"
+        options = ["--input", self.text, "--output-prefix", out, "--workers", self.workers]
+        run = self.dsindex("build", *options, *self.tokenizing(), *words, tree=tree)
+        return replace(run, digest=digest_dataset(f"{out}_text_document"))
+
+    def tokenizing(self) -> list[object]:
+        """Return the options of the tokenizer, which are Megatron's too."""
+        return ["--tokenizer-model", self.tokenizer, "--append-eod"]
+
+    def megatron_tool(self, name: str, *words: object) -> Run:
+        """Run a program of Megatron-LM's tools."""
+        environment = {
+            "PYTHONPATH": str(self.megatron),
+            "TOKENIZERS_PARALLELISM": "false",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PATH": os.pathsep.join([os.path.dirname(self.megatron_python), os.environ["PATH"]]),
+        }
+        return run_program(
+            [self.megatron_python, f"{self.megatron}/tools/{name}", *words], cwd=self.folder, env=environment
+        )
+
+
+def digest_dataset(prefix: str) -> str:
+    """Return one digest of a `.bin` and its `.idx`."""
+    return digest_files(Path(f"{prefix}.{suffix}") for suffix in ("bin", "idx"))
+
+
+def measure_self(setting: Setting) -> Iterable[Row]:
+    """Compare a build with that of an earlier commit, by CPU time."""
+    commit = setting.against
+    row = Row(group="self", work="build", against=commit or "an earlier commit", by_cpu=True)
+    if commit is None:
+        yield replace(row, note="name a commit with --against")
+        return
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+    tree = setting.fresh("earlier")
+    with tarfile.open(fileobj=BytesIO(archive)) as files:
+        files.extractall(tree, filter="data")
+    ours, other = alternate(lambda: setting.build("ours"), lambda: setting.build("other", tree=tree), setting.rounds)
+    yield replace(row, ours=ours, other=other)
+
+
+def measure_build(setting: Setting) -> Iterable[Row]:
+    """Compare a build with Megatron's two programs, whose bytes are ours."""
+    work = f"build of {setting.text.stat().st_size / 1e6:,.0f} MB"
+    for program, extra in {
+        "preprocess_data_fast.py": ["--use-gigatoken"],
+        "preprocess_data.py": ["--workers", setting.workers],
+    }.items():
+        row = Row(group="build", work=work, against=program)
+        if setting.megatron is None:
+            yield replace(row, note="name a checkout with --megatron")
+            continue
+
+        def preprocess(program: str = program, extra: list[object] = extra) -> Run:
+            out = setting.fresh("other") / "out"
+            words = ["--input", setting.text, "--output-prefix", out, "--tokenizer-type", "HuggingFaceTokenizer"]
+            run = setting.megatron_tool(program, *words, *setting.tokenizing(), *extra)
+            return replace(run, digest=digest_dataset(f"{out}_text_document"))
+
+        ours, other = alternate(lambda: setting.build("ours"), preprocess, setting.rounds)
+        yield replace(row, ours=ours, other=other)
+
+
+def measure_ray(setting: Setting) -> Iterable[Row]:
+    """Compare a build on a running cluster of one node with a local one."""
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        started = ray.init(address="local", num_cpus=setting.workers, include_dashboard=False, _temp_dir=folder)
+        try:
+            address = started.address_info["gcs_address"]
+            ours, other = alternate(
+                lambda: setting.build("ours", "--address", address), lambda: setting.build("other"), setting.rounds
+            )
+        finally:
+            ray.shutdown()
+    yield Row(group="ray", work="build on a running cluster", against="the same locally", ours=ours, other=other)
+
+
+def measure_merge(setting: Setting) -> Iterable[Row]:
+    """Compare a merge of 64 datasets with merge_datasets.py, and with a copy of the files."""
+    setting.build("part")
+    part = setting.folder / "part"
+    parts = setting.fresh("parts")
+    for number in range(64):
+        for suffix in ("bin", "idx"):
+            os.link(part / f"out_text_document.{suffix}", parts / f"part-{number:02d}.{suffix}")
+    prefixes = sorted(str(path.with_suffix("")) for path in parts.glob("*.bin"))
+    work = f"merge of 64 datasets, {64 * (parts / 'part-00.bin').stat().st_size / 1e9:.2f} GB"
+
+    def merge() -> Run:
+        out = setting.fresh("ours") / "out"
+        run = setting.dsindex("merge", "--input", *prefixes, "--output-prefix", out, "--workers", setting.workers)
+        return replace(run, digest=digest_dataset(str(out)))
+
+    def merge_by_megatron() -> Run:
+        out = setting.fresh("other") / "out"
+        run = setting.megatron_tool("merge_datasets.py", "--input", parts, "--output-prefix", out)
+        return replace(run, digest=digest_dataset(str(out)))
+
+    row = Row(group="merge", work=work, against="merge_datasets.py")
+    if setting.megatron is None:
+        yield replace(row, note="name a checkout with --megatron")
+    else:
+        ours, other = alternate(merge, merge_by_megatron, setting.rounds)
+        yield replace(row, ours=ours, other=other)
+    copy = ["sh", "-c", 'cat "$0"/*.bin > "$1" && sync "$1"', parts, setting.fresh("other") / "out.bin"]
+    ours, other = alternate(
+        lambda: replace(merge(), digest=""), lambda: run_program(copy, cwd=setting.folder), setting.rounds
     )
-    found = json.loads(run.output.splitlines()[-1])
-    return [Row.from_json(figures) for figures in found]
+    yield Row(group="merge", work=work, against="cat and sync", ours=ours, other=other)
 
 
-GROUPS: dict[str, tuple[Callable[[Setting], Measured], ...]] = {
-    "self": (measure_against_earlier,),
-    "start": (measure_start,),
-    "build": (measure_build,),
-    "encoding": (measure_encoding,),
-    "containers": (measure_containers,),
-    "ray": (measure_ray, measure_warm_ray),
-    "objects": (measure_objects, measure_hub),
-    "loading": (measure_loading,),
-    "growth": (measure_growth,),
-    "cores": (measure_cores,),
-    "merge": (measure_merge,),
-    "packing": (measure_packing,),
-    "instruct": (measure_instruct,),
-    "indices": (lambda setting: measure_against_megatron_core(setting, "indices"),),
-    "caches": (measure_caches,),
-    "reading": (lambda setting: measure_against_megatron_core(setting, "reading"),),
-    "scale": (measure_planning, measure_cluster, measure_many_shards, measure_many_documents),
+def measure_caches(setting: Setting) -> Iterable[Row]:
+    """Compare the caches of a training command with those that Megatron's prepare_cache.py makes of it."""
+    row = Row(group="caches", work="index caches of a training command, 8 epochs", against="prepare_cache.py")
+    if setting.megatron is None or not (setting.megatron / "tools/prepare_cache.py").is_file():
+        yield replace(row, note="name a checkout of 0.18 or later with --megatron")
+        return
+    setting.build("part")
+    prefix = setting.folder / "part" / "out_text_document"
+    tokens = Path(f"{prefix}.bin").stat().st_size // 2
+    steps = max(1, 8 * tokens // (512 * 8))
+    job = (
+        "--num-layers 1 --hidden-size 64 --num-attention-heads 1 --max-position-embeddings 512 --lr 1e-4"
+        f" --seq-length 512 --micro-batch-size 1 --global-batch-size 8 --prepare-cache-world-size 8 --split 98,1,1"
+        f" --train-iters {steps} --eval-interval {steps} --eval-iters 1 --tokenizer-type HuggingFaceTokenizer"
+    ).split()
+    words = [
+        *job,
+        "--tokenizer-model",
+        setting.tokenizer,
+        "--data-path",
+        prefix,
+        "--data-cache-path",
+        setting.folder / "caches",
+    ]
+    release = _release_of(setting.megatron)
+
+    def prepare(run: Callable[[], Run]) -> Run:
+        folder = setting.fresh("caches")
+        done = run()
+        files = sorted(path for path in folder.iterdir() if not path.name.endswith("-dsindex.json"))
+        return replace(done, digest=digest_files(files))
+
+    ours, other = alternate(
+        lambda: prepare(
+            lambda: setting.dsindex("index", "--megatron-release", release, "--", "python", "prepare_cache.py", *words)
+        ),
+        lambda: prepare(lambda: setting.megatron_tool("prepare_cache.py", *words)),
+        setting.rounds,
+    )
+    yield replace(row, ours=ours, other=other)
+
+
+def _release_of(megatron: Path) -> str:
+    names = {}
+    for line in (megatron / "megatron/core/package_info.py").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(" = ")
+        names[name] = value
+    release = f"{names['MAJOR']}.{names['MINOR']}"
+    return release if release in {"0.16", "0.17", "0.18", "0.19"} else "main"
+
+
+def measure_reading(setting: Setting) -> Iterable[Row]:
+    """Compare reading documents and samples with megatron-core's classes, by CPU time in one process."""
+    if setting.megatron is None:
+        yield Row(
+            group="reading", work="ds[i], samples", against="megatron-core", note="name a checkout with --megatron"
+        )
+        return
+    setting.build("part")
+    prefix = setting.folder / "part" / "out_text_document"
+    cache = setting.fresh("caches")
+    setting.dsindex(
+        "index", "--data-path", prefix, "--seq-length", 512, "--split", 1, "--epochs", 1, "--data-cache-path", cache
+    )
+    [description] = cache.glob("*-train-description.txt")
+    command = [setting.megatron_python, "-m", "tests.benchmarks.reading", prefix, description]
+    environment = {"PYTHONPATH": f"{ROOT}:{setting.megatron}"}
+    run_program(command, cwd=setting.folder, env=environment)
+    found = json.loads((setting.folder / "program.log").read_text().splitlines()[-1])
+    for work, pairs in found.items():
+        ours, other = (
+            [Run(seconds=pair[side], cpu_seconds=pair[side], peak_bytes=0) for pair in pairs] for side in (0, 1)
+        )
+        yield Row(group="reading", work=work, against="megatron-core", ours=ours, other=other)
+
+
+def measure_instruct(setting: Setting) -> Iterable[Row]:
+    """Compare chats to tokens and masks with `apply_chat_template` in `datasets.map`."""
+    chats = write_chats(setting.folder / "chats.jsonl", setting.text.stat().st_size // 4)
+    row = Row(
+        group="instruct", work=f"{chats.stat().st_size / 1e6:,.0f} MB of chats", against="apply_chat_template, map"
+    )
+    config = setting.folder / "chat.yaml"
+    config.write_text(f"chat_template_file: {CHAT_TEMPLATE}\ncontrol_tokens: allow\n", encoding="utf-8")
+
+    def ours() -> Run:
+        out = setting.fresh("ours") / "out"
+        words = ["--input", chats, "--tokenizer-model", setting.tokenizer, "--workers", setting.workers]
+        return setting.dsindex("instruct", config, *words, "--output-prefix", out)
+
+    def other() -> Run:
+        out = setting.fresh("other")
+        program = Path(__file__).with_name("instruct_peer.py")
+        words = ["make", chats, out, setting.tokenizer / "tokenizer.json", CHAT_TEMPLATE, setting.workers]
+        return run_program([setting.megatron_python, program, *words], cwd=setting.folder)
+
+    has_peer = [setting.megatron_python, "-c", "import datasets, transformers"]
+    if subprocess.run(has_peer, check=False, capture_output=True).returncode:
+        yield replace(row, note="no transformers and datasets in --megatron-python")
+        return
+    runs = alternate(ours, other, setting.rounds)
+    yield replace(row, ours=runs[0], other=runs[1])
+
+
+GROUPS: dict[str, Callable[[Setting], Iterable[Row]]] = {
+    "self": measure_self,
+    "build": measure_build,
+    "ray": measure_ray,
+    "merge": measure_merge,
+    "caches": measure_caches,
+    "reading": measure_reading,
+    "instruct": measure_instruct,
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and report; 1 if something failed or outputs differ. A missed target is no failure."""
-    options = _parse(arguments)
-    try:
-        own_folder(str(options.output), BENCHMARKS_MARKER)
-    except OutputError as error:
-        sys.exit(str(error))
-    machine = describe_machine()
-    rows: list[Row] = []
-    curves: list[Curve] = []
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=options.temporary))
-    console = Console(stderr=True)
-    failed = False
-    try:
-        setting = _make_setting(options, folder)
-        for group in options.only or GROUPS:
-            for measure_rows in GROUPS[group]:
-                console.print(f"measuring: {group} …", style="dim")
-                try:
-                    found = measure_rows(setting)
-                except RunError as error:
-                    console.print(f"{group}: {error}", style="red", highlight=False, markup=False)
-                    rows.append(Row(group=group, name=group, note=f"failed: {str(error).splitlines()[0]}"))
-                    failed = True
-                    continue
-                rows += found if isinstance(found, list) else found[0]
-                curves += [] if isinstance(found, list) else found[1]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    machine["load_after"] = describe_machine()["load"]
-    write_json(options.output / "results.json", rows, curves, machine, full=options.full, rounds=setting.rounds)
-    pictures = draw(options.output, rows, curves, machine)
-    Console(width=None if sys.stdout.isatty() else 200).print(make_table(rows, machine))
-    shown = f"{len(pictures)} pictures" if pictures else "no pictures (install the extra `bench`)"
-    console.print(
-        f"{options.output}: results.json, {shown}; load {machine['load']} before, {machine['load_after']} after"
-    )
-    return 1 if failed else 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main() -> int:
+    """Measure, print a line for each comparison, and write results.json."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--full", action="store_true", help="the sizes of the targets")
-    parser.add_argument("--only", nargs="+", choices=list(GROUPS), metavar="GROUP", help=f"some of: {' '.join(GROUPS)}")
-    parser.add_argument("--rounds", type=int, help="default: 2, with --full 3")
-    parser.add_argument("--megabytes", type=float, help="input of a build (default: 60, with --full 1200)")
-    parser.add_argument("--scale", type=float, default=1.0, help="make all other sizes smaller")
+    parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS), metavar="GROUP")
+    parser.add_argument("--against", metavar="COMMIT")
+    parser.add_argument("--megabytes", type=float, default=64, help="input of a build (default: %(default)s)")
+    parser.add_argument("--input", type=Path, help="JSONL to measure with, in place of drawn words")
+    parser.add_argument("--tokenizer", type=Path, help="default: a BPE of GPT-2's size, trained on drawn words")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--against", metavar="COMMIT", help="of `--only self` (default: the last release tag)")
-    parser.add_argument("--corpus", type=_file, help="JSONL to measure with instead of drawn words")
-    parser.add_argument("--tokenizer", type=_folder, help="default: a BPE of GPT-2's size, trained on the drawn words")
-    parser.add_argument("--megatron", type=_folder, metavar="PATH", help="a checkout of Megatron-LM")
-    parser.add_argument("--megatron-python", default=sys.executable, metavar="PY", help="Python that can run its tools")
-    parser.add_argument("--peers-python", default=sys.executable, metavar="PY", help="Python that has megatron-core")
-    parser.add_argument("--datatrove-python", default=sys.executable, metavar="PY", help="Python that has datatrove")
-    parser.add_argument("--modalities-python", default=sys.executable, metavar="PY", help="Python that has modalities")
-    parser.add_argument("--transformers-python", default=sys.executable, metavar="PY", help="the same for transformers")
-    parser.add_argument("--bridge", type=_folder, metavar="PATH", help="a checkout of Megatron-Bridge")
-    parser.add_argument("--temporary", type=_folder, help="where inputs and outputs go (default: the system's folder)")
-    parser.add_argument("--output", type=Path, default=Path("bench-output"), help="default: bench-output")
-    return parser.parse_args(arguments)
-
-
-def _folder(name: str) -> Path:
-    return _existing(Path(name), "a folder", Path.is_dir)
-
-
-def _file(name: str) -> Path:
-    return _existing(Path(name), "a file", Path.is_file)
-
-
-def _existing(path: Path, what: str, is_there: Callable[[Path], bool]) -> Path:
-    if not is_there(path):
-        raise argparse.ArgumentTypeError(f"expected {what} that is there, got {path}")
-    return path
-
-
-def _make_setting(options: argparse.Namespace, folder: Path) -> Setting:
-    tokenizer = options.tokenizer
-    if tokenizer is None:
-        sample = write_text(folder / "sample.jsonl", TRAINING_BYTES, seed=0, corpus=options.corpus)
-        tokenizer = train_demo_tokenizer([sample], folder / "tokenizer", vocabulary_size=GPT2_VOCABULARY)
-    return Setting(
-        folder=folder.resolve(),
-        tokenizer=tokenizer.resolve(),
-        corpus=options.corpus,
-        megatron=None if options.megatron is None else options.megatron.resolve(),
-        megatron_python=options.megatron_python,
-        peers_python=options.peers_python,
-        datatrove_python=options.datatrove_python,
-        modalities_python=options.modalities_python,
-        transformers_python=options.transformers_python,
-        bridge=None if options.bridge is None else options.bridge.resolve(),
-        full=options.full,
-        rounds=options.rounds or (3 if options.full else 2),
-        megabytes=options.megabytes or (1200 if options.full else 60),
-        scale=options.scale,
-        workers=options.workers,
-        against=options.against,
-    )
+    parser.add_argument("--megatron", type=Path, help="a checkout of Megatron-LM")
+    parser.add_argument("--megatron-python", default=sys.executable, metavar="PYTHON", help="Python that can run it")
+    parser.add_argument("--output", type=Path, default=Path("bench-output/results.json"))
+    options = parser.parse_args()
+    rows: list[Row] = []
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="dsindex-bench-") as name:
+        folder = Path(name)
+        text = options.input or write_text(folder / "text.jsonl", int(options.megabytes * 1e6))
+        tokenizer = options.tokenizer or train_tokenizer(folder / "tokenizer")
+        setting = Setting(
+            folder=folder,
+            tokenizer=tokenizer.resolve(),
+            text=text.resolve(),
+            megatron=options.megatron and options.megatron.resolve(),
+            megatron_python=options.megatron_python,
+            against=options.against,
+            rounds=options.rounds,
+            workers=options.workers,
+        )
+        for group in options.only:
+            try:
+                for row in GROUPS[group](setting):
+                    rows.append(row)
+                    print(show_row(row), flush=True)  # noqa: T201 - the report
+            except RunError as error:
+                failed = True
+                print(f"{group}: {error}", file=sys.stderr)  # noqa: T201 - the report
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    machine = {
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+    }
+    measured = [asdict(row) | {"ratio": statistics.median(row.ratios) if row.ours else None} for row in rows]
+    options.output.write_text(json.dumps({"machine": machine, "rows": measured}, indent=2) + "\n")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,143 +1,82 @@
-"""The text that is measured with: JSONL of any size that does not repeat itself, with the statistics of natural words.
-
-Words come with the frequencies that they have in Python's own documentation, which every Python brings. One word in
-twenty is put together from two of them: new words go on turning up, however long the text is, as in nature. One in
-sixty is from the demo's lists in other scripts, half of these with escapes. Documents are log-normal in length and
-never empty: preprocess_data_fast.py ends an empty one with EOD, other than preprocess_data.py, whose bytes are ours.
-"""
+"""Text to measure with: words drawn with the frequencies of Python's own documentation."""
 
 from __future__ import annotations
 
 import collections
 import json
-import os
 import random
 import re
-import tomllib
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
-import pyarrow as pa
-
-from dsindex.demo.run import LEXICON
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
 WORDS_PER_DOCUMENT = 140
-_CHUNK_WORDS = 2_000_000
-_TABLE_SIZE = 1 << 20
-_COMPOUND_SHARE, _FOREIGN_SHARE = 1 / 20, 1 / 60
-_BETWEEN = b'"}\n{"text": "'
+GPT2_VOCABULARY = 50_257
 
 
-def write_text(path: Path, size_bytes: int, *, seed: int = 1, corpus: Path | None = None) -> Path:
-    """Write records with a `text` until a file has about so many bytes; the same arguments give the same bytes.
+def draw_texts(seed: int = 1) -> Iterator[str]:
+    """Yield documents without end: log-normal lengths, and one word in twenty put together from two."""
+    from pydoc_data.topics import topics
 
-    Args:
-        path: Written anew.
-        size_bytes: A little more, up to the end of a record.
-        seed: Another one gives another text.
-        corpus: JSONL to take records from instead; where it is too short it comes again in another order.
-    """
-    with path.open("wb") as file:
-        if corpus is not None:
-            _write_shuffled(file.fileno(), corpus, size_bytes, seed)
-        else:
-            _write_drawn(file.fileno(), size_bytes, seed)
+    counts = collections.Counter(re.findall(r"\S+", "\n".join(topics[name] for name in sorted(topics))))
+    words, weights = list(counts), list(counts.values())
+    rng = random.Random(seed)
+    while True:
+        drawn = iter(rng.choices(words, weights, k=200_000))
+        for word in drawn:
+            length = max(2, int(rng.lognormvariate(0, 1) * WORDS_PER_DOCUMENT * 0.6))
+            text = [word]
+            for other in drawn:
+                text.append(other + text[-1][:9] if rng.random() < 0.05 else other)
+                if len(text) > length:
+                    break
+            yield " ".join(text)
+
+
+def write_text(path: Path, size_bytes: int, *, seed: int = 1) -> Path:
+    """Write JSONL records with a `text` until a file has so many bytes."""
+    written = 0
+    with path.open("w", encoding="utf-8") as file:
+        for text in draw_texts(seed):
+            written += file.write(json.dumps({"text": text}) + "\n")
+            if written >= size_bytes:
+                return path
+    raise AssertionError  # the texts never end
+
+
+def write_chats(path: Path, size_bytes: int) -> Path:
+    """Write JSONL conversations of two to eight turns."""
+    rng, texts, written = random.Random(2), draw_texts(2), 0
+    with path.open("w", encoding="utf-8") as file:
+        while written < size_bytes:
+            turns = [
+                {"role": role, "content": next(texts)}
+                for _ in range(rng.randint(1, 4))
+                for role in ("user", "assistant")
+            ]
+            written += file.write(json.dumps({"messages": turns}) + "\n")
     return path
 
 
-def _write_shuffled(descriptor: int, corpus: Path, size_bytes: int, seed: int) -> None:
-    lines = [line + b"\n" for line in corpus.read_bytes().splitlines() if line.strip()]
-    rng = random.Random(seed)
-    written = 0
-    while written < size_bytes:
-        rng.shuffle(lines)
-        for line in lines:
-            written += os.write(descriptor, line)
-            if written >= size_bytes:
-                break
+def train_tokenizer(folder: Path) -> Path:
+    """Train a byte-level BPE of GPT-2's size and write it as a folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-
-def _write_drawn(descriptor: int, size_bytes: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    words, tables = _load_words()
-    first = True
-    written = 0
-    while written < size_bytes:
-        text = _draw_chunk(rng, words, tables)
-        share = min(1.0, (size_bytes - written) / len(text))
-        end = text.index(_BETWEEN, min(int(share * len(text)), len(text) - 2 * len(_BETWEEN) - 1_000_000))
-        # A chunk begins and ends between two records: `"}\n{"text": "` is cut where its line ends.
-        piece = (b'{"text": "' if first else _BETWEEN) + text[:end]
-        first = False
-        _write_all(descriptor, piece)
-        written += len(piece)
-    _write_all(descriptor, b'"}\n')
-
-
-def _draw_chunk(rng: np.random.Generator, words: pa.LargeBinaryArray, tables: _Tables) -> bytes:
-    ids = tables.words[rng.integers(0, _TABLE_SIZE, _CHUNK_WORDS)]
-    seconds = np.flatnonzero(rng.random(_CHUNK_WORDS, np.float32) < _COMPOUND_SHARE)
-    ids[seconds] = tables.second_halves[rng.integers(0, _TABLE_SIZE, len(seconds))]
-    lengths = np.maximum(2, rng.lognormal(np.log(WORDS_PER_DOCUMENT) - 0.5, 1.0, _CHUNK_WORDS // 50)).astype(np.int64)
-    ends = np.cumsum(lengths)
-    ids[ends[ends < _CHUNK_WORDS]] = len(words) - 1  # what stands between two records
-    ids[-1] = len(words) - 1
-    taken = words.take(pa.array(ids))
-    _, offsets, data = taken.buffers()
-    size = int(np.frombuffer(offsets, np.int64)[len(taken)])
-    return bytes(memoryview(data)[:size])
-
-
-class _Tables(NamedTuple):
-    """The number of each word as often as it is to be drawn, shape [_TABLE_SIZE]."""
-
-    words: NDArray[np.int32]
-    second_halves: NDArray[np.int32]
-
-
-def _load_words() -> tuple[pa.LargeBinaryArray, _Tables]:
-    """Return words as a JSON string spells them, a space before all but second halves; last what ends a record."""
-    from pydoc_data.topics import topics
-
-    counts = collections.Counter(re.findall(r"[^\s\\]+", "\n".join(topics[name] for name in sorted(topics))))
-    common = [word for word, _ in counts.most_common()]
-    foreign = _foreign_words()
-    seconds = [word for word in common if re.fullmatch("[a-z]{2,9}", word)]
-    texts = [_escaped(f" {word}") for word in common]
-    texts += [_escaped(f" {word}", ascii_only=number % 2 == 0) for number, word in enumerate(foreign)]
-    ranks = np.arange(20, len(foreign) + 20)
-    frequencies = np.array([counts[word] for word in common])
-    weights = [frequencies / frequencies.sum() * (1 - _FOREIGN_SHARE), _FOREIGN_SHARE / ranks / (1 / ranks).sum()]
-    tables = _Tables(
-        words=_spread(np.concatenate(weights)),
-        second_halves=_spread(1 / np.arange(20, len(seconds) + 20)) + np.int32(len(texts)),
+    texts = draw_texts(0)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=GPT2_VOCABULARY,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    return pa.array([*(text.encode() for text in [*texts, *seconds]), _BETWEEN], pa.large_binary()), tables
-
-
-def _spread(weights: NDArray[np.float64]) -> NDArray[np.int32]:
-    edges = np.cumsum(weights / weights.sum())
-    places = (np.arange(_TABLE_SIZE) + 0.5) / _TABLE_SIZE
-    return np.searchsorted(edges, places).clip(0, len(weights) - 1).astype(np.int32)
-
-
-def _foreign_words() -> list[str]:
-    lexicon = tomllib.loads(LEXICON.read_text(encoding="utf-8"))
-    tables = [table for name, table in lexicon.items() if name not in {"emoji", "code", "en"}]
-    phrases = [phrase for slot in "splt" for table in tables for phrase in table[slot]]
-    return [*lexicon["emoji"], *(word for phrase in phrases for word in phrase.split())]
-
-
-def _escaped(text: str, *, ascii_only: bool = False) -> str:
-    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    tokenizer.train_from_iterator((next(texts) for _ in range(3000)), trainer)
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder

@@ -1,4 +1,4 @@
-"""`dsindex index` and `dsindex rest` killed at every call that changes what they write: nothing is ever half there."""
+"""`dsindex index` killed at every call that changes what they write: nothing is ever half there."""
 
 import os
 import shutil
@@ -83,23 +83,19 @@ def written(folder):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("command", ["rest", "index"])
-def test_run_that_goes_on_is_whole_or_not_there(command, zygote, tmp_path):
+def test_run_that_goes_on_is_whole_or_not_there(zygote, tmp_path):
     for name, lengths in {"web": [20, 50, 60, 30, 100, 5], "books": [400, 3]}.items():
         write_dataset(tmp_path / name, [[[1] * length] for length in lengths * 9])
     first, out = tmp_path / "first", tmp_path / "out"
     blend = ["--data-path", "6", tmp_path / "web", "4", tmp_path / "books", "--seq-length", "30", "--split", "1"]
     blend += ["--executor", "local", "--workers", "1", "--document-order", "packed"]
     assert zygote.run(tmp_path / "run", ["index", *blend, "--num-samples", "90", "--data-cache-path", first]).code == 0
-    words = {
-        "index": [*blend, "--num-samples", "200", "--continue-from", first, "--data-cache-path", out],
-        "rest": [first, "--output-prefix", out / "rest"],
-    }[command]
-    words = [command, *words, "--consumed-samples", "40", "--global-batch-size", "8"]
+    words = ["index", *blend, "--num-samples", "200", "--continue-from", first, "--data-cache-path", out]
+    words += ["--consumed-samples", "40", "--global-batch-size", "8"]
     counted = zygote.run(tmp_path / "run", words, Strike(place=str(out)))
     assert counted.code == 0, counted.errors
     expected = written(out)
-    assert len(expected) == {"index": 14, "rest": 6}[command]
+    assert len(expected) == 14
     for at in range(len(counted.calls)):
         shutil.rmtree(out)
         assert zygote.run(tmp_path / "run", words, Strike(at=at, place=str(out))).code == -9

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 
@@ -21,7 +17,6 @@ from dsindex.execution.dispatch import (
     run_calls,
     run_in_order,
 )
-from tests.support.golden import OWN, ROOT
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
 
@@ -277,30 +272,6 @@ def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():
     with pytest.raises(FormatError, match="record 5"):
         taken.extend(results)
     assert taken == [0, 1, 2, 3, 4]
-
-
-NUM_SHARDS = int(os.environ.get("DSINDEX_SCALE_SHARDS", "20000"))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("num_inputs", [100, NUM_SHARDS], ids=["few inputs", "one shard each"])
-def test_driver_takes_a_few_kilobytes_per_shard(num_inputs, tmp_path):
-    """A whole build whose tasks are played, each time in a process of its own."""
-    peaks = []
-    for count, shards in ((1, 1), (num_inputs, NUM_SHARDS)):
-        folder = tmp_path / str(shards)
-        folder.mkdir()
-        for number in range(count):
-            (folder / f"{number:07}.jsonl").write_bytes(b'{"text": "one of many"}\n' * (shards // count))
-        command = [sys.executable, "-m", "tests.benchmarks.driver", "build", f"{folder}/*.jsonl", "--slots", "256"]
-        command += ["--shards", str(shards), "--tokenizer", str(OWN.plain_tokenizer)]
-        ended = subprocess.check_output([*command, "--output-prefix", f"{folder}-out/x"], cwd=ROOT)
-        measured = json.loads(ended.splitlines()[-1])
-        print(measured)  # noqa: T201 - shown with -s
-        peaks.append(measured["peak_bytes"])
-    assert measured["shards"] == NUM_SHARDS
-    assert (peaks[1] - peaks[0]) / NUM_SHARDS < 6144
 
 
 # Fewer calls at once where storage fails; second attempts where it is the one call that is slow.

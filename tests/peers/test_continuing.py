@@ -173,24 +173,3 @@ def test_a_schedule_is_followed(datasets, schedule, weights):  # noqa: ARG001
     assert np.abs(drawn - np.cumsum(weights(middles), axis=0)).max() < 1.01
     read = tokens(blend, range(len(blend)))
     assert [times(read, base).max() for base in (0, 10**6, 2 * 10**6)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("length", [16, 64, 100])
-def test_what_is_left_is_read_with_another_sequence_length(datasets, sampler, length):  # noqa: F811, ARG001
-    index(FIRST, 900, "first")
-    first = train(FIRST, 900, "first")
-    consumed = 25 * BATCH
-    assert main(["rest", "first", "--consumed-samples", str(consumed), "--output-prefix", "left"]) == 0
-    path = ["70", "left_A", "30", "left_B"]
-    size = consumed + 450 * LENGTH // length
-    index(path, size, "second", "--consumed-samples", consumed, "--global-batch-size", BATCH, length=length, split="1")
-    second = train(path, size, "second", length=length, split="1")
-    for number in (0, 1, consumed - 1):
-        with pytest.raises(IndexError):
-            second[number]
-    before = tokens(first, range(consumed))
-    after = tokens(second, [*read_by_ranks(sampler, second, consumed)])
-    for base in (0, 10**6):
-        read = np.concatenate([before, after])
-        assert times(read, base).max() == 1, base
-    assert set(np.unique(after // 10**6)) == {0, 1}
