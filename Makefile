@@ -6,6 +6,7 @@ PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3.14 py
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.dev-ready
 
 # By a path, not by setuptools' finder: Python prefers a folder to that one, and a script beside the clone would find
 # the clone itself under the name of the package.
@@ -17,29 +18,37 @@ SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorde
 
 .PHONY: demo test test-all lint docs bench faults clean
 
-$(READY): pyproject.toml
+# The demo needs dsindex alone; tests, lint and benchmarks need the tools of the extra `dev` beside it.
+define install
 	@test -n "$(call fits,$(PYTHON))" || { \
 	    echo "dsindex needs Python 3.11, 3.12, 3.13 or 3.14, not free-threaded, with its venv module (on Debian:" \
 	        "python3-venv), got $(or $(PYTHON),none); name one: make PYTHON=/path/to/python"; exit 1; }
-	@echo "first use: creating $(VENV) and installing dsindex, Ray and the tools of its tests into it; this takes minutes"
+	@echo "first use: installing dsindex$(2) into $(VENV); this takes minutes"
 	@[ -e $(VENV) ] || new=yes; \
 	$(PYTHON) -m venv $(VENV) \
-	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[dev]' \
+	    && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.$(1)' \
 	    || { [ -z "$$new" ] || rm -rf $(VENV); echo "$(VENV) could not be made, see above"; exit 1; }
-	@echo "$(VENV) is ready"
 	@touch $@
+endef
+
+$(READY): pyproject.toml
+	$(call install,,)
+
+$(DEV_READY): pyproject.toml
+	$(call install,[dev], and the tools of its tests)
+	@touch $(READY)
 
 demo: $(READY)
 	$(BIN)/dsindex demo
 
 # Without sweeps and other cases marked `exhaustive`, which test-all runs too.
-test: $(READY)
+test: $(DEV_READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not exhaustive" $(ARGS)
 
-test-all: $(READY)
+test-all: $(DEV_READY)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
-lint: $(READY)
+lint: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,7 +56,7 @@ lint: $(READY)
 # The site's packages are installed only for the first build of the site.
 DOCS_READY := $(VENV)/.docs-ready
 
-$(DOCS_READY): $(READY)
+$(DOCS_READY): $(DEV_READY)
 	@echo "first use: installing the packages of the site into $(VENV)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[docs]'
 	@touch $@
@@ -59,10 +68,10 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 	@echo "the documentation is in site/index.html; search needs a server: $(BIN)/python -m http.server -d site"
 
-bench: $(READY)
+bench: $(DEV_READY)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-faults: $(READY)
+faults: $(DEV_READY)
 	$(BIN)/python -m pytest tests/faults --long-faults
 
 # `clean` removes only folders with a marker file that these targets wrote.

@@ -225,7 +225,8 @@ def _release_of(megatron: Path) -> str:
     for line in (megatron / "megatron/core/package_info.py").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(" = ")
         names[name] = value
-    return f"{names['MAJOR']}.{names['MINOR']}"
+    release = f"{names['MAJOR']}.{names['MINOR']}"
+    return release if release in {"0.16", "0.17", "0.18", "0.19"} else "main"
 
 
 def measure_reading(setting: Setting) -> Iterable[Row]:
@@ -238,7 +239,9 @@ def measure_reading(setting: Setting) -> Iterable[Row]:
     setting.build("part")
     prefix = setting.folder / "part" / "out_text_document"
     cache = setting.fresh("caches")
-    setting.dsindex("index", "--data-path", prefix, "--seq-length", 512, "--split", 1, "--data-cache-path", cache)
+    setting.dsindex(
+        "index", "--data-path", prefix, "--seq-length", 512, "--split", 1, "--epochs", 1, "--data-cache-path", cache
+    )
     [description] = cache.glob("*-train-description.txt")
     command = [setting.megatron_python, "-m", "tests.benchmarks.reading", prefix, description]
     environment = {"PYTHONPATH": f"{ROOT}:{setting.megatron}"}
@@ -258,7 +261,7 @@ def measure_instruct(setting: Setting) -> Iterable[Row]:
         group="instruct", work=f"{chats.stat().st_size / 1e6:,.0f} MB of chats", against="apply_chat_template, map"
     )
     config = setting.folder / "chat.yaml"
-    config.write_text(f"chat_template_file: {CHAT_TEMPLATE}\n", encoding="utf-8")
+    config.write_text(f"chat_template_file: {CHAT_TEMPLATE}\ncontrol_tokens: allow\n", encoding="utf-8")
 
     def ours() -> Run:
         out = setting.fresh("ours") / "out"
