@@ -1,28 +1,24 @@
-"""`dsindex.inspect`, `dsindex.compare` and `dsindex.trace`: what datasets and index caches hold."""
+"""`dsindex.inspect` and `dsindex.trace`: what datasets and index caches hold."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import api_function
-from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import find_prefix, list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.api.verify import find_folder
 from dsindex.jobs.index import IndexResult
 from dsindex.options.config import JsonOutput, StoreConfig, validated
-from dsindex.options.datasets import CompareConfig, InspectConfig, TraceConfig
-from dsindex.tools.compare import run_compare
+from dsindex.options.datasets import InspectConfig, TraceConfig
 from dsindex.tools.inspect import run_inspect
 from dsindex.tools.trace import run_trace
 
 if TYPE_CHECKING:
     import os
 
-    from dsindex.api.progress import Progress
     from dsindex.api.subjects import Subject, Subjects
     from dsindex.api.tokenizers import TokenizerLike
-    from dsindex.tools.compare import CompareResult
     from dsindex.tools.inspect import InspectResult
     from dsindex.tools.trace import TraceResult
 
@@ -54,31 +50,6 @@ def inspect(
     options |= {} if data_path is None else {"data_path": tuple(list_prefixes("data_path", data_path))}
     with tokenizer_in_place(options, tokenizer) as placed:
         return run_inspect(validated(placed, InspectConfig))
-
-
-@api_function(CompareConfig, leave_out=_LEFT_OUT)
-def compare(
-    first: Subject | IndexResult,
-    second: Subject | IndexResult,
-    *,
-    tokenizer: TokenizerLike | None = None,
-    progress: Progress = False,
-) -> CompareResult:
-    """Tell whether two datasets or index caches are the same, and by which rule they differ, as `dsindex compare` does.
-
-    Args:
-        first: A prefix, a `.pbin`, the folder of an index cache, or a result.
-        second: The other one, of the same kind.
-        tokenizer: Shows the text of what differs; that in each manifest if None.
-        progress: As for `build`.
-
-    Raises:
-        InputError: If one is not there, or they are of different kinds.
-        FormatError: If one cannot be read.
-    """
-    places = {"first": _place("first", first), "second": _place("second", second)}
-    with tokenizer_in_place(places, tokenizer) as placed, open_reporter(progress) as reporter:
-        return run_compare(validated(placed, CompareConfig), reporter=reporter)
 
 
 @api_function(TraceConfig, leave_out=_LEFT_OUT)

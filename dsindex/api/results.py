@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.execution.report import Report
-from dsindex.jobs.rescue_files import RepairReport, describe_repair
 from dsindex.tools.verify_report import describe_verifications
 
 if TYPE_CHECKING:
@@ -49,46 +48,3 @@ class VerifyResult(Report):
     def __repr__(self) -> str:
         verdicts = (f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}" for report in self.reports)
         return f"{type(self).__name__}({', '.join(verdicts)})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairResult(RepairReport, Report):
-    """A repaired dataset, and what was saved and lost."""
-
-    source: str
-    """The damaged dataset."""
-    target: str
-    """The new dataset."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The new dataset; the old one if it was intact, so that nothing was written."""
-        return (self.target if self.outputs else self.source,)
-
-    def lines(self) -> list[str]:
-        """Return the findings and what was done, as the command line prints them."""
-        return describe_repair(self.source, self)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.prefixes[0]}: {self.way}, {len(self.lost)} losses)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedRepairResult(Report):
-    """A repaired `.pbin` that Modalities had joined."""
-
-    source: str
-    target: str
-    num_joints: int
-    """Number of joints whose offsets were repaired; if 0, the file was intact and nothing was written."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The new file; the old one if it was intact."""
-        return (self.target if self.num_joints else self.source,)
-
-    def lines(self) -> list[str]:
-        """Return the findings and what was done, as the command line prints them."""
-        from dsindex.jobs.repair import describe_packed_repair  # loads the jobs
-
-        return describe_packed_repair(self.source, self.target, self.num_joints)

@@ -1,20 +1,17 @@
-"""`dsindex.verify` and `dsindex.repair`."""
+"""`dsindex.verify`."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function, join_connected_cluster, plain_value, seen_from_anywhere
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import PackedRepairResult, RepairResult, VerifyResult
-from dsindex.api.subjects import find_prefix, list_prefixes
+from dsindex.api.results import VerifyResult
+from dsindex.api.subjects import list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.jobs.index import IndexResult
-from dsindex.jobs.repair import run_pbin_repair, run_repair
 from dsindex.options.config import validated
-from dsindex.options.datasets import PBIN_SUFFIX, RepairCommand, RepairConfig, VerifyCommand, VerifyConfig
-from dsindex.store.urls import as_prefix
+from dsindex.options.datasets import VerifyCommand, VerifyConfig
 from dsindex.tools.delivery import is_delivery, verify_delivery
 from dsindex.tools.verify_pbin import verify_dataset
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     import os
 
     from dsindex.api.progress import Progress
-    from dsindex.api.subjects import Subject, Subjects
+    from dsindex.api.subjects import Subjects
     from dsindex.api.tokenizers import TokenizerLike
 
 
@@ -65,41 +62,6 @@ def verify(
                 else:
                     reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
     return VerifyResult(reports=tuple(reports))
-
-
-@api_function(RepairConfig)
-def repair(
-    prefix: Subject,
-    *,
-    tokenizer: TokenizerLike | None = None,
-    progress: Progress = False,
-    **options: Any,  # noqa: ANN401 - those of RepairConfig
-) -> RepairResult | PackedRepairResult:
-    """Restore a damaged dataset in new files, as `dsindex repair` does.
-
-    Args:
-        prefix: The dataset: a prefix, a `.pbin` that Modalities joined, or a result with one dataset.
-        tokenizer: The tokenizer of the dataset; read from the path in the manifest if None.
-        progress: As for `build`.
-
-    Raises:
-        OptionsError: If the options are invalid.
-        FormatError: If no way is certain; the message says why, for each.
-        OutputError: If an output exists or cannot be written.
-    """
-    found = find_prefix("prefix", prefix)
-    with tokenizer_in_place(join_connected_cluster(options), tokenizer) as placed:
-        config = validated({**placed, "prefix": found}, RepairCommand)
-        found = seen_from_anywhere(config, found)
-        config = config.model_copy(update={"output": seen_from_anywhere(config, config.output)})
-        with open_reporter(progress) as reporter:
-            if found.endswith(PBIN_SUFFIX):
-                num_joints = run_pbin_repair(found, config)
-                return PackedRepairResult(source=found, target=config.output, num_joints=num_joints)
-            found = as_prefix(found)
-            account = run_repair(found, config, reporter=reporter)
-    known = {field.name: getattr(account, field.name) for field in fields(account)}
-    return RepairResult(**known, source=found, target=config.output)
 
 
 def find_folder(option: str, caches: IndexResult) -> str:

@@ -18,7 +18,7 @@ from dsindex.errors import InputError
 from dsindex.execution.ray_address import parse_address
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.options.config import Options, UsageError, validated
-from dsindex.options.datasets import ConvertCommand, RawIndexConfig, RepairCommand, VerifyCommand
+from dsindex.options.datasets import ConvertCommand, RawIndexConfig, VerifyCommand
 from dsindex.options.merge import MergeConfig
 from dsindex.options.pack import PackConfig, is_modalities_config
 from dsindex.store.config_files import read_yaml
@@ -188,7 +188,6 @@ _READERS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "merge": _read(MergeConfig),
     "index": _read_index,
     "verify": _read(VerifyCommand),
-    "repair": _read(RepairCommand),
     "convert": _read(ConvertCommand),
     "raw-index": _read_raw_index,
     "pack": _read_pack,

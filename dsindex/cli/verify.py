@@ -24,7 +24,8 @@ record counts and provenance. A path that ends in .pbin is a .pbin; the folder o
 
 --cache checks index caches against the data: that descriptions, names and arrays agree, and that
 every sample has the right tokens. --against-source reads and tokenizes the inputs again, and names
-the first document that differs with its file and line.
+the first document that differs with its file and line. --same-as compares with another dataset, of
+any tool, and names the first document that differs.
 
 Exit code 0: intact. 1: damaged; each finding is one line."""
 EXAMPLES = (

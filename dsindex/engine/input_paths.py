@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # All files below the folder whose suffix is known are taken. Entries of each folder are taken by name, compared as
 # bytes, so `a/z.jsonl` comes before `b.jsonl`. Left out are hidden files and folders, files of other kinds, links to
 # folders (they may lead in circles), and what dsindex itself writes: work folders, manifests, provenance, quarantines,
-# and the records of progress, repairs and index caches. Links to files are followed, as the cache of the Hugging Face
+# and the records of progress and index caches. Links to files are followed, as the cache of the Hugging Face
 # hub needs.
 #
 # Folders of `datasets.save_to_disk` are taken as their state.json says, wherever they are found.
@@ -371,7 +371,6 @@ _OWN_SUFFIXES = (
     ".manifest.json",
     ".provenance.parquet",
     ".quarantine.jsonl.zst",
-    ".repair.json",
     ".progress.json",
     "-dsindex.json",
 )

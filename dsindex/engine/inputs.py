@@ -330,14 +330,6 @@ def by_input(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> Se
     return [shard_size] * len(inputs) if isinstance(shard_size, int) else shard_size
 
 
-def count_shards(inputs: Sequence[InputFile], shard_size: int | Sequence[int]) -> int:
-    """Return the number of shards that `plan_shards` would plan if none had several inputs."""
-    return sum(
-        -(-file.size_bytes // size) if file.parts is None else len(file.parts.bounds) - 1
-        for file, size in zip(inputs, by_input(inputs, shard_size), strict=True)
-    )
-
-
 def cut_plain(file: InputFile, shard_size: int) -> tuple[int, ...]:
     """Return where ranges of a file that can be cut anywhere begin, and where the last one ends."""
     return (*range(0, file.size_bytes, shard_size), file.size_bytes)

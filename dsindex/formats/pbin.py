@@ -233,7 +233,7 @@ def read_document_lengths(path: str, header: PbinHeader) -> Iterator[NDArray[np.
             wrong = int(gaps[0])
             raise FormatError(
                 f"{path}: expected document {number + wrong} at offset {expected[wrong]}, got {offsets[wrong]}; "
-                f"if Modalities joined this file, repair it with `dsindex repair`"
+                f"if Modalities joined this file, join its parts again: dsindex pack --merge"
             )
         end = int(ends[-1])
         number += len(pairs)
@@ -296,10 +296,10 @@ def _first_offset(path: str, header: PbinHeader) -> int | None:
     return None
 
 
-# Join `.pbin` files with correct offsets, and repair files that Modalities joined with wrong ones.
+# Join `.pbin` files with correct offsets.
 #
 # Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
-# too often. The tokens are intact, so the true offsets follow from the lengths.
+# too often.
 
 JOIN_SHORTFALL = 12
 """Bytes by which each preceding file lowers the offsets."""
@@ -351,74 +351,6 @@ def join_pbin_files(
     return merged
 
 
-def repair_joined(path: str, output: str, *, run_tasks: RunTasks = run_in_threads) -> int:
-    """Write a repaired copy of a `.pbin` that Modalities joined with offsets that are too low.
-
-    The copy is written only if the damage is unambiguous: the lengths add up to all tokens, the first document begins
-    at the right offset, and the shortfall of the offsets grows by 12 bytes at each joint.
-
-    Args:
-        path: The damaged file, which is not changed.
-        output: The new file, which must not exist.
-        run_tasks: Runs the copies.
-
-    Returns:
-        Number of joints repaired; 0 for an intact file, of which no copy is written.
-
-    Raises:
-        FormatError: If the file is damaged in another way.
-        OutputError: If the output exists or cannot be written.
-    """
-    header = read_pbin_header(path)
-    num_joints = _count_joints(path, header)
-    if num_joints == 0:
-        return 0
-
-    def write_index(file: DigestingWriter) -> None:
-        index = PbinIndexWriter(file.write, header)
-        for pairs in read_pairs(path, offset=header.index_offset):
-            index.add(pairs[:, 1] // header.token_bytes)
-        index.close()
-
-    write_token_file(
-        output,
-        [token_run(path, header)],
-        dtype=header.dtype,
-        head=header.to_bytes(),
-        write_tail=write_index,
-        run_tasks=run_tasks,
-    )
-    return num_joints
-
-
 def token_run(path: str, header: PbinHeader) -> TokenRun:
     """Return all tokens of a `.pbin` as one run."""
     return TokenRun(path=path, offset=header.version.header_bytes, dtype=header.dtype.str, num_tokens=header.num_tokens)
-
-
-def _count_joints(path: str, header: PbinHeader) -> int:
-    """Return the number of joints after which offsets are too low; any other damage is an error."""
-    end = header.version.first_offset
-    shortfall = num_joints = 0
-    for pairs in read_pairs(path, offset=header.index_offset):
-        lengths = pairs[:, 1]
-        ends = end + np.cumsum(lengths)
-        missing = ends - lengths - pairs[:, 0]
-        steps = np.diff(missing, prepend=shortfall)
-        if (
-            np.any(lengths > header.data_bytes)
-            or np.any(lengths % header.token_bytes)
-            or np.any(steps < 0)
-            or np.any(steps % JOIN_SHORTFALL)
-        ):
-            msg = f"{path}: expected offsets that a join made too low, got other damage; pack the data again"
-            raise FormatError(msg)
-        num_joints += int(np.count_nonzero(steps))
-        if len(pairs):
-            end, shortfall = int(ends[-1]), int(missing[-1])
-    if end - header.version.first_offset != header.data_bytes:
-        raise FormatError(
-            f"{path}: expected documents of {header.data_bytes} bytes, got {end - header.version.first_offset}; "
-            f"it cannot be repaired, pack the data again"
-        )
-    return num_joints

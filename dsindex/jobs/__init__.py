@@ -1,1 +1,1 @@
-"""Jobs that write: build, pack, instruct, merge, index, export, repair, convert."""
+"""Jobs that write: build, pack, instruct, merge, index, export, convert."""

@@ -1,4 +1,4 @@
-"""The options of commands about datasets that exist: convert, export, repair, compare, verify, inspect, report, trace.
+"""The options of commands about datasets that exist: convert, export, verify, inspect, report, trace.
 
 A model that is called a command has what the command line adds to the options of a function of the API.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
 from dsindex.options.config import (
@@ -22,7 +22,6 @@ from dsindex.options.config import (
 )
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share, parse_steps
-from dsindex.store.urls import as_prefix, refuse_input_url
 
 PBIN_SUFFIX = ".pbin"
 DatasetPaths = tuple[DatasetPath, ...]
@@ -77,43 +76,6 @@ class SourceConfig(ExecutorConfig):
     )
 
 
-class RepairConfig(SourceConfig):
-    """Options of `dsindex repair`."""
-
-    output: Annotated[LocalPath, AfterValidator(as_prefix)] = option(..., "the new prefix, or the new .pbin", "NEW")
-    way: Literal["auto", "shards", "index", "bin", "source"] = option(
-        "auto", "what to restore it from (default: auto, the first that is certain)", flags=("--from",)
-    )
-    index_only: bool = option(default=False, help="write only NEW.idx, for an intact .bin")
-    work_dir: str | None = option(None, "the build's work folder (default: beside PREFIX)", "D")
-    dtype: Literal["uint8", "uint16", "int32", "int64"] | None = option(None, "the token type, if it is unknown")
-
-
-def _copied(path: str) -> str:
-    return refuse_input_url(
-        path, "copy the dataset and its manifest here and repair the copy, or build it again with --fresh"
-    )
-
-
-class RepairCommand(RepairConfig, StoreConfig, JsonOutput):
-    """`dsindex repair`: a damaged dataset to a new one."""
-
-    prefix: Annotated[str, AfterValidator(_copied)] = option(
-        ..., "the dataset: a path without .bin and .idx; or FILE.pbin", "PREFIX", positional=True
-    )
-
-    @model_validator(mode="after")
-    def _output_fits(self) -> Self:
-        if self.prefix.endswith(PBIN_SUFFIX) != self.output.endswith(PBIN_SUFFIX):
-            wanted = (
-                "a .pbin as --output for"
-                if self.prefix.endswith(PBIN_SUFFIX)
-                else "a prefix as --output for the prefix"
-            )
-            raise ValueError(f"expected {wanted} {self.prefix}, got {self.output}")
-        return self
-
-
 class VerifyConfig(SourceConfig):
     """Options of `dsindex verify`."""
 
@@ -122,6 +84,7 @@ class VerifyConfig(SourceConfig):
     sample: Annotated[float, BeforeValidator(parse_share)] = option(
         1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
     )
+    same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
     data_folder: tuple[str, ...] = option(
         (), "where the datasets and caches of a delivery are, if not where it says or beside it", "FOLDER"
     )
@@ -142,23 +105,13 @@ class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):
     def _options_agree(self) -> Self:
         if "sample" in self.model_fields_set and not self.against_source:
             raise ValueError("--sample needs --against-source: it is the share of documents to compare with the source")
+        if self.same_as is not None and len(self.prefix) != 1:
+            raise ValueError(f"--same-as compares one dataset with another, got {len(self.prefix)}")
         packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
         if packed is not None and self.cache is not None:
             msg = f"--cache checks Megatron's index caches, which {packed} cannot have; leave one of them out"
             raise ValueError(msg)
         return self
-
-
-class CompareConfig(StoreConfig, JsonOutput):
-    """`dsindex compare`: two datasets."""
-
-    first: DatasetPath = option(
-        ..., "PREFIX or FILE.pbin, here or in an object store; or an index cache", "A", positional=True
-    )
-    second: DatasetPath = option(..., "the other one, of the same kind", "B", positional=True)
-    tokenizer_model: str | None = option(
-        None, "the tokenizer that shows the text of what differs (default: the one in each manifest)", "PATH"
-    )
 
 
 class ReportConfig(Options):

@@ -40,6 +40,7 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
+from dsindex.tools.verify_same import check_same
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _verify(prefix: str, config: VerifyConfig, *, executor: Executor, reporter: 
     provenance = Check()
     if counts is not None:
         provenance = check_provenance(recorded, num_documents=counts.num_documents, num_without_row=0)
-        checks += [provenance, _check_caches(prefix, config.cache)]
+        checks += [provenance, _check_caches(prefix, config.cache), check_same(prefix, config.same_as)]
     ran = run_and_compare(
         checks,
         source,

@@ -70,7 +70,7 @@ def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
     except MissingObjectError as error:
         return None, [str(error)]
     except FormatError as error:
-        return None, [f"{error}; try: dsindex repair {prefix} --output NEW_PREFIX"]
+        return None, [f"{error}; restore the dataset or build it again"]
     counts = IndexCounts(
         num_sequences=index.header.num_sequences,
         num_documents=index.header.num_documents,
@@ -136,7 +136,7 @@ def verify_digest(path: str, expected: str) -> list[str]:
         return [str(error)]
     if got == expected:
         return []
-    return [f"{path}: expected the digest {expected}, got {got}; its content changed, restore or repair it"]
+    return [f"{path}: expected the digest {expected}, got {got}; its content changed, restore it or build it again"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

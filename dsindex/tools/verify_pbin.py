@@ -53,6 +53,7 @@ from dsindex.tools.verify_report import (
     read_recorded,
     report_absence,
 )
+from dsindex.tools.verify_same import check_same
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def verify_pbin_index(path: str, header: PbinHeader) -> tuple[IndexCounts | None
         return None, [f"{error}; {_REMEDY}"]
     if joints and fits_a_join and length_bytes == header.data_bytes:
         low = f"the offsets are {JOIN_SHORTFALL} bytes too low after each of {joints} joints"
-        remedy = f"repair it with: dsindex repair {path} --output NEW.pbin"
+        remedy = "join its parts again: dsindex pack --merge"
         return None, [f"{path}: {low}, as Modalities leaves them when it joins files; {remedy}"]
     if not wrong and end != tokens_end:
         what = f"the last document to end at offset {tokens_end}, where the tokens end, got {end}"
@@ -284,6 +285,7 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
         judge = partial(_judge_eod, path, header)
         checks.append(check_tokens(recorded, suffix=_SUFFIX, dtype=dtype, tokens=tokens, judge_num_eod=judge))
     checks += check_files(recorded, token_suffix=_SUFFIX, structural=(_SUFFIX,))
+    checks.append(check_same(path, config.same_as))
     if content is not None and content.eod_id is not None and header is not None and counts is not None:
         checks.append(_check_ends(path, content.eod_id, header, counts.num_documents))
     checks.append(provenance)

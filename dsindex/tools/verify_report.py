@@ -481,7 +481,8 @@ def check_files(recorded: Recorded, *, token_suffix: str, structural: Collection
         size_bytes = stored_size(path)
         if size_bytes != file.size_bytes:
             finding = (
-                f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; restore or repair it"
+                f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; "
+                "restore it or build it again"
             )
             yield Check(findings=(finding,))
         elif suffix != token_suffix:

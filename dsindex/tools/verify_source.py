@@ -248,20 +248,6 @@ def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
     return comparison.result()
 
 
-def lay_out_range(piece: SourceRange, settings: SourceSettings) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Tokenize a range and return only the lengths for an index.
-
-    Returns:
-        Tokens of each sequence, shape [sequences], and sequences of each document, shape [documents].
-    """
-    lengths, counts = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-    for block in _read(piece, settings):
-        _, documents = _lay_out(block, piece, settings)
-        lengths.append(documents.sequence_lengths.astype(np.int32))
-        counts.append(documents.sequences_per_document.astype(np.int32))
-    return np.concatenate(lengths), np.concatenate(counts)
-
-
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
     from dsindex.text.parts import read_part  # loads pyarrow, only when needed
@@ -605,22 +591,6 @@ def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
             for begin, end in pairwise(bounds)
         ]
     return ranges
-
-
-def lay_out_source(
-    settings: SourceSettings, *, executor: Executor
-) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    """Tokenize all inputs again and yield the lengths for an index, range by range, in order.
-
-    Returns:
-        For each range, the tokens of each sequence and the sequences of each document.
-    """
-    shared = executor.share(settings)
-    calls = (
-        Call(name=f"tokenize[{number}]", place=settings.dataset, function=lay_out_range, arguments=(piece, shared))
-        for number, piece in enumerate(plan_ranges(settings))
-    )
-    return run_in_order(executor, calls)
 
 
 def open_for_comparison(

@@ -28,9 +28,8 @@ from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.jobs.build import run_build
 from dsindex.jobs.index import run_index
-from dsindex.jobs.repair import find_shards, run_repair
 from dsindex.options.build import BuildConfig
-from dsindex.options.datasets import RepairConfig, VerifyConfig
+from dsindex.options.datasets import VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
@@ -133,22 +132,11 @@ def read_dataset(sample, _path):
     for task in find_caches(str(sample.copy / "cache"), sample.damaged):
         with suppress(DsindexError):
             verify_cache(task)
-    repair(sample)
 
 
 def verify(sample, _path):
     config = VerifyConfig(executor="local", workers=1, cache=str(sample.copy / "cache"))
     run_verify(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
-
-
-def repair(sample, *, work_dir=None):
-    output = sample.folder / "repaired"
-    way = "shards" if work_dir else "auto"
-    config = RepairConfig(output=str(output), executor="local", workers=1, way=way, work_dir=work_dir)
-    with suppress(DsindexError):
-        run_repair(sample.damaged, config, reporter=sample.reporter)
-    for path in sample.folder.glob("repaired*"):
-        path.unlink()
 
 
 def read_manifests(sample, path):
@@ -159,7 +147,6 @@ def read_manifests(sample, path):
             describe_inputs(manifest.run.plan, sample.plan)
             files_have_recorded_sizes(sample.damaged, manifest)
     verify(sample, path)
-    repair(sample)
 
 
 def read_provenance(sample, path):
@@ -180,9 +167,6 @@ def read_work_folder(sample, path):
     if plan is not None:
         describe_settings(plan, sample.plan)
         describe_inputs(plan, sample.plan)
-    with suppress(DsindexError):
-        find_shards(str(folder), sample.damaged, executor=sample.executor, reporter=sample.reporter)
-    repair(sample, work_dir=str(folder))
     if path.name == "owner.json":
         with suppress(DsindexError), hold_lock(str(path), what="a fuzzed job"):
             pass

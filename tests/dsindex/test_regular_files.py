@@ -112,8 +112,6 @@ def test_inputs_that_are_no_files_are_refused_by_name(command, name, kind, folde
     "convert pipe.pbin x",
     "verify pipe",
     "verify pipe.pbin",
-    "repair pipe --output x",
-    "repair pipe.pbin --output x.pbin",
     "pack --merge pipe.pbin --output x.pbin",
     "index --data-path file --like pipe --epochs 1",
     "index --data-path file --tokenizer-identifiers pipe --epochs 1 --seq-length 8",

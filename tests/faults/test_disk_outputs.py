@@ -16,9 +16,6 @@ DOCUMENTS = [[list(range(number % 60, 60))] for number in range(1500)]
 def make_sources(folder):
     folder.mkdir()
     write_dataset(folder / "set", DOCUMENTS)
-    write_dataset(folder / "broken", DOCUMENTS)
-    index = (folder / "broken.idx").read_bytes()
-    (folder / "broken.idx").write_bytes(index[:-100])
     convert_to_pbin(str(folder / "set"), str(folder / "set.pbin"))
     write_pbin(folder / "other.pbin", [[1, 2, 3]] * 900, token_bytes=2)
     (folder / "lines.jsonl").write_bytes(b'{"text": "a"}\n' * 9000)
@@ -38,7 +35,6 @@ COMMANDS = {
         *("pack", "--merge", f"{source}/set.pbin", f"{source}/other.pbin", "--output", f"{disk}/out.pbin")
     ],
     "raw-index": lambda source, disk: ["raw-index", f"{source}/lines.jsonl", "--output", f"{disk}/out.idx"],
-    "repair": lambda source, disk: ["repair", f"{source}/broken", "--output", f"{disk}/out"],
     "index": lambda source, disk: [
         *("index", "--data-path", f"{source}/set", "--seq-length", "4", "--num-samples", "20000", "--split", "1"),
         *("--data-cache-path", str(disk)),
@@ -89,17 +85,12 @@ def test_full_disk_leaves_nothing_and_the_same_command_works_later(name, tmp_pat
             left = outputs(small_disk)
             assert not any(path.endswith("-description.txt") for path in left), "Megatron takes no cache without it"
             assert not any(path.endswith(".tmp") for path in left)
-        elif f"{small_disk}/out.repair.json: " in said:
-            assert "only this report is missing" in said
-            assert outputs(small_disk) == {key: expected[key] for key in ("out.bin", "out.idx")}
-            for key in ("out.bin", "out.idx"):
-                (small_disk / key).unlink()
         else:
             assert "; nothing was kept" in said, said
             assert "it continues" not in said
             assert outputs(small_disk) == {}
     assert stopped > 10
     left = outputs(small_disk)
-    if name in {"repair", "index"}:  # whose records name their paths
+    if name == "index":  # whose records name their paths
         left, expected = ({key: of[key] for key in of if not key.endswith(".json")} for of in (left, expected))
     assert left == expected

@@ -12,7 +12,7 @@ import dsindex
 from dsindex.api.stub import write_stub
 from dsindex.datasets.opening import open_dataset
 from dsindex.options.build import BuildConfig
-from dsindex.options.datasets import ConvertConfig, RepairConfig, VerifyConfig
+from dsindex.options.datasets import ConvertConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
@@ -21,7 +21,7 @@ from dsindex.options.pack import PackConfig
 
 MODELS = {
     "build": BuildConfig, "estimate": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig,
-    "pack": PackConfig, "instruct": InstructConfig, "verify": VerifyConfig, "repair": RepairConfig,
+    "pack": PackConfig, "instruct": InstructConfig, "verify": VerifyConfig,
     "convert": ConvertConfig,
 }  # fmt: skip
 """Function to the model of its options."""
@@ -127,7 +127,6 @@ GIVEN = {"tokenizer": "t", "output_prefix": "o"}
     ("mix", [], {}, "mix: give at least one dataset"),
     ("mix", [{"a": 0.4}], {}, "source: expected an amount such as '40%', '2epochs' or '10B', or None, got 0.4"),
     ("verify", ["a"], {"sample": 0.5}, "verify: sample needs against_source=True: it is the share"),
-    ("repair", [["a", "b"]], {"output": "o"}, r"prefix: expected one dataset, got 2 \(a, b\); choose one"),
     ("convert", ["a", "b"], {}, "convert: expected SRC or DST to end in .pbin, got a and b"),
     ("instruct", ["a"], {"config": 3}, "config: expected the path of a YAML file or a dict, got an int"),
     ("report", [[]], {"output": "o"}, "prefix: expected at least one dataset, got none"),

@@ -89,22 +89,12 @@ def test_many_workers_of_a_large_build_are_processes(
 
 
 @pytest.mark.parametrize("way", [{}, {"no_provenance": True}], ids=["provenance", "none"])
-def test_documents_of_eod_alone_are_verified_and_repaired(way, make_config, cli):
+def test_documents_of_eod_alone_are_verified(way, make_config):
     options = {"input": (str(FAST.input),), "empty_documents": "eod"}
     prefix = run_config(make_config(**options, **way)).datasets[0].prefix
     content = json.loads(Path(f"{prefix}.manifest.json").read_bytes())["content"]
     assert (content["account"]["documents_with_tokens"], content["account"]["empty_documents"]) == (14, 4)
     assert main(["verify", prefix, "--against-source"]) == 0
-    index = Path(f"{prefix}.idx").read_bytes()
-    Path(f"{prefix}.idx").unlink()
-    assert main(["repair", prefix, "--output", f"{prefix}-new"]) == 0
-    assert Path(f"{prefix}-new.idx").read_bytes() == index
-    Path(f"{prefix}.idx").write_bytes(index)
-    other = run_config(make_config(input=options["input"], output_prefix=f"{prefix}-keep"))
-    shown = cli(["compare", prefix, other.datasets[0].prefix], 1).out
-    assert "A has 4 documents of such tokens only (as --empty-documents eod)" in shown
-    assert "B has 4 empty documents (as --empty-documents keep)" in shown
-    assert "empty-documents" in shown
     with pytest.raises(PlanError, match='empty-documents was "eod" and is not set'):
         run_config(make_config(input=options["input"], **way))
 

@@ -62,7 +62,6 @@ def test_examples_of_a_command_parse(command, monkeypatch):
     ("build", "dsindex build --input PATH [PATH ...] --tokenizer-model PATH --output-prefix P [options]",
      ["--input", "--tokenizer-model", "--output-prefix"]),
     ("index", "dsindex index --data-path P [P ...] --seq-length L [options]", ["--data-path", "--seq-length"]),
-    ("repair", "dsindex repair PREFIX --output NEW [options]", ["--output"]),
 ])  # fmt: skip
 def test_required_options_are_marked(command, usage, marked, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))

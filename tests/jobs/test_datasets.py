@@ -18,7 +18,7 @@ from dsindex.datasets.opening import open_dataset
 from dsindex.errors import BadRecordError, FormatError, OutputError
 from tests.support.datasets import write_dataset
 from tests.support.golden import FAST, GOLDEN
-from tests.support.pbin_files import joined_by_modalities, pbin_bytes, write_pbin
+from tests.support.pbin_files import pbin_bytes, write_pbin
 
 
 def run(command, *arguments):
@@ -63,14 +63,11 @@ def test_convert_in_spawned_processes(tmp_path):
 @pytest.mark.parametrize("command", [
     ["convert", "{}/a.pbin", "{}/taken.pbin"],
     ["pack", "--merge", "{}/a.pbin", "{}/a.pbin", "--output", "{}/taken.pbin"],
-    ["repair", "{}/joined.pbin", "--output", "{}/taken.pbin"],
     ["raw-index", "{}/a.pbin", "--output", "{}/taken.pbin"],
 ], ids=lambda command: command[0])  # fmt: skip
 def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, command, link):
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
-    files = [(tmp_path / "a.pbin").read_bytes(), pbin_bytes([[4]], version="current")]
-    (tmp_path / "joined.pbin").write_bytes(joined_by_modalities(files))
-    link(tmp_path / ("joined.pbin" if command[0] == "repair" else "a.pbin"), tmp_path / "taken.pbin")
+    link(tmp_path / "a.pbin", tmp_path / "taken.pbin")
     before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}
     said = cli([*(word.format(tmp_path) for word in command), "--executor", "local"], 1).err
     assert "taken.pbin: expected another file than the input" in said or "other than the file itself" in said
@@ -184,8 +181,7 @@ def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(tmp_path, doc
 COMMANDS = {
     "verify": "verify d", "merge": "merge --input d --output-prefix m",
     "index": "index --data-path d --seq-length 2 --epochs 1 --data-cache-path c --tokenizer-identifiers t.json",
-    "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin", "compare": "compare d d",
-    "repair": "repair d --output r",
+    "mix": "mix --data-path d --seq-length 2", "convert": "convert d d.pbin",
 }  # fmt: skip
 
 
@@ -203,13 +199,9 @@ def test_pointers_in_another_order_are_refused(pointers, command, tmp_path, monk
         with pytest.raises(FormatError, match=r"d\.idx: expected sequence \d to begin at byte"):
             open_dataset("d")
         return
-    is_restored = command == "repair" and pointers[2] > 8
-    assert main(COMMANDS[command].split()) == (0 if is_restored else 1)
-    shown = "".join(capsys.readouterr())
-    reason = "pointers are sound, but not in the order" if command == "repair" else "d.idx: expected sequence"
-    assert (reason in shown) != is_restored
-    restored = {"r.bin", "r.idx", "r.repair.json"} if is_restored else set()
-    assert {path.name for path in tmp_path.glob("[cmr]*")} <= {"m.progress.json"} | restored
+    assert main(COMMANDS[command].split()) == 1
+    assert "d.idx: expected sequence" in "".join(capsys.readouterr())
+    assert {path.name for path in tmp_path.glob("[cm]*")} <= {"m.progress.json"}
 
 
 def test_complete_export_needs_no_writing(tmp_path, monkeypatch):

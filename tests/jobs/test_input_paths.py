@@ -75,7 +75,7 @@ def test_order_of_a_folder_is_that_of_the_bytes_of_its_names(tmp_path_factory, p
 def test_folder_leaves_out_what_is_no_data():
     write("in/.hidden.jsonl", "in/.cache/x.jsonl", "in/notes.txt", "in/README.md", "in/dataset_infos.json")
     write("in/x_text_document.manifest.json", "in/x_text_document.provenance.parquet", "in/x.quarantine.jsonl.zst")
-    write("in/c-GPTDataset-train-dsindex.json", "in/x.repair.json", "in/x.progress.json")
+    write("in/c-GPTDataset-train-dsindex.json", "in/x.progress.json")
     write(f"in/x.build/{MARKER_FILE}", "in/x.build/plan.json", "in/x.build/ledger.jsonl", "elsewhere/far.jsonl")
     Path("in/loop").symlink_to(".")
     Path("in/linked").symlink_to("../elsewhere")

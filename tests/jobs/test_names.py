@@ -81,10 +81,6 @@ def test_every_other_command_takes_such_names(capsys):
     index = ["index", "--data-path", DATASET, "--seq-length", "2", "--epochs", "1", "--data-cache-path", cache]
     with open("identifiers.json", "wb") as file:
         file.write(encode_json({"class": "x", "path": TOKENIZER}))
-    os.makedirs("damaged")
-    damaged = os.fsdecode(b"damaged/x\xfd")
-    for suffix in ("bin", "manifest.json"):
-        shutil.copy(f"{DATASET}.{suffix}", f"{damaged}.{suffix}")
     eod = ["--eod-token", "<|endoftext|>"]
     commands = [
         ["plan", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
@@ -101,14 +97,9 @@ def test_every_other_command_takes_such_names(capsys):
         [*index, "--tokenizer-identifiers", "identifiers.json"],
         [*index, "--tokenizer-identifiers", "identifiers.json", "--explain"],
         ["verify", DATASET, "--cache", cache],
-        ["repair", damaged, "--output", f"{damaged}new", "--tokenizer-model", TOKENIZER],
-        ["repair", f"{damaged}new", "--output", f"{damaged}newer", "--json"],
-        ["verify", f"{damaged}new"],
     ]
     for command in commands:
         assert main(command) == 0, (command, capsys.readouterr())
-    with open(f"{damaged}new.repair.json", "rb") as file:
-        assert decode_json(file.read())["of"] == damaged
 
 
 def test_configuration_spells_such_names_as_escapes(folder, cli):
@@ -160,12 +151,11 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
         (0, ["build", *given, "--check"]), (0, ["plan", *given]),
         (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
         (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
-        (1, ["compare", prefix, f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
+        (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
         (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
         (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
         (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
-        (0, ["repair", prefix, "--output", f"{FORGED}r"]), (1, ["repair", "empty", "--output", f"{FORGED}r"]),
         (1, ["clean", FORGED]), (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
     ]  # fmt: skip
     lines = []

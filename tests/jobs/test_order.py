@@ -1,4 +1,4 @@
-"""Shuffled, sampled, repeated and held-out documents under the one law, and what `verify` and `repair` say of them."""
+"""Shuffled, sampled, repeated and held-out documents under the one law, and what `verify` says of them."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from dsindex.engine import tokenize
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.shards import shuffle
 from dsindex.engine.shards.shuffle import shuffled_order
-from dsindex.errors import FormatError, InputError
+from dsindex.errors import InputError
 from dsindex.options.build import BuildConfig
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
@@ -421,26 +421,3 @@ def test_verify_finds_wrong_rows_of_shuffled_documents(texts, tmp_path):
     with contextlib.chdir(texts):
         report = verify(out / "x_text_document")
     assert any("its place in the shuffled order" in finding for finding in report.findings)
-
-
-def test_repair_does_not_put_shuffled_documents_in_the_order_of_inputs(texts, tmp_path):
-    import dsindex
-
-    out = tmp_path / "out"
-    build(texts, out, shuffle_documents=SEED, keep_shards=True)
-    (out / "x_text_document.idx").write_bytes(b"")
-    for way in ("shards", "source"):
-        with contextlib.chdir(texts), pytest.raises(FormatError, match="the documents are shuffled"):
-            dsindex.repair(out / "x_text_document", output=tmp_path / "r", way=way, tokenizer=OWN.plain_tokenizer)
-
-
-def test_repair_finds_the_shards_of_repeated_inputs(texts, tmp_path):
-    import dsindex
-
-    out = tmp_path / "out"
-    build(texts, out, repeat=("a=2.4", "c=0.3"), keep_shards=True)
-    index = out / "x_text_document.idx"
-    expected = index.read_bytes()
-    index.write_bytes(b"")
-    dsindex.repair(out / "x_text_document", output=tmp_path / "r", way="shards")
-    assert (tmp_path / "r.idx").read_bytes() == expected

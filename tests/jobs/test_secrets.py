@@ -129,7 +129,7 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
             ["trace", prefix, "--document", "3"], ["trace", prefix, "--line", f"{source}:3"],
             ["verify", prefix, "--against-source"], ["verify", "out/m"],
             ["report", prefix, "-o", f"r{len(address)}.html"],
-            ["repair", prefix, "--output-prefix", "out/r"], ["compare", prefix, "out/m"], ["clean", "out/d.build"],
+            ["verify", prefix, "--same-as", "out/m"], ["clean", "out/d.build"],
             ["build", "--input", source, *common], ["merge", "--input", prefix, "--output-prefix", "out/n"],
             ["mix", prefix], ["convert", prefix, "out/c.pbin"],
         ]  # fmt: skip

@@ -124,7 +124,6 @@ TEXT = "--input /in/*.jsonl --tokenizer-model gpt2 --output-prefix /out/x"
     ("build --output-prefix /out/x", "dsindex build: --input is required; --tokenizer-model is required"),
     (f"build {TEXT} --epochs 1 --seq-length 1", "dsindex build: --seq-length: expected at least 2, got 1"),
     ("verify /out/x --sample 1%", "dsindex verify: --sample needs --against-source"),
-    ("repair /out/x.pbin --output /out/y", "dsindex repair: expected a .pbin as --output"),
     ("build --config job.yaml --workers 1", "dsindex build: --output-prefix: expected an absolute path"),
     ("build --config /mnt/job.yaml --work-dir w", "dsindex build: --work-dir: expected an absolute path"),
     (f"build {TEXT} --repeat a.jsonl=2", "--repeat: expected an absolute path on storage that every node of the"),

@@ -10,7 +10,7 @@ import pytest
 
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
 from dsindex.errors import FormatError
-from dsindex.formats.pbin import join_pbin_files, open_tokens, read_document_lengths, read_pbin_header, repair_joined
+from dsindex.formats.pbin import join_pbin_files, open_tokens, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import create_raw_index, read_raw_index
 from dsindex.jobs.conversion import convert_to_pbin
 from tests.support.datasets import write_dataset
@@ -157,16 +157,14 @@ def test_our_reader_opens_its_files(tmp_path):
     assert open_tokens(str(target), header).tobytes() == "abc\0déf\0<\0g\0".encode()
 
 
-def test_its_join_is_detected_and_mended_and_its_reader_opens_ours(tmp_path):
+def test_its_join_is_detected_and_its_reader_opens_ours(tmp_path):
     parts = [write_pbin(tmp_path / f"{number}.pbin", DOCUMENTS) for number in range(3)]
     streams = [packed_data.EmbeddedStreamData(Path(part)) for part in parts]
     packed_data.join_embedded_stream_data(streams, tmp_path / "theirs.pbin")
     header = read_pbin_header(str(tmp_path / "theirs.pbin"))
     with pytest.raises(FormatError, match="if Modalities joined this file"):
         list(read_document_lengths(str(tmp_path / "theirs.pbin"), header))
-    assert repair_joined(str(tmp_path / "theirs.pbin"), str(tmp_path / "mended.pbin")) == 2
     join_pbin_files(parts, str(tmp_path / "ours.pbin"))
     expected = pbin_bytes(DOCUMENTS * 3, version="current")
-    assert (tmp_path / "mended.pbin").read_bytes() == expected
     assert (tmp_path / "ours.pbin").read_bytes() == expected
     assert documents_of(peer.PackedMemMapDatasetBase(tmp_path / "ours.pbin", "tokens")) == DOCUMENTS * 3

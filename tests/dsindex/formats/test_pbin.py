@@ -16,11 +16,10 @@ from dsindex.formats.pbin import (
     open_tokens,
     read_document_lengths,
     read_pbin_header,
-    repair_joined,
     token_bytes_for_vocabulary,
 )
 from tests.support.golden import MODALITIES
-from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, joined_by_modalities, pbin_bytes, write_pbin
+from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
 
 SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if version == "spec" else [1, 2, 4])]
 
@@ -114,17 +113,10 @@ def test_damaged_files_give_format_errors_or_whole_documents(tmp_path_factory, d
         content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     path = tmp_path_factory.getbasetemp() / "damaged.pbin"
     path.write_bytes(content)
-    num_tokens = num_joints = 0
-    mended = path.with_suffix(".mended")
-    mended.unlink(missing_ok=True)
+    num_tokens = 0
     with contextlib.suppress(FormatError):
         num_tokens = sum(map(len, documents_of(str(path))))
-    with contextlib.suppress(FormatError):
-        num_joints = repair_joined(str(path), str(mended))
     assert num_tokens < len(content)
-    assert mended.exists() == (num_joints > 0)
-    if num_joints:
-        assert sum(map(len, documents_of(str(mended)))) < len(content)
 
 
 @pytest.mark.parametrize("version", VERSION_NAMES)
@@ -154,25 +146,3 @@ def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path):
     with pytest.raises(FormatError, match="bad: expected documents of 8 bytes"):
         join_pbin_files([good, str(bad)], str(tmp_path / "x"))
     assert {file.name for file in tmp_path.iterdir()} == {"good", "bad"}
-
-
-@pytest.mark.parametrize(
-    "parts", [[[[1, 2, 3, 4]], [[5], [6]]], [[[1] * 20, *DOCUMENTS], [[]], [], [[7] * 9, [8]]]], ids=str
-)
-def test_repair_mends_what_modalities_joined(tmp_path, parts):
-    joined = tmp_path / "joined.pbin"
-    joined.write_bytes(joined_by_modalities([pbin_bytes(part, version="current") for part in parts]))
-    with pytest.raises(FormatError, match="repair it with `dsindex repair`"):
-        documents_of(str(joined))
-    assert repair_joined(str(joined), str(tmp_path / "mended.pbin")) >= 1
-    assert (tmp_path / "mended.pbin").read_bytes() == pbin_bytes(list(chain.from_iterable(parts)), version="current")
-
-
-@pytest.mark.parametrize(
-    "index", [[(0, 4), (5, 12)], [(0, 4), (16, 12)], [(0, 4), (4, 4)], [(0, 3), (3, 13)], [(0, 16), (4, 4)]], ids=str
-)
-def test_repair_refuses_what_is_not_certain(tmp_path, index):
-    path = tmp_path / "x.pbin"
-    path.write_bytes(pbin_bytes([[1, 2, 3, 4]], version="current")[:28] + pickle.dumps(index, protocol=4))
-    with pytest.raises(FormatError, match="pack the data again"):
-        repair_joined(str(path), str(tmp_path / "y"))

@@ -111,8 +111,6 @@ def test_build_of_several_keys_with_indices():
     assert verified.prefixes == built.prefixes
     with pytest.raises(dsindex.OptionsError, match=r"path: expected one dataset, got 2 .*; choose one"):
         dsindex.open(built)
-    with pytest.raises(dsindex.OptionsError, match="prefix: expected one dataset, got 2"):
-        dsindex.repair(built, output="new")
     with pytest.raises(dsindex.OptionsError, match="data_path: expected a weight for each dataset, got one for 2"):
         dsindex.build_index([0.5, built], seq_length=16, epochs=1)
 
@@ -232,25 +230,6 @@ def test_verify_says_what_the_command_says():
     assert "DAMAGED" in str(damaged)
     with pytest.raises(TokenizerError, match=r"give that one with tokenizer$"):
         dsindex.verify(built, against_source=True, tokenizer=OWN.bos_tokenizer)
-
-
-def test_repair_makes_what_the_command_makes():
-    built = build()
-    assert dsindex.repair(built, output="new").prefixes == built.prefixes
-    idx = Path("out/docs_text_document.idx")
-    idx.write_bytes(idx.read_bytes()[:40])
-    repaired = dsindex.repair(built, output="new", tokenizer=TOKENIZER)
-    command("repair", "../out/docs_text_document", "--output", "new", "--tokenizer-model", TOKENIZER)
-    assert isinstance(repaired, dsindex.RepairResult)
-    assert_golden("new")
-    assert Path("new.idx").read_bytes() == Path("by-command/new.idx").read_bytes()
-    assert str(repaired).startswith("out/docs_text_document: restored from")
-    assert dsindex.verify(repaired)
-    packed = dsindex.convert(repaired, "x.pbin")
-    mended = dsindex.repair(packed, output="y.pbin")
-    assert isinstance(mended, dsindex.PackedRepairResult)
-    assert (mended.num_joints, mended.prefixes) == (0, ("x.pbin",))
-    assert str(mended) == "x.pbin: intact"
 
 
 def test_estimate_takes_the_options_of_a_build():

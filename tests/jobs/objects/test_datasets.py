@@ -47,7 +47,7 @@ def said(words, cli, *, code=0):
 @pytest.mark.parametrize("words", [
     ["verify", DATASET], ["verify", "docs.pbin"], ["verify", DATASET, "--against-source"], ["inspect", DATASET],
     ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
-    ["inspect", DATASET, "--find", "of a"], ["compare", DATASET, "docs.pbin"],
+    ["inspect", DATASET, "--find", "of a"], ["verify", DATASET, "--same-as", "docs.pbin"],
 ], ids=" ".join)  # fmt: skip
 def test_reading_commands_say_the_same(folder, store, cli, words):
     def placed(place):
@@ -126,7 +126,6 @@ def test_damage_in_a_bucket_is_found(store, folder, cli):
     (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
     (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
     (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
-    (["repair", "s3://b/d", "--output", "x"], "repair the copy, or build it again with --fresh"),
     (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
