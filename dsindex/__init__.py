@@ -54,7 +54,7 @@ _MODULES = {
     "verify": "dsindex.api.verify",
 }
 
-__all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
+__all__ = list(_MODULES)
 
 
 _STAND_INS = {"verify": "dsindex.api.structure"}
