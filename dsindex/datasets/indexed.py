@@ -189,7 +189,7 @@ class IndexedDataset:
         if not isinstance(self._tokens, np.ndarray):
             return np.concatenate([np.empty(0, self.dtype), *self._tokens.read_many(list(parts))]), offsets
         try:
-            from dsindex.kernels.sample_assembly import copy_ranges  # numba is too slow to import for ds[i] alone
+            from dsindex.datasets.sample_assembly import copy_ranges  # numba is too slow to import for ds[i] alone
         except ImportError:  # it is not installed, or not for this numpy
             return np.concatenate([np.empty(0, self.dtype), *(self._tokens[low:high] for low, high in parts)]), offsets
         values = np.empty(int(offsets[-1]), self.dtype)

@@ -474,10 +474,8 @@ def _changes(path: str, data_path: Sequence[str] | None) -> list[str]:
 # Look at an export of instruction data: what it is for, what is in it, and what it was made of.
 
 READERS = {
-    "hf": "Parquet with labels: TRL, transformers, axolotl",
-    "hf-disk": "a saved dataset with labels: LLaMA-Factory, transformers",
+    "parquet": "rows with labels: TRL, transformers, axolotl",
     "bridge": "packed sequences: Megatron-Bridge, NeMo",
-    "sft": "messages: Megatron-LM's --sft",
 }
 
 
@@ -521,10 +519,8 @@ def describe_kind(kind: str) -> str:
 
 def describe_split(split: ExportedSplit) -> str:
     """Return the rows of a split and what is learnt of them."""
-    if split.targets is None:
-        return count(split.rows, "row") + (f", {split.left_out:,} left out" if split.left_out else "")
     return (
-        f"{count(split.rows, 'row')}, {count(split.tokens or 0, 'token')}, {split.trainable or 0:,} trainable, "
+        f"{count(split.rows, 'row')}, {count(split.tokens, 'token')}, {split.trainable:,} trainable, "
         f"{count(split.targets, 'target')}"
     )
 

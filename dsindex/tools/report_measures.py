@@ -244,7 +244,7 @@ class SourceCounter:
     """Counts documents and tokens by source."""
 
     def __init__(self, num_sources: int) -> None:
-        from dsindex.kernels.tokens import count_sources  # compiled by numba, which is slow to import
+        from dsindex.tools.report_kernels import count_sources  # compiled by numba, which is slow to import
 
         self._count = count_sources
         self._documents = np.zeros(num_sources, np.int64)
@@ -610,7 +610,7 @@ class _IdCounter:
     """Counts ids in tables of each thread."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
-        from dsindex.kernels.tokens import measure_documents  # compiled by numba, which is slow to import
+        from dsindex.tools.report_kernels import measure_documents  # compiled by numba, which is slow to import
 
         self._measure = measure_documents
         self._size = min(LARGEST_VOCABULARY, 1 << (8 * dtype.itemsize)) if dtype.itemsize <= 2 else LARGEST_VOCABULARY

@@ -333,7 +333,7 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
 
 
 _PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?(?:\.idx|\.bin|\.manifest\.json)?")
-_PACKS_FOLDER = re.compile(r"(.+)_(?:bridge|sft_packed)_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
+_PACKS_FOLDER = re.compile(r"(.+)_bridge_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
 
 
 def _open_packs(path: str, split: str | None, prefixes: Sequence[str] | None) -> Packs | None:
@@ -364,23 +364,14 @@ def _open_export(folder: str, content: ExportContent, split: str | None, prefixe
         raise InputError(f"{folder}: expected the name that `dsindex instruct` gave the folder; rename it")
     own = f"{'valid' if name == 'validation' else name}_text_document"
     source = own if own in content.sources else "text_document"
-    named = f"{match[1]}_{source}"
-    prefix, base = named if prefixes is None else prefixes[0], named.removesuffix("_text_document")
+    prefix = f"{match[1]}_{source}" if prefixes is None else prefixes[0]
     found, made_of = read_manifest(prefix), content.sources.get(source, {})
     digests = {} if found is None else {suffix: file.digest for suffix, file in found.content.digests.items()}
     if any(suffix not in made_of or digests.get(suffix) != made_of[suffix].xxh3_128 for suffix in ("bin", "idx")):
         got = "no manifest" if found is None else "another one"
         raise InputError(f"{prefix}: expected the dataset that {folder} was made of, got {got}; name it by --prefix")
-    if content.kind == "bridge":
-        rows = [os.path.join(folder, file) for file in sorted(content.digests) if file.startswith(f"{name}-")]
-        return _read_rows(rows, IndexedDataset(prefix, check=False), content.sequence_length)
-    packs, lines = _read_packs(base, prefix, match), content.splits[name].rows
-    if len(packs) != lines:
-        raise InputError(
-            f"{folder}: expected a line for each of {len(packs)} packs, got {lines}: some had no conversation that its "
-            f"readers take; trace {packing_prefix(base, int(match[2]), int(match[3] or 1))} instead"
-        )
-    return packs
+    rows = [os.path.join(folder, file) for file in sorted(content.digests) if file.startswith(f"{name}-")]
+    return _read_rows(rows, IndexedDataset(prefix, check=False), content.sequence_length)
 
 
 def _read_packs(base: str, prefix: str, match: re.Match[str]) -> Packs:

@@ -257,12 +257,12 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=9)
     found = {}
     for name in ("x.jsonl", "x.gz", "x.zst", "x.parquet"):
-        options = {"input": (str(tmp_path / name),), "shard_size": shard_size, "export": ("sft",)}
+        options = {"input": (str(tmp_path / name),), "shard_size": shard_size, "export": ("parquet",)}
         run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
-        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_sft/*.jsonl")}
-    assert {"train.jsonl", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
+        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet/*.parquet")}
+    assert {"train-00000-of-00001.parquet", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
     for name, files in found.items():
         assert files == found["x.jsonl"], name
 

@@ -299,9 +299,7 @@ def chats(tmp_path_factory):
         "longer_than_pack": "drop",
         "split": "3,1,0",
     }
-    dsindex.instruct(
-        config=template, **common, output_prefix=str(folder / "chat"), export=["bridge", "sft-packed", "hf"]
-    )
+    dsindex.instruct(config=template, **common, output_prefix=str(folder / "chat"), export=["bridge", "parquet"])
     options = {
         **common,
         "split": None,
@@ -318,8 +316,6 @@ def chats(tmp_path_factory):
     ("chat_valid_packing_768.idx", None),
     ("chat_bridge_768", "train"),
     ("chat_bridge_768", "valid"),
-    ("chat_sft_packed_768", None),
-    ("chat_sft_packed_768/validation.jsonl", "validation"),
     ("whole_packing_256.bin", None),
     ("whole_bridge_256", None),
 ])  # fmt: skip
@@ -369,7 +365,7 @@ def packs_of(folder, name, split, prefix):
     ("chat_train_packing_768", ["--step", 1, "--global-batch-size", 2], "packs have no steps, as trainers shuffle"),
     ("chat_train_packing_768", ["--sample", 0, "--split", "train"], "expected no --split"),
     ("chat_bridge_768", ["--sample", 0, "--split", "test"], "expected a split among train, validation, got test"),
-    ("chat_hf", ["--sample", 0], "expected packs, got the export hf, whose rows are conversations in order"),
+    ("chat_parquet", ["--sample", 0], "expected packs, got the export parquet, whose rows are conversations in order"),
     ("chat_bridge_768", ["--sample", 0, "--prefix", "other"], "other: expected the dataset that"),
     ("chat_bridge_768", ["--sample", 0, "--prefix", "whole_text_document"], "was made of, got another one; name it by"),
 ])  # fmt: skip
