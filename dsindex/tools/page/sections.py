@@ -16,7 +16,6 @@ from dsindex.amounts import count, format_speed, format_token_speed, short_numbe
 from dsindex.datasets.decoding import has_id
 from dsindex.datasets.tails import describe_tails
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
-from dsindex.tools.inspect import cut_pieces, show_text, text_of
 from dsindex.tools.page.page import (
     COLOURS,
     NARROW,
@@ -41,6 +40,7 @@ from dsindex.tools.page.pictures import (
     quantitative,
 )
 from dsindex.tools.report_measures import DRAWN
+from dsindex.tools.token_text import cut_pieces, show_text, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

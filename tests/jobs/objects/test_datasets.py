@@ -47,7 +47,7 @@ def said(words, cli, *, code=0):
 @pytest.mark.parametrize("words", [
     ["verify", DATASET], ["verify", "docs.pbin"], ["verify", DATASET, "--against-source"], ["inspect", DATASET],
     ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
-    ["inspect", DATASET, "--find", "of a"], ["verify", DATASET, "--same-as", "docs.pbin"],
+    ["verify", DATASET, "--same-as", "docs.pbin"],
 ], ids=" ".join)  # fmt: skip
 def test_reading_commands_say_the_same(folder, store, cli, words):
     def placed(place):
