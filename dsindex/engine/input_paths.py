@@ -604,8 +604,6 @@ def _read(path: str) -> bytes:
     return content
 
 
-ROWS_INPUT = "<ray.data>"
-"""Stands for rows in memory."""
 STANDARD_INPUT = "-"
 """Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
 
