@@ -38,7 +38,6 @@ _MODULES = {
     "build": "dsindex.api.build",
     "build_index": "dsindex.api.index",
     "convert": "dsindex.api.merge",
-    "datasink": "dsindex.api.ray_data",
     "estimate": "dsindex.api.build",
     "inspect": "dsindex.api.inspect",
     "instruct": "dsindex.api.instruct",
@@ -46,13 +45,12 @@ _MODULES = {
     "mix": "dsindex.api.mix",
     "open": "dsindex.api.open",
     "pack": "dsindex.api.pack",
-    "ray_datasource": "dsindex.api.ray_data",
     "report": "dsindex.api.report",
     "trace": "dsindex.api.inspect",
     "verify": "dsindex.api.verify",
 }
 
-__all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
+__all__ = list(_MODULES)
 
 
 _STAND_INS = {"verify": "dsindex.api.structure"}
