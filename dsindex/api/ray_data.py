@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 RayDataset: TypeAlias = Any
 """A `ray.data.Dataset`; Ray's types are not read."""
-_OF_FILES = ("input_list", "input_split", "input_config", "input_format", "shard_size", "on_bad_input", "repeat")
+_OF_FILES = ("input_list", "input_split", "input_config", "input_format", "shard_size")
 
 
 def is_rows(value: object) -> bool:

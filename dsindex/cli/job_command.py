@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OUTPUTS = ("output_prefix", "output", "destination", "work_dir", "data_cache_path")
 """Options that name what a job writes."""
 INPUTS = (
-    *("input", "input_list", "repeat", "merge", "prefix", "source", "file", "cache"),
+    *("input", "input_list", "merge", "prefix", "source", "file", "cache"),
     *("data_path", "train_data_path", "valid_data_path", "test_data_path", "tokenizer_identifiers", "like"),
     *("tokenizer_model", "vocab_file", "merge_file", "chat_template_file"),
 )
