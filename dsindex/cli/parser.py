@@ -94,7 +94,6 @@ COMMANDS = {
     "clean": ("show or remove what a build that nobody continues left", "dsindex.cli.clean"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "dsindex.cli.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
-    "export": ("prepare a dataset for MaxText, nanotron or OLMo-core, without copies", "dsindex.cli.export"),
     "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
     "submit": ("run a command on a cluster, through its job server", "dsindex.cli.submit"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Show which documents and lines of the inputs a training sample or step consists of, or which
 samples and steps have a document or a line. Works on the index caches of dsindex and Megatron,
-and on packs of `dsindex instruct`: P_packing_L, or the folder of the export bridge or sft-packed.
+and on packs of `dsindex instruct`: P_packing_L, or the folder of the export bridge.
 
 Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140
 end before the second number, and count from the document's first token. A step is one of

@@ -83,8 +83,6 @@ class WrittenFile:
     file: StoredFile
     """Its name is relative to the export's folder."""
     counts: Counts
-    left_out: int = 0
-    """Conversations of the split that the export's reader would misread."""
 
 
 class Sequences:
@@ -162,7 +160,7 @@ def list_array(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.ListArray
 
 EXPORT_MANIFEST = "export.manifest.json"
 """Name of the manifest in the folder of an export."""
-_DATA_SUFFIXES = (".parquet", ".arrow", ".jsonl", f"/{EXPORT_MANIFEST}")
+_DATA_SUFFIXES = (".parquet", f"/{EXPORT_MANIFEST}")
 
 
 def export_folder_of(path: str) -> str | None:
@@ -170,7 +168,7 @@ def export_folder_of(path: str) -> str | None:
     if os.path.isdir(path):
         folders = [path]
     elif path.endswith(_DATA_SUFFIXES):
-        folders = [os.path.dirname(path), os.path.dirname(os.path.dirname(path))]  # splits have folders in one kind
+        folders = [os.path.dirname(path)]
     else:
         folders = []
     return next((each for each in folders if os.path.isfile(os.path.join(each, EXPORT_MANIFEST))), None)

@@ -632,7 +632,7 @@ class GPTDataset:
     def _assemble(self) -> Callable[[NDArray[np.integer[Any]], NDArray[np.int64]], int]:
         """The compiled kernel; numba, which compiles it, is slow to import."""
         try:
-            from dsindex.kernels.sample_assembly import assemble_samples
+            from dsindex.datasets.sample_assembly import assemble_samples
         except ImportError:  # numba is not installed, or not for this numpy
             return self._assemble_slices
         assemble: Callable[..., int] = assemble_samples

@@ -51,16 +51,14 @@ class ExportedFile(_Part):
 
 
 class ExportedSplit(_Part):
-    """The rows of a split and what they hold; JSON lines have only the first two counts."""
+    """The rows of a split and what they hold."""
 
     rows: Count
-    left_out: Count | None = None
-    """Conversations of the split that the reader would misread."""
-    sequences: Count | None = None
-    tokens: Count | None = None
-    trainable: Count | None = None
+    sequences: Count
+    tokens: Count
+    trainable: Count
     """Tokens that the loss mask says are trainable."""
-    targets: Count | None = None
+    targets: Count
     """Trainable tokens that a trainer predicts: all but those at the start of a sequence."""
 
 
@@ -119,7 +117,7 @@ PROGRESS_FILE = "export.progress.jsonl"
 _WRITTEN = TypeAdapter(WrittenFile)
 _LEFT = re.compile(r"\.([0-9a-f]{16})\.(partial|replaced)")
 _OWN_FILE = re.compile(
-    r"((train|validation|test|data)[-.][a-z0-9.-]*|(state|dataset_info|dataset_dict|packed_metadata)\.json"
+    r"((train|validation|test|data)[-.][a-z0-9.-]*|packed_metadata\.json"
     rf"|{re.escape(EXPORT_MANIFEST)}|{re.escape(PROGRESS_FILE)})(\.[0-9a-f]{{32}}\.tmp)?"
 )
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")

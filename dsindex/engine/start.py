@@ -270,7 +270,6 @@ def check_room(
     work_dir: str,
     unfinished: Sequence[str] = (),
     copies: ShardCopies = ShardCopies(),
-    exports: int = 0,
 ) -> None:
     """Refuse a job whose shards and output would not fit on disk.
 
@@ -282,7 +281,6 @@ def check_room(
         work_dir: Folder of the shards, which need not exist; or an address.
         unfinished: Files of the output that an earlier run has written.
         copies: How often the documents are in the work folder.
-        exports: Bytes of what is made of the output afterwards, in the same folder.
 
     Raises:
         OutputError: If space is short, naming the folder and the needed and free space.
@@ -296,12 +294,14 @@ def check_room(
         needs[output_folder] = max(output + shards * copies.at_end, shards * copies.at_most)
     else:
         needs[work] = shards * copies.at_most
-    # Shards are gone by then.
-    needs[output_folder] = max(needs[output_folder], output + exports)
     already = size_of_files(work_dir) + sum(map(_allocated_bytes, unfinished))
-    what = "shards, output and exports" if exports else "shards and output"
     for place, needed in needs.items():
-        require_room(place, needed - already, what=what, remedy="make room, or put shards elsewhere with --work-dir")
+        require_room(
+            place,
+            needed - already,
+            what="shards and output",
+            remedy="make room, or put shards elsewhere with --work-dir",
+        )
 
 
 def require_room(folder: str, needed: int, *, what: str, remedy: str) -> None:

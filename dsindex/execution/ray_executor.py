@@ -103,7 +103,7 @@ class RayWorker:
 _ACTOR_CLASS: Any = ray.remote(RayWorker)
 
 
-@ray.remote  # type: ignore[untyped-decorator]  # Ray's types are not read
+@ray.remote
 def _run_call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
     return run_guarded(function, arguments)
 

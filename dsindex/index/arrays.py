@@ -20,10 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
 
 from dsindex.errors import LimitError
 from dsindex.index.epochs import BLEND_DTYPES, DOCUMENT_DTYPE, sample_dtype, shuffle_dtype
-from dsindex.kernels.jit import compiled, inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -112,7 +112,7 @@ def _run(threads: int, function: Callable[..., Any], calls: Iterable[tuple[Any, 
         return list(pool.map(lambda arguments: function(*arguments), calls))
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _count_tokens(
     lengths: NDArray[np.int32], begin: int, document_index: NDArray[np.int32], first: int, end: int
 ) -> int:
@@ -124,7 +124,7 @@ def _count_tokens(
     return result
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _walk_block(
     lengths: NDArray[np.int32],
     begin: int,
@@ -193,7 +193,7 @@ def shuffle_in_place(array: NDArray[Any], *, rng: np.random.RandomState) -> None
     rng.set_state(state)
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _shuffle_words(words: NDArray[np.uint32], key: NDArray[np.uint32], position: int) -> int:
     """Shuffle the words and return the generator's new position."""
     outputs = np.empty(STATE_WORDS, np.uint32)
@@ -210,7 +210,7 @@ def _shuffle_words(words: NDArray[np.uint32], key: NDArray[np.uint32], position:
     return position
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _draw_partners(
     partners: NDArray[np.uint32],
     count: int,
@@ -242,7 +242,7 @@ def _draw_partners(
     return position
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _next_state(key: NDArray[np.uint32]) -> None:
     """Advance the generator by one whole state, by MT19937's recurrence."""
     upper, lower, twist = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x9908B0DF)
@@ -257,7 +257,7 @@ def _next_state(key: NDArray[np.uint32]) -> None:
     key[623] = key[396] ^ (word >> one) ^ (twist if word & one else zero)
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _temper(key: NDArray[np.uint32], outputs: NDArray[np.uint32]) -> None:
     """Write MT19937's output for every word of a state."""
     for i in range(STATE_WORDS):
@@ -408,7 +408,7 @@ def blend_by_schedule(curve: WeightCurve, taken: Sequence[int]) -> tuple[NDArray
     return datasets, samples
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _keep_dates(
     starts: NDArray[np.float64],
     weights: NDArray[np.float64],
@@ -445,7 +445,7 @@ def _keep_dates(
         due[best] = _reach(starts, weights, slopes, sums, best, drawn[best] + 1.0 - delta, pieces)
 
 
-@inlined
+@njit(cache=True, nogil=True, forceinline=True)
 def _reach(
     starts: NDArray[np.float64],
     weights: NDArray[np.float64],
@@ -475,7 +475,7 @@ def _empty(size: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     return np.empty(size, datasets), np.empty(size, samples)
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _greedy(weights: NDArray[np.float64], datasets: NDArray[np.int16], samples: NDArray[np.int64]) -> None:
     # The processor overlaps a search for the largest lag in both halves; a weight of -inf makes them equally long.
     half = (len(weights) + 1) // 2
@@ -500,7 +500,7 @@ def _greedy(weights: NDArray[np.float64], datasets: NDArray[np.int16], samples: 
         taken[best] += 1.0
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _greedy_until_spent(
     weights: NDArray[np.float64], limits: NDArray[Any], datasets: NDArray[np.int16], samples: NDArray[np.int64]
 ) -> None:

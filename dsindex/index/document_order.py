@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from dsindex.amounts import count as count_of
 from dsindex.errors import FormatError, InputError
 from dsindex.index.arrays import shuffle_in_place
 from dsindex.index.epochs import DOCUMENT_DTYPE
-from dsindex.kernels.jit import compiled, inlined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -253,7 +253,7 @@ class _Pool(NamedTuple):
     sums: NDArray[np.int8]
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _pack(
     documents: NDArray[np.int32],
     lengths: NDArray[np.int32],
@@ -306,7 +306,7 @@ def _pack(
     return room, written, num_cut
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _pack_pool(
     pool: _Pool,
     packed: NDArray[np.int32],
@@ -364,7 +364,7 @@ def _pack_pool(
     return room, num_cut, random
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _sort(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, count: int) -> int:
     """Sort the first `count` documents of the pool by size; return the sum of their sizes."""
     pool.unused[:] = 0
@@ -388,7 +388,7 @@ def _sort(pool: _Pool, lengths: NDArray[np.int32], begin: int, length: int, coun
     return int(tokens)
 
 
-@inlined
+@njit(cache=True, nogil=True, forceinline=True)
 def _shuffle(items: NDArray[np.int64], count: int, random: np.uint64) -> np.uint64:
     """Shuffle the first items; return the generator's next state. Source: Knuth's MMIX, the upper bits."""
     for step in range(count - 1, 0, -1):
@@ -398,7 +398,7 @@ def _shuffle(items: NDArray[np.int64], count: int, random: np.uint64) -> np.uint
     return random
 
 
-@inlined
+@njit(cache=True, nogil=True, forceinline=True)
 def _take(pool: _Pool, size: int) -> int:
     """Return an unused document of a size that has one."""
     while True:
@@ -408,7 +408,7 @@ def _take(pool: _Pool, size: int) -> int:
         pool.ends[size] -= 1
 
 
-@inlined
+@njit(cache=True, nogil=True, forceinline=True)
 def _fill(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int, by_two: bool) -> tuple[int, int]:
     """Choose documents that fill the room exactly, or one to be cut; return how many, and the work of finding them."""
     num_fitting = pool.unused[room] if room <= width else 0
@@ -432,7 +432,7 @@ def _fill(pool: _Pool, cursor: int, count: int, room: int, width: int, work: int
     return 1, done
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) -> bool:
     """Choose two documents that fill the room together; return whether there are any."""
     tried = 0
@@ -460,7 +460,7 @@ def _fill_with_two(pool: _Pool, cursor: int, count: int, room: int, width: int) 
     return bool(found)
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _fill_with_many(pool: _Pool, cursor: int, count: int, room: int) -> tuple[int, int]:
     """Choose among the next documents those whose sum is the room; return how many, and the work."""
     sums, num_candidates, step = pool.sums, 0, 0

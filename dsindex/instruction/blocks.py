@@ -171,7 +171,7 @@ def lay_out_blocks(
     >>> [plan.block(number).tolist() for number in range(plan.num_blocks)], plan.fill
     ([[0, 1], [2, 3]], 1.0)
     """
-    from dsindex.kernels.best_fit import arrange, place_all  # numba: loaded only when it is used
+    from dsindex.instruction.best_fit import arrange, place_all  # numba: loaded only when it is used
 
     given = np.asarray(lengths).reshape(-1)
     sizes = given if given.dtype.kind in "iu" else given.astype(np.int64)

@@ -13,7 +13,6 @@ import re
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -21,8 +20,7 @@ import xxhash
 
 from dsindex.amounts import count
 from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource, WrittenFile
-from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.instruction import packing_prefix, read_layout
+from dsindex.datasets.instruction import packing_prefix
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.export_folder import (
     ExportContent,
@@ -38,24 +36,16 @@ from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
 from dsindex.engine.manifest import describe_run, read_manifest
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import Estimate, check_room, require_room, size_of_files
+from dsindex.engine.start import Estimate, check_room
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
-from dsindex.instruction.config import check_config, read_template
+from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
-from dsindex.jobs.exports import bridge, hugging_face
-from dsindex.jobs.exports.megatron_sft import (
-    PACKED_TEMPLATES,
-    plan_messages,
-    plan_pack_lines,
-    write_messages,
-    write_pack_lines,
-)
+from dsindex.jobs.exports import bridge, parquet
 from dsindex.jobs.instruct_shards import (
     MASK_DTYPE,
     InstructionSettings,
@@ -69,23 +59,20 @@ from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
-from dsindex.options.instruct import MESSAGE_EXPORTS, PACKED_EXPORTS, InstructConfig, as_text_config
+from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import (
     BlockDigester,
     StoredFile,
-    atomic_writer,
     make_folder,
-    open_file,
-    remove_if_present,
     write_whole,
 )
-from dsindex.store.urls import absolute, folder_of, with_suffix
+from dsindex.store.urls import absolute, folder_of
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -99,7 +86,6 @@ if TYPE_CHECKING:
     from dsindex.instruction.recipe import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
     from dsindex.options.instruct import ExportKind
-    from dsindex.text.forms import TextPart
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
 
@@ -114,17 +100,6 @@ FORMAT = 1
 """Raised whenever the same datasets give other bytes, so that exports of earlier releases are made again."""
 SPLIT_NAMES = {None: "train", "train": "train", "valid": "validation", "test": "test"}
 """A split's names in the exports, as `datasets` and the trainers call them."""
-BYTES_PER_TOKEN: dict[ExportKind, float] = {"hf": 1.5, "hf-disk": 13.0, "bridge": 1.0}
-"""Disk space that is asked for: of `hf-disk` all, of what is compressed what English text took at least."""
-JOINED_BYTES = 4 << 20
-"""Bytes that are copied at once where files are joined."""
-FOLDERS: dict[ExportKind, str] = {
-    "hf": "hf",
-    "hf-disk": "hf_disk",
-    "bridge": "bridge",
-    "sft": "sft",
-    "sft-packed": "sft_packed",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,27 +163,8 @@ class InstructExports:
                 "pads, got none; name it as eos_token in the tokenizer_config.json beside the tokenizer, or among the "
                 "special_tokens of the configuration"
             )
-        if "sft-packed" in self._paths:
-            self._require_packed_messages()
         for path in self._paths.values():
             require_own(path)
-
-    def _require_packed_messages(self) -> None:
-        known = {read_template(name) for name in PACKED_TEMPLATES}
-        if self._instruction.chat_template not in known:
-            raise InputError(
-                f"--export sft-packed: expected chat_template to be {' or '.join(PACKED_TEMPLATES)}, got another one; "
-                "its readers tokenize packs by these formats, and lengths must be theirs"
-            )
-        if self._instruction.too_long != "refuse":
-            raise InputError(
-                f"--export sft-packed: expected whole conversations, got too_long: {self._instruction.too_long}; its "
-                "readers tokenize them again: leave longer ones out with --longer-than-pack drop"
-            )
-
-    def room_for(self, num_tokens: float) -> int:
-        """Return the bytes that all exports of so many tokens take, estimated."""
-        return int(sum(self._room_for(kind, num_tokens) for kind in self._paths))
 
     def make(self, executor: Executor) -> None:
         """Make the exports that are missing, and remove those of other tokens.
@@ -222,19 +178,14 @@ class InstructExports:
         for kind, path in self._paths.items():
             self.made.append(self._make(kind, path, contents, executor))
 
-    def _room_for(self, kind: ExportKind, num_tokens: float) -> float:
-        if kind in MESSAGE_EXPORTS:  # lines by parts, of packs, and joined
-            return self._source.text_bytes * (3 if kind in PACKED_EXPORTS else 2)
-        return BYTES_PER_TOKEN[kind] * num_tokens
-
     def _path(self, kind: ExportKind) -> str:
         length = packing_prefix("", self._config.seq_length or 0, self._config.pad_to_multiple)
-        of_packs = length.removeprefix("_packing") if kind in PACKED_EXPORTS else ""
-        return f"{self._config.output_prefix}_{FOLDERS[kind]}{of_packs}"
+        of_packs = length.removeprefix("_packing") if kind == "bridge" else ""
+        return f"{self._config.output_prefix}_{kind}{of_packs}"
 
     def _others(self) -> list[str]:
         """Return the folders of exports that this job does not make."""
-        names = re.compile(rf"({'|'.join(FOLDERS.values())})(_[0-9]+(_pad[0-9]+)?)?")
+        names = re.compile(r"(parquet|bridge)(_[0-9]+(_pad[0-9]+)?)?")
         found = glob.glob(f"{glob.escape(self._prefix)}_*/")
         paths = [path.rstrip("/") for path in sorted(found)]
         known = set(map(os.path.abspath, self._paths.values()))
@@ -243,23 +194,21 @@ class InstructExports:
     def _remove_if_old(self, path: str, contents: Mapping[str, Content]) -> None:
         try:
             manifest = read_export_manifest(path)
-            if manifest is None or manifest.content.sources == self._sources(manifest.content.kind, contents):
+            if manifest is None or manifest.content.sources == self._sources(contents):
                 return
             remove_export(path)
             self._reporter.say(f"{path}: removed, since it was made of earlier tokens")
         except DsindexError as error:
             self._reporter.say(f"{path}: was made of earlier tokens, and is left where it is ({error})")
 
-    def _sources(self, kind: str, contents: Mapping[str, Content]) -> dict[str, dict[str, ExportedFile]]:
+    def _sources(self, contents: Mapping[str, Content]) -> dict[str, dict[str, ExportedFile]]:
         """Return the files of the datasets that an export is made of."""
-        has_messages = kind in MESSAGE_EXPORTS
-        suffixes = {"bin", "idx", "provenance.parquet"} if has_messages else {"bin", "idx"}
-        prefixes = [prefix for split in self._splits for prefix in split.prefixes[: 1 if has_messages else 2]]
+        prefixes = [prefix for split in self._splits for prefix in split.prefixes]
         return {
             prefix.removeprefix(f"{self._prefix}_"): {
                 suffix: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
                 for suffix, file in sorted(contents[prefix].digests.items())
-                if suffix in suffixes
+                if suffix in {"bin", "idx"}
             }
             for prefix in prefixes
         }
@@ -272,13 +221,6 @@ class InstructExports:
             if finished is not None:
                 return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
             require_own(path)
-            num_tokens = sum(contents[split.prefixes[0]].tokens for split in self._splits)
-            require_room(
-                os.path.dirname(folder.path),
-                int(self._room_for(kind, num_tokens)) - size_of_files(folder.partial),
-                what=f"the export {kind}",
-                remedy="make room, and run the same command again: the datasets are finished",
-            )
             folder.begin()
             files = _Files(folder, executor, RetryPolicy(deadline_seconds=self._config.shard_deadline), self._reporter)
             written, small = self._write(kind, files, contents)
@@ -291,7 +233,7 @@ class InstructExports:
 
     def _plan(self, kind: ExportKind, contents: Mapping[str, Content]) -> Plan:
         """Return what an export depends on."""
-        sources = self._sources(kind, contents)
+        sources = self._sources(contents)
         settings: dict[str, Any] = {
             "export": kind,
             "format": FORMAT,
@@ -299,20 +241,12 @@ class InstructExports:
                 name: {suffix: file.model_dump() for suffix, file in files.items()} for name, files in sources.items()
             },
         }
-        if kind in PACKED_EXPORTS:
+        if kind == "bridge":
             settings |= {"packing": PACKING_FORMAT, "seq-length": self._config.seq_length}
             if self._config.pad_to_multiple > 1:
                 settings |= {"pad-to-multiple": self._config.pad_to_multiple, "eos": self._eos_id}
             if self._config.longer_than_pack == "drop":
                 settings["longer-than-pack"] = "drop"
-        if kind in MESSAGE_EXPORTS:
-            first = contents[self._splits[0].prefixes[0]]
-            settings["on-bad-record"] = self._config.on_bad_record
-            reading = self._instruction.model_dump(
-                mode="json", include={"record_format", "role_mapping", "learn", "assistant_role"}
-            )
-            settings |= reading
-            settings["inputs"] = [[file.size_bytes, file.fingerprint] for file in first.inputs]
         return Plan(settings=settings, inputs=())
 
     def _write(
@@ -320,8 +254,6 @@ class InstructExports:
     ) -> tuple[list[WrittenFile], list[StoredFile]]:
         """Write all files of an export into its partial folder; return those with rows, and the small ones beside."""
         folder, facts = files.folder.partial, ((f"{FACTS_PREFIX}export", kind),)
-        if kind in MESSAGE_EXPORTS:
-            return self._write_messages(kind, files), []
         splits = [
             ExportedSequences(
                 name=SPLIT_NAMES[split.split],
@@ -341,50 +273,7 @@ class InstructExports:
             )
             written = files.write(bridge.write_bridge_file, tasks)
             return written, files.write_small({bridge.METADATA_FILE: bridge.encode_metadata(packs)})
-        if kind == "hf-disk":
-            has_splits = self._config.split is not None
-            saved = hugging_face.plan_saved_dataset(splits, folder=folder, has_splits=has_splits)
-            written = files.write(hugging_face.write_hugging_face_file, saved)
-            names = {file.file.name: file for file in written}
-            return written, files.write_small(hugging_face.describe_saved_dataset(splits, names, has_splits=has_splits))
-        parquet = hugging_face.plan_parquet_files(splits, folder=folder, facts=facts)
-        return files.write(hugging_face.write_hugging_face_file, parquet), []
-
-    def _write_messages(self, kind: ExportKind, files: _Files) -> list[WrittenFile]:
-        """Write the messages of each split to files by parts of the inputs, and join them."""
-        parts = list(_parts_of_inputs(self._source.tasks()))
-        is_packed, length = kind in PACKED_EXPORTS, self._config.seq_length or 0
-        written = []
-        for split in self._splits:
-            name = SPLIT_NAMES[split.split]
-            found = files.folder.recorded().get(f"{name}.jsonl")
-            if found is None:
-                tasks = plan_messages(
-                    parts,
-                    f"{split.prefixes[0]}.{PROVENANCE_SUFFIX}",
-                    split=name,
-                    reader=self._instruction.reader,
-                    packed=is_packed,
-                    leave_out=self._config.on_bad_record == "quarantine",
-                    folder=files.folder.partial,
-                )
-                lines = made = files.write(write_messages, tasks)
-                if is_packed:
-                    multiple = self._config.pad_to_multiple
-                    packs = read_layout(
-                        with_suffix(split.prefix, packing_prefix("", length, multiple)),
-                        IndexedDataset(split.prefixes[0], check=False).sequence_lengths,
-                        sequence_length=length,
-                        pad_to_multiple=multiple,
-                    )
-                    of_packs = plan_pack_lines(
-                        list(zip(tasks, made, strict=True)), packs, split=name, folder=files.folder.partial
-                    )
-                    lines = files.write(write_pack_lines, of_packs)
-                found = files.join(f"{name}.jsonl", lines, left_out=sum(file.left_out for file in made))
-            written.append(found)
-            files.remove(".lines")
-        return written
+        return files.write(parquet.write_rows, parquet.plan_files(splits, folder=folder, facts=facts)), []
 
     def _content(
         self,
@@ -393,13 +282,15 @@ class InstructExports:
         written: Sequence[WrittenFile],
         files: Sequence[StoredFile],
     ) -> ExportContent:
+        import pyarrow as pa
+
         return ExportContent(
             kind=kind,
-            sequence_length=self._config.seq_length if kind in PACKED_EXPORTS else None,
-            sources=self._sources(kind, contents),
+            sequence_length=self._config.seq_length if kind == "bridge" else None,
+            sources=self._sources(contents),
             tokenizer=self._source.describe_tokenizer().model_dump(exclude_none=True),
-            writer=None if kind in MESSAGE_EXPORTS else _writer(),
-            splits=_count_splits(kind, [SPLIT_NAMES[split.split] for split in self._splits], written),
+            writer=f"pyarrow {pa.__version__}",
+            splits=_count_splits([SPLIT_NAMES[split.split] for split in self._splits], written),
             digests={
                 file.name: ExportedFile(size_bytes=file.size_bytes, xxh3_128=file.digest)
                 for file in sorted(files, key=lambda file: file.name)
@@ -433,24 +324,6 @@ class _Files:
             self._reporter.advance(1)
         return [found[task.name] for task in tasks]
 
-    def join(self, name: str, files: Sequence[WrittenFile], *, left_out: int) -> WrittenFile:
-        """Write the content of finished files to one file."""
-        counts = Counts()
-        with atomic_writer(os.path.join(self.folder.partial, name)) as joined:
-            for file in files:
-                counts += file.counts
-                with open_file(os.path.join(self.folder.partial, file.file.name)) as part:
-                    while data := part.read(JOINED_BYTES):
-                        joined.write(data)
-        found = WrittenFile(file=joined.as_stored(name), counts=counts, left_out=left_out)
-        self.folder.record([found])
-        return found
-
-    def remove(self, suffix: str) -> None:
-        """Remove files that were joined."""
-        for path in glob.glob(f"{glob.escape(self.folder.partial)}/*{suffix}"):
-            remove_if_present(path)
-
     def write_small(self, files: Mapping[str, bytes]) -> list[StoredFile]:
         """Write files without rows."""
         stored = []
@@ -475,19 +348,6 @@ class _Files:
         )
 
 
-def _parts_of_inputs(tasks: Iterable[ShardTask]) -> Iterator[tuple[int, TextPart]]:
-    """Yield the parts of all inputs to be read one after the other, each with the number of its input.
-
-    What was unpacked for the shards of a stream is gone once the job is finished, so it is read as a whole.
-    """
-    for number, group in groupby(tasks, key=lambda task: task.input):
-        own = list(group)
-        if own[0].is_of_stream:
-            own = [replace(own[0], end=own[-1].end)]
-        for task in own:
-            yield number, replace(task, unpacked=None).part
-
-
 def _published(prefix: str) -> Content:
     manifest = read_manifest(prefix)
     if manifest is None:
@@ -496,13 +356,7 @@ def _published(prefix: str) -> Content:
     return manifest.content
 
 
-def _writer() -> str:
-    import pyarrow as pa
-
-    return f"pyarrow {pa.__version__}"
-
-
-def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[WrittenFile]) -> dict[str, ExportedSplit]:
+def _count_splits(names: Sequence[str], written: Sequence[WrittenFile]) -> dict[str, ExportedSplit]:
     """Return the counts of each split, whose name the names of its files begin with, unless there is only one."""
     splits = {}
     for name in names:
@@ -510,11 +364,7 @@ def _count_splits(kind: ExportKind, names: Sequence[str], written: Sequence[Writ
         own = [file for file in written if len(names) == 1 or file.file.name.startswith(name)]
         for file in own:
             total += file.counts
-        if kind in MESSAGE_EXPORTS:
-            packed = {"sequences": total.sequences} if kind in PACKED_EXPORTS else {}
-            splits[name] = ExportedSplit(rows=total.rows, left_out=sum(file.left_out for file in own), **packed)
-        else:
-            splits[name] = ExportedSplit(**asdict(total))
+        splits[name] = ExportedSplit(**asdict(total))
     return splits
 
 
@@ -656,7 +506,6 @@ class _Instruct(TextJob):
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
             unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
-            exports=self._exports.room_for(estimate.tokens),
         )
 
     def make(self, work: Work) -> Made:
@@ -773,10 +622,7 @@ def _describe_export(export: MadeExport) -> list[str]:
     was_there = ", already complete" if export.already_complete else ""
     lines = [f"{export.path}/: export {export.kind}{was_there}"]
     for name, split in export.content.splits.items():
-        learnt = "" if split.targets is None else f", {split.tokens:,} tokens, {split.targets:,} targets"
-        learnt = learnt if export.kind != "sft-packed" else f", {count(split.sequences or 0, 'conversation')}"
-        left_out = f", {split.left_out:,} left out, which it would misread" if split.left_out else ""
-        lines.append(f"  {name}: {count(split.rows, 'row')}{learnt}{left_out}")
+        lines.append(f"  {name}: {count(split.rows, 'row')}, {split.tokens:,} tokens, {split.targets:,} targets")
     return lines
 
 

@@ -22,7 +22,7 @@ _VECTOR = ir.VectorType(_BYTE, LANES)
 _QUOTE, _BACKSLASH, _BLANK, _NEWLINE = (ir.Constant(_VECTOR, [ord(byte)] * LANES) for byte in '"\\ \n')
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+@intrinsic
 def mark_newlines(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
     """Return marks of the newlines in data[position : position + 64]."""
 
@@ -34,7 +34,7 @@ def mark_newlines(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN4
     return types.uint64(data, position), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+@intrinsic
 def mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN401 - numba's own types
     """Return marks of the quotes, backslashes and bytes below 0x20 in data[position : position + 64]."""
 
@@ -45,7 +45,7 @@ def mark_special(_context: Any, data: Any, position: Any) -> Any:  # noqa: ANN40
     return types.uint64(data, position), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+@intrinsic
 def copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, written: Any) -> Any:  # noqa: ANN401 - numba's own types
     """Copy data[position : position + 64] to texts[written : written + 64], and return marks like `mark_special`."""
 
@@ -59,7 +59,7 @@ def copy_and_mark_special(_context: Any, data: Any, position: Any, texts: Any, w
     return types.uint64(data, position, texts, written), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+@intrinsic
 def count_before(_context: Any, marks: Any) -> Any:  # noqa: ANN401 - numba's own types
     """Return the number of bytes before the first mark; at least one mark must be set."""
 
@@ -69,7 +69,7 @@ def count_before(_context: Any, marks: Any) -> Any:  # noqa: ANN401 - numba's ow
     return types.int64(marks), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+@intrinsic
 def mark_from(_context: Any, data: Any, position: Any, lowest: Any) -> Any:  # noqa: ANN401 - numba's own types
     """Return marks of the bytes of at least `lowest` in data[position : position + 64]."""
 

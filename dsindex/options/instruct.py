@@ -11,10 +11,8 @@ from dsindex.options.config import EngineName, Options, RecordsConfig, ShardSize
 from dsindex.options.declare import option
 from dsindex.store.urls import refuse_address
 
-ExportKind = Literal["hf", "hf-disk", "bridge", "sft", "sft-packed"]
+ExportKind = Literal["parquet", "bridge"]
 LongerThanPack = Literal["refuse", "drop", "truncate", "split-turns"]
-PACKED_EXPORTS: frozenset[ExportKind] = frozenset({"bridge", "sft-packed"})
-MESSAGE_EXPORTS: frozenset[ExportKind] = frozenset({"sft", "sft-packed"})
 
 
 def parse_shares(value: object) -> object:
@@ -88,9 +86,8 @@ class InstructConfig(RecordsConfig):
     split_seed: int = option(1234, "seed of the split (default: 1234)", "N", ge=0, lt=2**64)
     export: tuple[ExportKind, ...] = option(
         (),
-        "also write a folder for other trainers: hf (Parquet with labels), hf-disk (the same, saved by "
-        "datasets), bridge (packed Parquet of Megatron-Bridge and NeMo), sft (JSON lines for Megatron's --sft), "
-        "sft-packed (the same with a pack in each line, also for NeMo-RL)",
+        "also write a folder for other trainers: parquet (rows of input_ids and labels, for TRL, axolotl and others) "
+        "or bridge (packs of Megatron-Bridge and NeMo)",
         "KIND",
         accepts="ExportKind | Sequence[ExportKind]",
     )
@@ -115,14 +112,8 @@ class InstructConfig(RecordsConfig):
                 "--export, or write to a disk"
             )
             refuse_address(self.output_prefix, expected, ValueError)
-        for kind in self.export:
-            if kind in PACKED_EXPORTS and self.seq_length is None:
-                raise ValueError(f"--export {kind} needs --seq-length, the places of a pack")
-            if kind in MESSAGE_EXPORTS and self.no_provenance:
-                raise ValueError(
-                    f"--export {kind} needs the provenance, which tells what became of each line; "
-                    "leave out --no-provenance"
-                )
+        if "bridge" in self.export and self.seq_length is None:
+            raise ValueError("--export bridge needs --seq-length, the places of a pack")
         return self
 
     @model_validator(mode="after")

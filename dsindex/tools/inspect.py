@@ -48,8 +48,9 @@ from dsindex.store.ownership import LOCK_FILE
 from dsindex.store.storage import read_own
 from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode, reference_of
-from dsindex.tools.inspect_kinds import BLOCK_ITEMS, IndexedStore, PackedStore, find_ids, size_of, tell_kind
-from dsindex.tools.inspect_origin import SHOWN_INPUTS, Origin, find_misfit, find_origin, summarize_lengths
+from dsindex.tools.kinds import BLOCK_ITEMS, IndexedStore, PackedStore, find_ids, size_of, tell_kind
+from dsindex.tools.lengths import summarize_lengths
+from dsindex.tools.origin import SHOWN_INPUTS, Origin, find_misfit, find_origin
 from dsindex.tools.phases import read_phases
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ if TYPE_CHECKING:
     from dsindex.index.cuts import Cuts
     from dsindex.options.datasets import InspectConfig
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.inspect_kinds import Match, Subject
-    from dsindex.tools.inspect_origin import DocumentSource, LengthSummary
+    from dsindex.tools.kinds import Match, Subject
+    from dsindex.tools.lengths import LengthSummary
+    from dsindex.tools.origin import DocumentSource
 
 
 # Excerpts of a dataset: the tokens of a document, sequence or match, their text, and the line they come from.
@@ -474,10 +476,8 @@ def _changes(path: str, data_path: Sequence[str] | None) -> list[str]:
 # Look at an export of instruction data: what it is for, what is in it, and what it was made of.
 
 READERS = {
-    "hf": "Parquet with labels: TRL, transformers, axolotl",
-    "hf-disk": "a saved dataset with labels: LLaMA-Factory, transformers",
+    "parquet": "rows with labels: TRL, transformers, axolotl",
     "bridge": "packed sequences: Megatron-Bridge, NeMo",
-    "sft": "messages: Megatron-LM's --sft",
 }
 
 
@@ -521,10 +521,8 @@ def describe_kind(kind: str) -> str:
 
 def describe_split(split: ExportedSplit) -> str:
     """Return the rows of a split and what is learnt of them."""
-    if split.targets is None:
-        return count(split.rows, "row") + (f", {split.left_out:,} left out" if split.left_out else "")
     return (
-        f"{count(split.rows, 'row')}, {count(split.tokens or 0, 'token')}, {split.trainable or 0:,} trainable, "
+        f"{count(split.rows, 'row')}, {count(split.tokens, 'token')}, {split.trainable:,} trainable, "
         f"{count(split.targets, 'target')}"
     )
 

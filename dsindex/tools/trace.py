@@ -28,7 +28,6 @@ from dsindex.instruction.blocks import BlockLayout
 from dsindex.option_problems import show_value
 from dsindex.options.mix_amounts import show_percent
 from dsindex.store.reading import is_stored
-from dsindex.tools.delivery import cache_and_prefixes, is_delivery
 from dsindex.tools.phases import count_read_tokens
 from dsindex.tools.verify_source import TracedTexts
 
@@ -243,10 +242,8 @@ def run_trace(config: TraceConfig) -> TracedSamples | TracedDocuments | Consumed
     texts = TracedTexts(config.tokenizer_model)
     document = None if config.document is None else _parse_place(config.document, "--document", "[PREFIX:]N")
     line = None if config.line is None else _parse_place(config.line, "--line", "FILE:LINE")
-    cache, prefixes = config.cache, config.prefix
-    if is_delivery(cache):
-        cache, prefixes = cache_and_prefixes(cache, config.split or "train")
-    samples = open_samples(cache, split=config.split, prefixes=prefixes)
+    cache = config.cache
+    samples = open_samples(cache, split=config.split, prefixes=config.prefix)
     if isinstance(samples, Packs) and (config.consumed is not None or batches is not None):
         raise InputError(f"{cache}: packs have no steps, as trainers shuffle them; give --sample, --document or --line")
     if config.consumed is not None and not isinstance(samples, Packs):
@@ -333,7 +330,7 @@ def open_samples(path: str, *, split: str | None, prefixes: Sequence[str] | None
 
 
 _PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?(?:\.idx|\.bin|\.manifest\.json)?")
-_PACKS_FOLDER = re.compile(r"(.+)_(?:bridge|sft_packed)_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
+_PACKS_FOLDER = re.compile(r"(.+)_bridge_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
 
 
 def _open_packs(path: str, split: str | None, prefixes: Sequence[str] | None) -> Packs | None:
@@ -364,23 +361,14 @@ def _open_export(folder: str, content: ExportContent, split: str | None, prefixe
         raise InputError(f"{folder}: expected the name that `dsindex instruct` gave the folder; rename it")
     own = f"{'valid' if name == 'validation' else name}_text_document"
     source = own if own in content.sources else "text_document"
-    named = f"{match[1]}_{source}"
-    prefix, base = named if prefixes is None else prefixes[0], named.removesuffix("_text_document")
+    prefix = f"{match[1]}_{source}" if prefixes is None else prefixes[0]
     found, made_of = read_manifest(prefix), content.sources.get(source, {})
     digests = {} if found is None else {suffix: file.digest for suffix, file in found.content.digests.items()}
     if any(suffix not in made_of or digests.get(suffix) != made_of[suffix].xxh3_128 for suffix in ("bin", "idx")):
         got = "no manifest" if found is None else "another one"
         raise InputError(f"{prefix}: expected the dataset that {folder} was made of, got {got}; name it by --prefix")
-    if content.kind == "bridge":
-        rows = [os.path.join(folder, file) for file in sorted(content.digests) if file.startswith(f"{name}-")]
-        return _read_rows(rows, IndexedDataset(prefix, check=False), content.sequence_length)
-    packs, lines = _read_packs(base, prefix, match), content.splits[name].rows
-    if len(packs) != lines:
-        raise InputError(
-            f"{folder}: expected a line for each of {len(packs)} packs, got {lines}: some had no conversation that its "
-            f"readers take; trace {packing_prefix(base, int(match[2]), int(match[3] or 1))} instead"
-        )
-    return packs
+    rows = [os.path.join(folder, file) for file in sorted(content.digests) if file.startswith(f"{name}-")]
+    return _read_rows(rows, IndexedDataset(prefix, check=False), content.sequence_length)
 
 
 def _read_packs(base: str, prefix: str, match: re.Match[str]) -> Packs:
@@ -609,7 +597,7 @@ def trace_line(
     if not found:
         raise InputError(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
-            f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
+            f"line is blank, was left out by --where or --sample, or was quarantined"
         )
     return TracedDocuments(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
 

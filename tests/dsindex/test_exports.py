@@ -7,12 +7,12 @@ import pytest
 
 from dsindex.datasets.exports import ExportedSequences, SequenceSource, read_facts
 from dsindex.errors import FormatError
-from dsindex.jobs.exports import bridge, hugging_face
+from dsindex.jobs.exports import bridge, parquet
 from tests.support.datasets import write_dataset
 
 MASKS = [[1, 1, 0], [1], [1, 1], [0, 0, 0, 1]]
 """Trainable first tokens, and a sequence of one token, which has no target."""
-FACTS = (("dsindex.export", "hf"),)
+FACTS = (("dsindex.export", "parquet"),)
 UNPADDED = bridge.Padding(multiple=1, token=0)
 
 
@@ -38,8 +38,8 @@ def counts_of(counts):
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 def test_rows_with_labels(tmp_path, dtype):
     own = split(tmp_path, MASKS, dtype=dtype)
-    [task] = hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=FACTS)
-    written = hugging_face.write_hugging_face_file(task)
+    [task] = parquet.plan_files([own], folder=str(tmp_path), facts=FACTS)
+    written = parquet.write_rows(task)
     table = pq.read_table(tmp_path / "train-00000-of-00001.parquet")
     assert table.schema.types == [pa.list_(pa.int32()), pa.list_(pa.int8()), pa.list_(pa.int64())]
     assert table.to_pylist()[0] == {
@@ -49,7 +49,14 @@ def test_rows_with_labels(tmp_path, dtype):
     }
     assert counts_of(written.counts) == (4, 4, 10, 6, 3)
     facts = read_facts(str(tmp_path / "train-00000-of-00001.parquet"))
-    assert facts == {"export": "hf", "rows": "4", "sequences": "4", "tokens": "10", "trainable": "6", "targets": "3"}
+    assert facts == {
+        "export": "parquet",
+        "rows": "4",
+        "sequences": "4",
+        "tokens": "10",
+        "trainable": "6",
+        "targets": "3",
+    }
 
 
 def test_row_groups_of_packs_have_500_rows(tmp_path):
@@ -61,7 +68,7 @@ def test_row_groups_of_packs_have_500_rows(tmp_path):
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [500, 500, 200]
 
 
-@pytest.mark.parametrize("form", ["hf", "hf-disk", "bridge"])
+@pytest.mark.parametrize("form", ["parquet", "bridge"])
 def test_a_split_without_conversations_is_a_file_without_rows(tmp_path, form):
     own = split(tmp_path, [])
     if form == "bridge":
@@ -70,20 +77,18 @@ def test_a_split_without_conversations_is_a_file_without_rows(tmp_path, form):
         assert bridge.encode_metadata([packs]) == b"[]"
         written = bridge.write_bridge_file(tasks[0])
     else:
-        saved = hugging_face.plan_saved_dataset([own], folder=str(tmp_path), has_splits=False)
-        tasks = saved if form == "hf-disk" else hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
-        written = hugging_face.write_hugging_face_file(tasks[0])
-    path = tmp_path / written.file.name
-    table = pa.ipc.open_stream(path).read_all() if form == "hf-disk" else pq.read_table(path)
+        tasks = parquet.plan_files([own], folder=str(tmp_path), facts=())
+        written = parquet.write_rows(tasks[0])
+    table = pq.read_table(tmp_path / written.file.name)
     assert (len(tasks), table.num_rows, counts_of(written.counts)) == (1, 0, (0, 0, 0, 0, 0))
 
 
 def test_masks_of_another_dataset_are_refused(tmp_path):
     own = split(tmp_path, MASKS)
     write_dataset(tmp_path / "chat_loss_mask", [[mask] for mask in reversed(MASKS)], dtype=np.uint8)
-    [task] = hugging_face.plan_parquet_files([own], folder=str(tmp_path), facts=())
+    [task] = parquet.plan_files([own], folder=str(tmp_path), facts=())
     with pytest.raises(FormatError, match=r"chat_loss_mask\.idx: expected the lengths of .*chat_text_document\.idx"):
-        hugging_face.write_hugging_face_file(task)
+        parquet.write_rows(task)
     assert not list(tmp_path.glob("*.parquet"))
 
 

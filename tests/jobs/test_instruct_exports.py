@@ -4,22 +4,19 @@ import json
 import os
 import re
 import shutil
-from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.errors import BadRecordError, InputError, OutputError
-from dsindex.execution.progress.reporter import Display, Reporter
-from dsindex.instruction.config import check_config
+from dsindex.errors import InputError, OutputError
+from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs import instruct
-from dsindex.jobs.exports import bridge, hugging_face, megatron_sft
+from dsindex.jobs.exports import bridge, parquet
 from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
@@ -27,8 +24,8 @@ from tests.support.golden import OWN
 from tests.support.jobs import run_config
 
 CONFIG = instruct_jobs.SPLIT_IN_PARTS
-KINDS = ("hf", "hf-disk", "bridge", "sft")
-FOLDERS = ("chat_hf", "chat_hf_disk", "chat_bridge_768", "chat_sft")
+KINDS = ("parquet", "bridge")
+FOLDERS = ("chat_parquet", "chat_bridge_768")
 SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -36,10 +33,8 @@ SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 def small_files():
     """Several files and row groups for each split, although there are few conversations."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hugging_face, "ROWS_PER_FILE", 60)
+        patch.setattr(parquet, "ROWS_PER_FILE", 60)
         patch.setattr(bridge, "TOKENS_PER_FILE", 768 * 40)
-        patch.setattr(megatron_sft, "BYTES_PER_TASK", 8 << 10)
-        patch.setattr(megatron_sft, "PACKS_PER_TASK", 2048)
         patch.setattr(bridge, "ROWS_PER_GROUP", 10)  # the plan has it, so other processes need no change
         yield
 
@@ -91,35 +86,23 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, chats, made, way):
     assert names_in(tmp_path) == set(FOLDERS)
 
 
-def test_room_for_exports_is_asked_for_before_the_work(tmp_path, chats, monkeypatch):
-    monkeypatch.setattr("dsindex.engine.start.free_bytes", lambda _folder: 4 * chats.stat().st_size)
-    with pytest.raises(OutputError, match="are needed for shards, output and exports"):
-        run_config(job(tmp_path, chats), CONFIG)
-    run_config(job(tmp_path, chats, export=()), CONFIG)
-
-
 def test_exports_are_added_to_a_finished_job_without_doing_it_again(tmp_path, chats, made, monkeypatch):
     run_config(job(tmp_path, chats, export=()), CONFIG)
     assert names_in(tmp_path) == set()
     monkeypatch.setattr(instruct, "encode_shard", None)
-    with monkeypatch.context() as full:
-        full.setattr("dsindex.engine.start.free_bytes", lambda _folder: 1000)
-        with pytest.raises(OutputError, match=r"are needed for the export hf, 1\.00 kB are free"):
-            run_config(job(tmp_path, chats), CONFIG)
-    assert names_in(tmp_path) == set()
     first = run_config(job(tmp_path, chats), CONFIG)
     assert exported(tmp_path) == exported(made)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
     again = run_config(job(tmp_path, chats), CONFIG)
     assert [[export.already_complete for export in report.exports] for report in (first, again)] == [
-        [False] * 4,
-        [True] * 4,
+        [False] * 2,
+        [True] * 2,
     ]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")} == times
 
 
 def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(tmp_path, chats, made, monkeypatch):
-    write, written = hugging_face.write_hugging_face_file, []
+    write, written = parquet.write_rows, []
 
     def fail_third(task):
         if len(written) == 2:
@@ -127,23 +110,23 @@ def test_a_failure_keeps_finished_files_and_the_next_run_makes_the_others(tmp_pa
         written.append(task.name)
         return write(task)
 
-    config = job(tmp_path, chats, export=("hf",), workers=1)
+    config = job(tmp_path, chats, export=("parquet",), workers=1)
     with monkeypatch.context() as patch:
-        patch.setattr(hugging_face, "write_hugging_face_file", fail_third)
+        patch.setattr(parquet, "write_rows", fail_third)
         with pytest.raises(InputError, match="the storage went away"):
             run_config(config, CONFIG)
-    [partial] = tmp_path.glob("chat_hf.*.partial")
+    [partial] = tmp_path.glob("chat_parquet.*.partial")
     (partial / f"{written[0]}.{'0' * 32}.tmp").write_bytes(b"of a worker that was killed")
 
     def count(task):
         written.append(task.name)
         return write(task)
 
-    monkeypatch.setattr(hugging_face, "write_hugging_face_file", count)
+    monkeypatch.setattr(parquet, "write_rows", count)
     run_config(config, CONFIG)
-    assert exported(tmp_path, "chat_hf") == exported(made, "chat_hf")
-    assert len(written) == len(set(written)) == len(list((tmp_path / "chat_hf").glob("*.parquet")))
-    assert names_in(tmp_path) == {"chat_hf"}
+    assert exported(tmp_path, "chat_parquet") == exported(made, "chat_parquet")
+    assert len(written) == len(set(written)) == len(list((tmp_path / "chat_parquet").glob("*.parquet")))
+    assert names_in(tmp_path) == {"chat_parquet"}
 
 
 def test_publishing_that_was_cut_off_is_finished(tmp_path, chats, made, monkeypatch):
@@ -170,11 +153,9 @@ def test_publishing_that_was_cut_off_is_finished(tmp_path, chats, made, monkeypa
 @pytest.mark.parametrize("split", SPLITS)
 def test_labels_are_the_trainable_tokens(made, split):
     texts, masks = (IndexedDataset(made / f"chat_{split}_{what}") for what in ("text_document", "loss_mask"))
-    paths = sorted((made / "chat_hf").glob(f"{SPLITS[split]}-*.parquet"))
+    paths = sorted((made / "chat_parquet").glob(f"{SPLITS[split]}-*.parquet"))
     rows = pa.concat_tables([pq.read_table(path) for path in paths]).to_pylist()
-    streams = sorted((made / "chat_hf_disk" / SPLITS[split]).glob("data-*.arrow"))
-    assert len(paths) == len(streams) == -(-len(texts) // 60)
-    assert pa.concat_tables([pa.ipc.open_stream(path).read_all() for path in streams]).to_pylist() == rows
+    assert len(paths) == -(-len(texts) // 60)
     assert len(rows) == len(texts)
     for row, tokens, mask in zip(rows, texts, masks, strict=True):
         assert row["input_ids"] == tokens.tolist()
@@ -201,183 +182,36 @@ def test_packs_have_every_sequence_once_and_the_mask_of_the_next_token(made, spl
     assert metadata["dataset_max_seqlen"] == int(texts.sequence_lengths.max()) - 1
 
 
-def test_conversations_are_passed_on_for_sft(made, chats):
-    found = []
-    for split, name in SPLITS.items():
-        lines = (made / "chat_sft" / f"{name}.jsonl").read_bytes().splitlines()
-        assert len(lines) == IndexedDataset(made / f"chat_{split}_text_document").num_documents
-        found += [json.loads(line)["messages"] for line in lines]
-    roles = {"human": "user", "gpt": "assistant"}
-    wanted = [
-        [{"role": roles[turn["from"]], "content": turn["value"]} for turn in json.loads(line)["conversations"]]
-        for line in chats.read_bytes().splitlines()
-        if line.startswith(b'{"')
-    ]
-    assert not Counter(map(repr, found)) - Counter(map(repr, wanted))
-    assert len(found) == len(wanted) - 2  # too long, and not to be split
-
-
-NANO = check_config({"chat_template": "nemotron-nano-v2", "control_tokens": "allow"}, source="test")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory, chats):
-    """Packs of messages for context parallelism of 4 ranks, of which longer conversations are left out."""
-    folder = tmp_path_factory.mktemp("packed")
-    path = folder / "chats.jsonl"
-    tools = {"messages": [USER, REPLY], "tools": [{"type": "function", "function": {"name": "f"}}]}
-    ends = [{"messages": [SYSTEM, USER, REPLY]}, {"messages": [USER, REPLY, USER]}, {"messages": [USER, REPLY, REPLY]}]
-    extra = b"\n".join(json.dumps(record).encode() for record in [tools, *ends])
-    path.write_bytes(chats.read_bytes() + extra + b"\n")
-    options = {"export": ("sft-packed",), "seq_length": 512, "pad_to_multiple": 8, "longer_than_pack": "drop"}
-    run_config(job(folder, path, **options), NANO)
-    return folder, path, options
-
-
-def test_packs_of_messages_have_the_conversations_of_the_blocks(packed):
-    folder, path, _ = packed
-    content = json.loads((folder / "chat_sft_packed_512_pad8" / EXPORT_MANIFEST).read_bytes())["content"]
-    found, left_out = [], 0
-    for split, name in SPLITS.items():
-        blocks = dsindex.open(folder / f"chat_{split}", sequence_length=512, pad_to_multiple=8)
-        lines = (folder / "chat_sft_packed_512_pad8" / f"{name}.jsonl").read_bytes().splitlines()
-        rows = [json.loads(line)["messages"] for line in lines]
-        assert len(rows) == content["splits"][name]["rows"] <= len(blocks)
-        for row in rows:
-            assert (row[0]["role"], row[-1]["role"]) == ("system", "assistant")
-        begins = [sum(message["role"] == "system" for message in row) for row in rows]
-        assert sum(begins) == content["splits"][name]["sequences"]
-        left_out += content["splits"][name]["left_out"]
-        assert sum(begins) >= len(blocks.plan.conversations) - content["splits"][name]["left_out"]
-        found += [[message for message in row if message != {"role": "system", "content": ""}] for row in rows]
-    assert left_out == 2  # without a reply at the end, and two replies in a row; one with tools has no text
-    roles = {"human": "user", "gpt": "assistant"}
-    given = Counter(
-        repr({"role": roles[turn["from"]], "content": turn["value"]})
-        for line in path.read_bytes().splitlines()
-        if line.startswith(b'{"')
-        for turn in json.loads(line).get("conversations", [])
-    )
-    assert (
-        not Counter(repr(message) for row in found for message in row)
-        - given
-        - Counter({repr(SYSTEM): 1, repr(USER): 1, repr(REPLY): 1})
-    )
-
-
-class Stages(Display):
-    """Keeps how each stage ended."""
-
-    seconds = 1.0
-
-    def __init__(self):
-        self.ended = []
-
-    def end(self, snapshot):
-        self.ended.append(snapshot)
-
-
-@pytest.mark.parametrize("way", [{"shard_size": "3KiB", "workers": 3}, {"executor": "processes"}, {}], ids=str)
-def test_packs_of_messages_are_the_same_bytes(tmp_path, packed, way, monkeypatch):
-    """For any shard size and executor, and after a failure between the packs; each stage ends with all of its files."""
-    folder, path, options = packed
-    config = job(tmp_path, path, **options, **way)
-    write, written = megatron_sft.write_pack_lines, []
-
-    def fail_second(task):
-        if len(written) == 1:
-            raise InputError("the storage went away")
-        written.append(task.name)
-        return write(task)
-
-    if not way:
-        monkeypatch.setattr(instruct, "write_pack_lines", fail_second)
-        with pytest.raises(InputError, match="the storage went away"):
-            run_config(config, NANO)
-        assert not (tmp_path / "chat_sft_packed_512_pad8").exists()
-        monkeypatch.setattr(instruct, "write_pack_lines", lambda task: written.append(task.name) or write(task))
-    stages = Stages()
-    run_instruct(config, NANO, reporter=Reporter(stages))
-    assert all(snapshot.done == snapshot.total for snapshot in stages.ended)
-    assert exported(tmp_path, "chat_sft_packed_512_pad8") == exported(folder, "chat_sft_packed_512_pad8")
-    assert len(set(written)) == len(written)
-
-
-@pytest.mark.parametrize(("config", "options", "said"), [
-    (CONFIG, {}, "expected chat_template to be nemotron-h-aligned or nemotron-nano-v2, got another one"),
-    (NANO.model_copy(update={"max_length": 512, "too_long": "split"}), {"longer_than_pack": None},
-     "expected whole conversations, got too_long: split"),
-])  # fmt: skip
-def test_packs_of_messages_that_their_readers_would_not_make_are_refused(tmp_path, packed, config, options, said):
-    _, path, given = packed
-    with pytest.raises(InputError, match=said):
-        run_config(job(tmp_path, path, **given | options), config)
-    assert not list(tmp_path.glob("chat*.idx"))
-
-
-USER = {"role": "user", "content": "a"}
-SYSTEM = {"role": "system", "content": "s"}
-REPLY = {"role": "assistant", "content": "b"}
-MISREAD = {
-    "tools": ({"tools": [{"name": "f"}], "messages": [USER, REPLY]}, "without `tools`"),
-    "reply first": ({"messages": [REPLY]}, "message 1: expected a user's or tool's message before"),
-    "two replies": ({"messages": [USER, REPLY, REPLY]}, "message 3: expected a user's or tool's message"),
-    "late system": ({"messages": [USER, {"role": "system", "content": "s"}, REPLY]}, "message at the start only"),
-    "not learnt": ({"messages": [USER, {**REPLY, "weight": 0}, USER, REPLY]}, "expected replies that are all learnt"),
-    "reasoning": ({"messages": [USER, {**REPLY, "thinking": "c"}]}, "message 2: expected no `"),
-}
-
-
-@pytest.mark.parametrize("case", MISREAD, ids=str)
-def test_what_megatron_would_misread_is_refused(tmp_path, case):
-    record, expected = MISREAD[case]
-    good = {"messages": [USER, REPLY]}
-    path = tmp_path / "in.jsonl"
-    path.write_text(f"{json.dumps(good)}\n\n{json.dumps(record)}\n")
-    template = "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
-    instruction = check_config({"chat_template": template}, source="test")
-    options = {"export": ("sft",), "seq_length": None, "split": None}
-    config = job(tmp_path, path, on_bad_record="fail", **options)
-    with pytest.raises(BadRecordError, match=rf"in\.jsonl, line 3: .*{expected}.*give up --export sft"):
-        run_config(config, instruction)
-    assert (tmp_path / "chat_text_document.idx").exists()
-    assert not (tmp_path / "chat_sft").exists()
-    report = run_config(job(tmp_path, path, **options), instruction)
-    split = report.exports[0].content.splits["train"]
-    assert (split.rows, split.left_out) == (1, 1)
-    assert (tmp_path / "chat_sft" / "train.jsonl").read_text() == json.dumps(good, separators=(",", ":")) + "\n"
-
-
 @pytest.mark.parametrize("fresh", [False, True])
 def test_somebody_elses_file_is_never_replaced(tmp_path, chats, fresh):
-    (tmp_path / "chat_hf").mkdir()
-    (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").write_bytes(b"mine")
+    (tmp_path / "chat_parquet").mkdir()
+    (tmp_path / "chat_parquet" / "train-00000-of-00001.parquet").write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"train-00000-of-00001\.parquet: expected only files that dsindex wrote"):
         run_config(job(tmp_path, chats, fresh=fresh), CONFIG)
-    assert (tmp_path / "chat_hf" / "train-00000-of-00001.parquet").read_bytes() == b"mine"
+    assert (tmp_path / "chat_parquet" / "train-00000-of-00001.parquet").read_bytes() == b"mine"
     assert not list(tmp_path.glob("chat_*.idx"))
 
 
 def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path, chats):
-    run_config(job(tmp_path, chats, export=("hf", "bridge", "sft")), CONFIG)
-    before = exported(tmp_path, "chat_hf")
-    (tmp_path / "chat_sft" / "notes.txt").write_text("mine")
+    run_config(job(tmp_path, chats, export=("parquet", "bridge")), CONFIG)
+    before = exported(tmp_path, "chat_parquet")
+    (tmp_path / "chat_bridge_768" / "notes.txt").write_text("mine")
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(CONVERSATIONS.read_bytes())
-    config = job(tmp_path, longer, export=("hf",), fresh=True)
+    config = job(tmp_path, longer, export=("parquet",), fresh=True)
     run_config(config, CONFIG)
-    assert exported(tmp_path, "chat_hf") != before
-    assert names_in(tmp_path) == {"chat_hf", "chat_sft"}
-    assert (tmp_path / "chat_sft" / "notes.txt").read_text() == "mine"
+    assert exported(tmp_path, "chat_parquet") != before
+    assert names_in(tmp_path) == {"chat_parquet", "chat_bridge_768"}
+    assert (tmp_path / "chat_bridge_768" / "notes.txt").read_text() == "mine"
 
 
 def test_the_command_says_what_it_exported(tmp_path, chats, cli):
     config = tmp_path / "chat.json"
-    config.write_text(json.dumps({**SPEC, "job": {"export": "hf"}}))
+    config.write_text(json.dumps({**SPEC, "job": {"export": "parquet"}}))
     command = ["instruct", str(config), "--input", str(chats), "--tokenizer-model", str(OWN.plain_tokenizer)]
     command += ["--output-prefix", str(tmp_path / "chat"), "--executor", "local", "--on-bad-record", "quarantine"]
     said = cli(command).out
-    assert "chat_hf/: export hf" in said
+    assert "chat_parquet/: export parquet" in said
     assert "train: 160 rows, " in said
     assert "--export bridge needs --seq-length" in cli([*command, "--export", "bridge"], 2).err
 

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import typing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -16,7 +15,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import dsindex
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.execution.progress.displays import PlainDisplay
 from dsindex.execution.progress.reporter import Reporter
@@ -31,21 +29,8 @@ from tests.support.golden import OWN
 LENGTH = 4096
 BRIDGE = os.environ.get("MEGATRON_BRIDGE")
 """A checkout of Megatron-Bridge, whose package cannot be installed without CUDA."""
-LLAMA_FACTORY = os.environ.get("LLAMA_FACTORY")
-"""A checkout of LLaMA-Factory, for an environment with peft and omegaconf; it is not imported from packages."""
-MEGATRON = os.environ.get("MEGATRON_LM")
-"""A checkout of Megatron-LM, whose SFT dataset is not part of megatron-core."""
-NEMO_RL = os.environ.get("NEMO_RL")
-"""A checkout of NeMo-RL; `megatron_sft_packed` is in the branch of its pull request 3380 alone."""
 RANKS = [1, 2, 4, 8, 16]
 """Context-parallel ranks; a conversation is cut into twice as many pieces."""
-NANO = """\
-{%- for message in messages %}
-{%- if message.role == 'system' %}{{ '<SPECIAL_10>System\\n' + message.content.strip() + '\\n' }}
-{%- elif message.role == 'user' %}{{ '<SPECIAL_11>User\\n' + message.content.strip() + '\\n' }}
-{%- else %}{{ '<SPECIAL_11>Assistant\\n' }}{% generation %}{{ message.content.strip() + '\\n<SPECIAL_12>\\n' }}
-{%- endgeneration %}{% endif %}{% endfor %}"""
-"""Megatron's prompt format nemotron-nano-v2, for records that mention no thinking."""
 
 
 def export(folder, instruction, **options):
@@ -65,7 +50,7 @@ def export(folder, instruction, **options):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     instruction = {**SPEC, "max_length": LENGTH}
-    return export(tmp_path_factory.mktemp("made"), instruction, export=("hf", "hf-disk", "bridge"))
+    return export(tmp_path_factory.mktemp("made"), instruction, export=("parquet", "bridge"))
 
 
 def targets(folder, split="train"):
@@ -92,16 +77,12 @@ def learnt(batches):
     return sum(int((batch["labels"][:, 1:] != -100).sum()) for batch in batches)
 
 
-def datasets_of(folder, form, cache):
-    datasets = pytest.importorskip("datasets")
-    if form == "hf":
-        return datasets.load_dataset(str(folder / "chat_hf"), cache_dir=str(cache))
-    return datasets.load_from_disk(str(folder / "chat_hf_disk"))
+def datasets_of(folder, cache):
+    return pytest.importorskip("datasets").load_dataset(str(folder / "chat_parquet"), cache_dir=str(cache))
 
 
-@pytest.mark.parametrize("form", ["hf", "hf-disk"])
-def test_datasets_has_the_rows_of_both_splits(made, tmp_path, form):
-    found = datasets_of(made, form, tmp_path)
+def test_datasets_has_the_rows_of_both_splits(made, tmp_path):
+    found = datasets_of(made, tmp_path)
     assert set(found) == {"train", "validation"}
     for name, split in (("train", "train"), ("validation", "valid")):
         texts = IndexedDataset(made / f"chat_{split}_text_document")
@@ -109,8 +90,7 @@ def test_datasets_has_the_rows_of_both_splits(made, tmp_path, form):
         assert sum(label != -100 for row in found[name] for label in row["labels"][1:]) == targets(made, split)
 
 
-@pytest.mark.parametrize("form", ["hf", "hf-disk"])
-def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path, form):
+def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path):
     trl = pytest.importorskip("trl")
     args = trl.SFTConfig(
         output_dir=str(tmp_path / "out"),
@@ -125,24 +105,8 @@ def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path, form)
     trainer = trl.SFTTrainer(
         model=tiny_model(),
         args=args,
-        train_dataset=datasets_of(made, form, tmp_path)["train"],
+        train_dataset=datasets_of(made, tmp_path)["train"],
         processing_class=tokenizer(),
-    )
-    assert learnt(trainer.get_train_dataloader()) == targets(made)
-    assert np.isfinite(trainer.train().training_loss)
-
-
-def test_trainer_of_transformers_trains_a_step(made, tmp_path):
-    """With the collator that axolotl and LLaMA-Factory build on."""
-    transformers = pytest.importorskip("transformers")
-    args = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=2, use_cpu=True, report_to=[]
-    )
-    trainer = transformers.Trainer(
-        model=tiny_model(),
-        args=args,
-        train_dataset=datasets_of(made, "hf-disk", tmp_path)["train"],
-        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer(), padding=True),
     )
     assert learnt(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
@@ -166,15 +130,13 @@ def axolotl():
     )
 
 
-def axolotl_config(folder, work, form, *, packs):
+def axolotl_config(folder, work, *, packs):
     """What axolotl makes of a YAML file that trains a tiny model on the splits of an export."""
     from axolotl.utils.config import normalize_config, validate_config
     from axolotl.utils.dict import DictDefault
 
     def source(split):
-        if form == "hf":
-            return {"path": str(folder / "chat_hf"), "split": split, "type": None}
-        return {"path": str(folder / "chat_hf_disk" / split), "type": None}
+        return {"path": str(folder / "chat_parquet"), "split": split, "type": None}
 
     tiny_model().save_pretrained(work / "model")
     tokenizer().save_pretrained(work / "model")
@@ -203,9 +165,9 @@ def axolotl_config(folder, work, form, *, packs):
     return config
 
 
-@pytest.mark.parametrize(("form", "packs"), [("hf", False), ("hf", True), ("hf-disk", False), ("hf-disk", True)])
-def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(made, axolotl, tmp_path, form, packs):
-    config = axolotl_config(made, tmp_path, form, packs=packs)
+@pytest.mark.parametrize("packs", [False, True])
+def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(made, axolotl, tmp_path, packs):
+    config = axolotl_config(made, tmp_path, packs=packs)
     found = axolotl.load_datasets(cfg=config)
     if packs:
         axolotl.prepare_packing()
@@ -218,22 +180,6 @@ def test_axolotl_trains_a_step_and_learns_the_trainable_tokens(made, axolotl, tm
     )
     assert learnt(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
-
-
-def test_llama_factory_takes_the_saved_tokens(made, monkeypatch):
-    if LLAMA_FACTORY is None:
-        pytest.skip("LLAMA_FACTORY names no checkout of LLaMA-Factory")
-    pytest.importorskip("peft")
-    monkeypatch.syspath_prepend(str(Path(LLAMA_FACTORY, "src")))
-    if importlib.util.find_spec("torchaudio") is None:  # for sounds alone
-        stub = ModuleType("torchaudio")
-        stub.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
-        monkeypatch.setitem(sys.modules, "torchaudio", stub)
-    loader = importlib.import_module("llamafactory.data.loader")
-    options = SimpleNamespace(tokenized_path=str(made / "chat_hf_disk"), streaming=False)
-    found = loader.get_dataset(None, None, options, None, "sft", None)
-    for name, split in (("train_dataset", "train"), ("eval_dataset", "valid")):
-        assert sum(label != -100 for row in found[name] for label in row["labels"][1:]) == targets(made, split)
 
 
 def as_packages(root, names):
@@ -532,196 +478,3 @@ def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(made, bri
         optimizer.step()
         losses.append(loss.item())
     assert losses[1] < losses[0]
-
-
-def test_olmo_core_reads_tokens_and_masks_as_they_are(tmp_path):
-    """It finds conversations by their EOS, so the token must not begin them as well.
-
-    Its package `ai2-olmo-core` wants another release of rich, and is not in the extra `peers`.
-    """
-    readers = pytest.importorskip("olmo_core.data.numpy_dataset")
-    made = export(tmp_path, {**SPEC, "special_tokens": {"eos_token": "<|endoftext|>"}, "max_length": LENGTH})
-    texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
-    for name in ("NumpyPaddedFSLDataset", "NumpyPackedFSLDataset"):
-        dataset = getattr(readers, name)(
-            f"{texts.prefix}.bin",
-            sequence_length=LENGTH,
-            pad_token_id=0,
-            eos_token_id=0,
-            vocab_size=len(tokenizer()),
-            dtype=np.uint16,
-            label_mask_paths=[f"{masks.prefix}.bin"],
-        )
-        dataset.work_dir = str(tmp_path / name)
-        dataset.prepare()
-        samples = [dataset[number] for number in range(len(dataset))]
-        assert sum(int(sample["label_mask"].sum()) for sample in samples) == sum(int(mask.sum()) for mask in masks)
-        if name == "NumpyPaddedFSLDataset":
-            assert len(samples) == len(texts)
-            assert all(
-                np.array_equal(sample["input_ids"][: len(own)], own) for sample, own in zip(samples, texts, strict=True)
-            )
-
-
-def load_file(name, path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def nano_tokenizer(tmp_path_factory):
-    """A tokenizer in which the prefix of a reply has 3 tokens, as the prompt format takes for granted."""
-    from tokenizers import AddedToken, Tokenizer
-
-    own = Tokenizer.from_file(str(Path(OWN.plain_tokenizer) / "tokenizer.json"))
-    own.add_special_tokens(["<unk>", *(f"<SPECIAL_{number}>" for number in (10, 11, 12, 233))])
-    own.add_tokens([AddedToken("Assistant", normalized=False)])
-    model = tmp_path_factory.mktemp("tokenizer")
-    own.save(str(model / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "unk_token": "<unk>"}
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    return model
-
-
-def megatron_samples(model, path, ranks=1, prompts="nemotron-nano-v2"):
-    """What Megatron-LM's dataset makes of JSON lines."""
-    pytest.importorskip("datasets")
-    from megatron.core.datasets.utils import Split
-
-    root = Path(str(MEGATRON))
-    sft_tokenizer = load_file("sft_tokenizer", root / "megatron/core/tokenizers/text/libraries/sft_tokenizer.py")
-    sft_dataset = load_file("sft_dataset", root / "megatron/training/datasets/sft_dataset.py")
-    theirs = sft_tokenizer.SFTTokenizer(str(model), prompts)
-    config = SimpleNamespace(
-        tokenizer=SimpleNamespace(
-            tokenize_conversation=theirs.tokenize_conversation,
-            eod=theirs.eod,
-            pad=theirs.pad_id,
-            unique_identifiers={},
-        ),
-        sequence_length=LENGTH,
-        reset_position_ids=False,
-        create_attention_mask=False,
-        reset_attention_mask=False,
-        context_parallel_size=ranks,
-        random_seed=0,
-        split="1",
-        split_matrix=None,
-    )
-    rows = sft_dataset.SFTDataset.build_low_level_dataset(path, config)
-    dataset = sft_dataset.SFTDataset(rows, path, np.arange(len(rows)), len(rows), Split.train, config)
-    return [dataset[number] for number in range(len(dataset))]
-
-
-@pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
-def test_megatron_learns_the_same_tokens_from_the_messages(tmp_path, nano_tokenizer):
-    instruction = {"chat_template": NANO, "record_format": "sharegpt", "max_length": LENGTH}
-    made = export(tmp_path, instruction, tokenizer_model=str(nano_tokenizer), export=("sft",), split="9,1,0")
-    texts = IndexedDataset(made / "chat_train_text_document")
-    samples = megatron_samples(nano_tokenizer, str(made / "chat_sft" / "train.jsonl"))
-    # Megatron is given no empty system message, which the named template writes.
-    assert [sample["tokens"][: len(tokens)].tolist() for sample, tokens in zip(samples, texts, strict=True)] == [
-        tokens.tolist() for tokens in texts
-    ]
-    assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(made)
-
-
-@pytest.fixture(scope="module", params=["nemotron-nano-v2", "nemotron-h-aligned"])
-def packed_messages(request, tmp_path_factory, nano_tokenizer):
-    """Packs of messages for each number of ranks, made of the tokens of one job, in a folder named by the prompts."""
-    folder = tmp_path_factory.mktemp("packed") / request.param
-    instruction = {"chat_template": request.param, "record_format": "sharegpt", "max_length": LENGTH}
-    for ranks in RANKS:
-        options = {"export": ("sft-packed",), "pad_to_multiple": 1 if ranks == 1 else 2 * ranks}
-        export(folder, instruction, tokenizer_model=str(nano_tokenizer), **options)
-    return folder
-
-
-def packs_of(folder, ranks):
-    """The lines of packs, and the conversations of each block."""
-    multiple = 1 if ranks == 1 else 2 * ranks
-    path = folder / (f"chat_sft_packed_{LENGTH}" + (f"_pad{multiple}" if ranks > 1 else "")) / "train.jsonl"
-    texts = IndexedDataset(folder / "chat_train_text_document")
-    blocks = dsindex.open(folder / "chat_train", sequence_length=LENGTH, pad_to_multiple=multiple)
-    return str(path), [[texts[number].tolist() for number in blocks.plan.block(own)] for own in range(len(blocks))]
-
-
-def check_pack(tokens, ends, own, multiple):
-    """The conversations of a block, each padded, the last to the end of the pack."""
-    assert len(ends) == len(own) + 1
-    for begin, end, wanted in zip(ends[:-1], ends[1:], own, strict=True):
-        assert tokens[begin : begin + len(wanted)] == wanted
-        assert end == LENGTH or end - begin == -(-len(wanted) // multiple) * multiple
-    assert ends[-1] == LENGTH
-
-
-@pytest.mark.skipif(MEGATRON is None, reason="MEGATRON_LM names no checkout of Megatron-LM")
-@pytest.mark.parametrize("ranks", RANKS)
-def test_megatron_learns_the_same_tokens_from_packs_of_messages(packed_messages, nano_tokenizer, ranks):
-    path, blocks = packs_of(packed_messages, ranks)
-    samples = megatron_samples(nano_tokenizer, path, ranks, packed_messages.name)
-    assert sum(int(sample["loss_mask"].sum()) for sample in samples) == targets(packed_messages)
-    for sample, own in zip(samples, blocks, strict=True):
-        ends = sample["cu_seqlens"].tolist()
-        check_pack(sample["tokens"].tolist(), ends[: ends.index(LENGTH) + 1], own, 1 if ranks == 1 else 2 * ranks)
-
-
-class _Spec(typing.TypedDict):
-    """A stub whose fields can be asked for, as the reader of September 2026 does."""
-
-
-@pytest.fixture(scope="module")
-def nemo_rl():
-    """NeMo-RL's dataset, processor and collate function."""
-    if NEMO_RL is None:
-        pytest.skip("NEMO_RL names no checkout of NeMo-RL")
-    pytest.importorskip("datasets")
-    packages = ["", ".data", ".data.datasets", ".data.datasets.response_datasets", ".distributed"]
-    as_packages(NEMO_RL, [f"nemo_rl{package}" for package in packages])
-    stubs = {
-        "nemo_rl.data": {"ResponseDatasetConfig": dict, "PreferenceDatasetConfig": dict},
-        "nemo_rl.data.processors": {"PROCESSOR_REGISTRY": {}},
-        "nemo_rl.data.llm_message_utils": dict.fromkeys(
-            ("add_loss_mask_to_message_log", "batched_message_log_to_flat_message")
-        ),
-        "nemo_rl.distributed.batched_data_dict": {"BatchedDataDict": type("Batch", (dict,), {})},
-    }
-    for name, contents in stubs.items():
-        sys.modules.setdefault(name, ModuleType(name)).__dict__.update(contents)
-    interfaces = dict.fromkeys(("DatumSpec", "PreferenceDatumSpec", "TaskDataSpec"), _Spec)
-    interfaces |= dict.fromkeys(("TaskDataPreProcessFnCallable", "TaskDataProcessFnCallable"), object)
-    sys.modules["nemo_rl.data.interfaces"] = ModuleType("nemo_rl.data.interfaces")
-    sys.modules["nemo_rl.data.interfaces"].__dict__.update(interfaces)
-    return importlib.import_module
-
-
-def nemo_rl_dataset(module, path, prompts, ranks):
-    """The dataset with the settings of August or, with one mapping for them, of September 2026."""
-    dataset = module.MegatronSFTPackedDataset(path, chat_key="messages", split="train", context_parallel_size=ranks)
-    dataset.data_config = {
-        "megatron_sft": {"prompt_format": prompts},
-        "megatron_sft_prompt_format": prompts,
-        "megatron_sft_context_parallel_size": ranks,
-    }
-    dataset.set_processor()
-    return dataset
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_nemo_rl_opens_packs_of_messages_and_learns_the_same_tokens(packed_messages, nano_tokenizer, nemo_rl, ranks):
-    from transformers import AutoTokenizer
-
-    if not Path(str(NEMO_RL), "nemo_rl/data/megatron_sft_packed.py").exists():
-        pytest.skip("a release without packed rows")
-    path, blocks = packs_of(packed_messages, ranks)
-    module = nemo_rl("nemo_rl.data.datasets.response_datasets.megatron_sft_packed")
-    dataset = nemo_rl_dataset(module, path, packed_messages.name, ranks)
-    model = AutoTokenizer.from_pretrained(str(nano_tokenizer))
-    rows = [dataset.processor(row, None, model, LENGTH, number) for number, row in enumerate(dataset.dataset)]
-    batch = nemo_rl("nemo_rl.data.collate_fn")._collate_megatron_sft_packed(rows, ranks)
-    assert int(batch["token_mask"].sum()) == targets(packed_messages)
-    for number, own in enumerate(blocks):
-        ends = batch["packed_cu_seqlens"][number][: batch["packed_cu_seqlens_lengths"][number]].tolist()
-        check_pack(batch["input_ids"][number].tolist(), ends, own, 1 if ranks == 1 else 2 * ranks)

@@ -36,13 +36,3 @@ def write_parquet(
         for group in groups:
             writer.write_batch(group, row_group_size=max(1, group.num_rows))
         writer.add_key_value_metadata(dict(facts()))
-
-
-def write_arrow_stream(file: DigestingWriter, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a stream of record batches."""
-    import pyarrow as pa
-
-    sink = pa.PythonFile(ArrowSink(file), mode="w")
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)

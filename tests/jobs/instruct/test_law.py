@@ -23,7 +23,7 @@ UNMARKED = check_config(
 )
 """A template without marks, which writes a variable of the record."""
 CONSTRUCTED = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
-EXPORTED = {"export": ("hf", "bridge", "sft")}
+EXPORTED = {"export": ("parquet", "bridge")}
 WAYS = [
     {"shard_size": "3KiB", "workers": 1},
     {"executor": "processes", "shard_size": "40KiB"},

@@ -20,8 +20,8 @@ def test_exports_are_made_from_work_in_a_bucket(store, tmp_path):
     chats = tmp_path / "chats.jsonl"
     chats.write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:60]))
     for name, work in (("here", str(tmp_path / "work")), ("there", "s3://out/work")):
-        instruct(str(tmp_path / name / "x"), work_dir=work, export=("hf",), input=(str(chats),))
-    [here, there] = (sorted((tmp_path / name / "x_hf").glob("*.parquet")) for name in ("here", "there"))
+        instruct(str(tmp_path / name / "x"), work_dir=work, export=("parquet",), input=(str(chats),))
+    [here, there] = (sorted((tmp_path / name / "x_parquet").glob("*.parquet")) for name in ("here", "there"))
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there] != []
     assert not store.names("out")
 
@@ -38,6 +38,15 @@ def test_packing_of_another_length_is_removed(store):
 
 def test_exports_need_a_disk(tmp_path, capsys):
     (tmp_path / "chat.yaml").write_text("special_tokens: {}")
-    words = ["instruct", str(tmp_path / "chat.yaml"), "--input", "a.jsonl", "--tokenizer-model", "t", "--export", "hf"]
+    words = [
+        "instruct",
+        str(tmp_path / "chat.yaml"),
+        "--input",
+        "a.jsonl",
+        "--tokenizer-model",
+        "t",
+        "--export",
+        "parquet",
+    ]
     assert main([*words, "--output-prefix", "s3://out/x"]) == 2
     assert "s3://out/x: expected an output on a disk with --export" in capsys.readouterr().err

@@ -5,25 +5,23 @@
     labels           list<int64>   the token where it is trainable, else -100
 
 Row i is sequence i. Labels are not shifted: transformers shifts them when it computes the loss. A file has
-ROWS_PER_FILE rows, as Parquet or as the Arrow stream that `datasets.Dataset.save_to_disk` writes.
+ROWS_PER_FILE rows.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
-import xxhash
 
 from dsindex.datasets.exports import Counts, WrittenFile, file_rows, list_array, open_sequences, split_file_name
-from dsindex.jobs.exports.tables import write_arrow_stream, write_parquet
+from dsindex.jobs.exports.tables import write_parquet
 from dsindex.store.storage import atomic_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -40,7 +38,7 @@ TOKENS_PER_GROUP = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HuggingFaceFile:
+class ParquetFile:
     """Task of writing one file."""
 
     source: SequenceSource
@@ -50,41 +48,30 @@ class HuggingFaceFile:
     folder: str
     name: str
     """Name of the file, relative to the folder."""
-    form: Literal["parquet", "arrow"]
     facts: tuple[tuple[str, str], ...]
     """Names and values for the footer of a Parquet file."""
 
 
-def plan_parquet_files(
+def plan_files(
     splits: Sequence[ExportedSequences], *, folder: str, facts: tuple[tuple[str, str], ...]
-) -> list[HuggingFaceFile]:
+) -> list[ParquetFile]:
     """Return the tasks of a folder that `datasets.load_dataset` opens, with all splits."""
-    return [task for split in splits for task in _plan_split(split, "parquet", split.name, folder=folder, facts=facts)]
-
-
-def plan_saved_dataset(splits: Sequence[ExportedSequences], *, folder: str, has_splits: bool) -> list[HuggingFaceFile]:
-    """Return the tasks of a folder that `datasets.load_from_disk` opens, as a `DatasetDict` if it has splits."""
-    names = {split.name: f"{split.name}/data" if has_splits else "data" for split in splits}
-    return [task for split in splits for task in _plan_split(split, "arrow", names[split.name], folder=folder)]
-
-
-def _plan_split(
-    split: ExportedSequences,
-    form: Literal["parquet", "arrow"],
-    stem: str,
-    *,
-    folder: str,
-    facts: tuple[tuple[str, str], ...] = (),
-) -> Iterator[HuggingFaceFile]:
-    rows = file_rows(split.num_sequences, ROWS_PER_FILE)
-    for number, (begin, end) in enumerate(rows):
-        name = split_file_name(stem, number, len(rows), form)
-        yield HuggingFaceFile(
-            source=split.source, begin=begin, end=end, folder=folder, name=name, form=form, facts=facts
+    return [
+        ParquetFile(
+            source=split.source,
+            begin=begin,
+            end=end,
+            folder=folder,
+            name=split_file_name(split.name, number, len(rows), "parquet"),
+            facts=facts,
         )
+        for split in splits
+        for rows in [file_rows(split.num_sequences, ROWS_PER_FILE)]
+        for number, (begin, end) in enumerate(rows)
+    ]
 
 
-def write_hugging_face_file(task: HuggingFaceFile) -> WrittenFile:
+def write_rows(task: ParquetFile) -> WrittenFile:
     """Write rows [begin, end) of a split, with one group in memory.
 
     Raises:
@@ -101,10 +88,7 @@ def write_hugging_face_file(task: HuggingFaceFile) -> WrittenFile:
             yield _batch(tokens, mask, offsets)
 
     with atomic_writer(os.path.join(task.folder, task.name)) as file:
-        if task.form == "parquet":
-            write_parquet(file, _schema(), batches(), lambda: {**dict(task.facts), **counts.facts()})
-        else:
-            write_arrow_stream(file, _schema(), batches())
+        write_parquet(file, _schema(), batches(), lambda: {**dict(task.facts), **counts.facts()})
     return WrittenFile(file=file.as_stored(task.name), counts=counts)
 
 
@@ -136,43 +120,3 @@ def _batch(tokens: NDArray[np.int32], mask: NDArray[np.uint8], offsets: NDArray[
     labels = np.where(mask != 0, tokens, IGNORED_LABEL).astype(np.int64)
     columns: list[NDArray[Any]] = [tokens, np.ones(len(tokens), np.int8), labels]
     return pa.record_batch([list_array(values, offsets) for values in columns], schema=_schema())
-
-
-def describe_saved_dataset(
-    splits: Sequence[ExportedSequences], files: Mapping[str, WrittenFile], *, has_splits: bool
-) -> dict[str, bytes]:
-    """Return the small files that make a folder of Arrow streams one that `datasets.load_from_disk` opens.
-
-    The columns' types are left to the streams, since releases of `datasets` write them in different ways.
-
-    Args:
-        splits: The splits.
-        files: The streams, by name.
-        has_splits: Whether it is a `DatasetDict`, with a folder for each split.
-
-    Returns:
-        Content by name.
-    """
-    small: dict[str, bytes] = {}
-    for split in splits:
-        folder = f"{split.name}/" if has_splits else ""
-        names = sorted(name for name in files if name.startswith(folder))
-        digests = " ".join(files[name].file.digest for name in names)
-        state: dict[str, Any] = {
-            "_data_files": [{"filename": name.removeprefix(folder)} for name in names],
-            "_fingerprint": xxhash.xxh3_64_hexdigest(digests.encode()),  # names the caches of `map`
-            "_format_columns": None,
-            "_format_kwargs": {},
-            "_format_type": None,
-            "_output_all_columns": False,
-            "_split": None,
-        }
-        info = {"citation": "", "description": "", "homepage": "", "license": ""}
-        small |= {f"{folder}state.json": _json(state), f"{folder}dataset_info.json": _json(info)}
-    if has_splits:
-        small["dataset_dict.json"] = orjson.dumps({"splits": [split.name for split in splits]})
-    return small
-
-
-def _json(value: object) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsindex.kernels.jit import compiled
+from numba import njit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def copy_ranges(tokens: NDArray[Any], begins: NDArray[np.int64], offsets: NDArray[np.int64], out: NDArray[Any]) -> None:
     """Copy `tokens[begins[k]:]` to `out[offsets[k]:offsets[k + 1]]` for each k; the caller checks the bounds."""
     for k in range(len(begins)):
@@ -23,7 +23,7 @@ def copy_ranges(tokens: NDArray[Any], begins: NDArray[np.int64], offsets: NDArra
             out[position] = tokens[position + shift]
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def assemble_samples(
     tokens: NDArray[Any],
     lengths: NDArray[np.int32],
@@ -64,7 +64,7 @@ def assemble_samples(
     return len(rows)
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _assemble_sample(
     tokens: NDArray[Any],
     lengths: NDArray[np.int32],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from dsindex.kernels.jit import compiled
+from numba import njit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], int, NDArray[np.int32]]:
     """Place conversations into blocks: O(n) copies, and O(log capacity) of search for each block and length.
 
@@ -64,7 +63,7 @@ def place_all(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32
     return blocks, num_blocks, order
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the conversations of at most `capacity`, the longest first, and for each length where its own end."""
     longest = 0
@@ -87,7 +86,7 @@ def _longest_first(sizes: NDArray[np.int32], capacity: int) -> tuple[NDArray[np.
     return order, ends
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def arrange(
     blocks: NDArray[np.int32], numbers: NDArray[np.int32], conversations: NDArray[np.int32]
 ) -> NDArray[np.int64]:
@@ -113,7 +112,7 @@ def arrange(
     return starts
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
     """Return the first set leaf from `leaf` on, or 0: go up to a used right neighbour, then down its left side."""
     if tree[leaf]:
@@ -128,14 +127,14 @@ def _find_room(tree: NDArray[np.uint8], leaf: int) -> int:
     return leaf
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _set(tree: NDArray[np.uint8], leaf: int) -> None:
     while leaf >= 1 and tree[leaf] == 0:
         tree[leaf] = 1
         leaf //= 2
 
 
-@compiled
+@njit(cache=True, nogil=True)
 def _clear(tree: NDArray[np.uint8], leaf: int) -> None:
     tree[leaf] = 0
     leaf //= 2
