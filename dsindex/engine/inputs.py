@@ -337,7 +337,7 @@ def cut_plain(file: InputFile, shard_size: int) -> tuple[int, ...]:
 
 # What the inputs of a job contain, and where they can be cut: told from the files themselves.
 
-InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document", "csv", "tsv"]
+InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document"]
 """The formats that can be asked for; Parquet and Arrow are told by content."""
 Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
 """Name of each wanted column → the names of the fields that lead to it."""
@@ -348,7 +348,6 @@ FEW_STREAMS = 8
 """In a small job a stream that has less than this part of all input is one shard as well: others keep CPUs busy."""
 LARGEST_PART_UNITS = 4
 """A file whose members are larger than this many shards is unpacked for all workers as well."""
-_NAMED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
 _TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
 _TAIL_BYTES = 8
 _EXAMINED_AT_ONCE = 48
@@ -361,7 +360,7 @@ def look_inside(inputs: Iterable[InputFile], *, wanted: InputFormat = "auto") ->
 
     Args:
         inputs: The inputs.
-        wanted: The format of all inputs that are not Parquet or Arrow; `auto` goes by the name: CSV, TSV or JSON lines.
+        wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
 
     Raises:
         InputError: If one cannot be read, or is of a kind that is not supported.
@@ -470,8 +469,6 @@ def find_parts(
     Raises:
         InputError: If it cannot be read, or lacks a column.
     """
-    if form.format in ("csv", "tsv"):
-        return InputParts(bounds=(0, 1))
     if form.is_table:
         return _cut_table(path, cast("TableFormat", form.format), shard_size, columns)
     if form.format == "document":
@@ -521,7 +518,9 @@ def _named_format(name: str, container: Container) -> Format:
             f"{name}: expected to know what a document of plain text is; choose --input-format lines (each line is "
             f"one) or --input-format document (each file is one)"
         )
-    return _NAMED_FORMATS.get(suffix, "jsonl")
+    if suffix in {".csv", ".tsv"}:
+        raise InputError(f"{name}: expected JSON lines, Parquet or Arrow, got {suffix}; write it as Parquet")
+    return "jsonl"
 
 
 def _cut_table(path: str, format: TableFormat, shard_size: int, columns: Columns | None) -> InputParts:

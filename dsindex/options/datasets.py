@@ -85,9 +85,6 @@ class VerifyConfig(SourceConfig):
         1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
     )
     same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
-    data_folder: tuple[str, ...] = option(
-        (), "where the datasets and caches of a delivery are, if not where it says or beside it", "FOLDER"
-    )
 
 
 class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):

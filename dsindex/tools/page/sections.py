@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content, Manifest, RecordedInput, Run
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.inspect_kinds import TokenStore
-    from dsindex.tools.inspect_origin import LengthBin
+    from dsindex.tools.kinds import TokenStore
+    from dsindex.tools.lengths import LengthBin
     from dsindex.tools.mix import MixResult
     from dsindex.tools.report_measures import DrawnCaches, Measurement, SourceTotals, TokenCounts
 
