@@ -19,7 +19,6 @@ DATASETS = {
     "instruction": ["out/instruction_text_document"],
     "mixture": [f"out/mixture/{name}_document" for name in ("web_text", "german_text", "titles_title")],
     "pretraining": ["out/pretraining_text_document"],
-    "ray_data": ["out/ray_data_text_document"],
 }
 """Some of what each workflow writes."""
 
@@ -73,16 +72,10 @@ def run_locally(name, options):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-def skip_without_ray_data(name):
-    if name == "ray_data":
-        pytest.importorskip("pandas", reason="Ray Data needs pandas (the extra ray-data)")
-
-
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.ray] * (n == "ray_data")) for n in SCRIPTS])
+@pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.usefixtures("store_url")
 def test_workflow_runs_on_this_machine_and_continues(name, tmp_path, demo):
-    skip_without_ray_data(name)
     options = write_options(name, tmp_path, demo)
     for attempt in range(2):
         ended = run_locally(name, options)
@@ -103,7 +96,6 @@ def cluster(store_url):
 @pytest.mark.ray
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_workflow_runs_as_a_submitted_job(name, cluster, tmp_path, demo, store_url):
-    skip_without_ray_data(name)
     here = tmp_path / "here"
     here.mkdir()
     assert run_locally(name, write_options(name, here, demo)).returncode == 0
@@ -125,23 +117,3 @@ def test_workflow_runs_as_a_submitted_job(name, cluster, tmp_path, demo, store_u
     assert re.search(r"^intact |: intact$", ended.stdout, re.MULTILINE)
     assert "ray executor" in ended.stdout or name == "mixture"
     assert tokens_of(name, there, store_url) == expected
-
-
-@pytest.mark.exhaustive
-@pytest.mark.ray
-def test_ray_data_keeps_one_of_equal_texts_in_any_order_of_files(tmp_path, demo):
-    skip_without_ray_data("ray_data")
-    made = []
-    for number, names in enumerate((["a", "b"], ["b", "a", "c"])):
-        folder = tmp_path / str(number)
-        (folder / "text").mkdir(parents=True)
-        sources = dict(zip("ab", sorted((demo / "text").glob("*.jsonl"))[:2], strict=True)) | {"c": None}
-        for place, name in enumerate(names):
-            source = sources[name] or sources["a"]
-            (folder / "text" / f"{place}.jsonl").write_bytes(source.read_bytes())
-        options = write_options("ray_data", folder, demo)
-        options.write_text(options.read_text().replace(str(demo / "text"), str(folder / "text")))
-        ended = run_locally("ray_data", options)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        made += tokens_of("ray_data", folder, "")
-    assert made[0] == made[1]

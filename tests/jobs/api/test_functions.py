@@ -433,18 +433,3 @@ def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know():
     opened = dsindex.open("out/chat", sequence_length=1024)
     assert isinstance(opened, PackedInstructionDataset)
     assert opened.sequence_length == 1024
-
-
-def test_datasource_needs_pandas_or_reads_every_document():
-    built = build()
-    try:
-        import ray.data  # noqa: F401
-    except ImportError:
-        with pytest.raises(dsindex.DsindexError, match=r"ray_datasource needs ray\.data, .* pip install pandas"):
-            dsindex.ray_datasource(built)
-        return
-    source, dataset = dsindex.ray_datasource(built), dsindex.open(built)
-    assert isinstance(dataset, IndexedDataset)
-    rows = [row for task in source.get_read_tasks(5) for table in task() for row in table.to_pylist()]
-    assert [row["document"] for row in rows] == list(range(dataset.num_documents))
-    assert [row["tokens"] for row in rows] == [dataset.document(j).tolist() for j in range(dataset.num_documents)]
