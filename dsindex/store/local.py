@@ -16,12 +16,14 @@ from dsindex.store.storage import (
     output_error,
     sync_folder,
 )
-from dsindex.store.store import Bytes, InputStatus
+from dsindex.store.types import InputStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from io import FileIO
+
+    from dsindex.store.storage import Bytes
 
 
 class LocalFile:

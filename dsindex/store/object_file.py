@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.store.object_client import read_range, start
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
-    from dsindex.store.store import InputStatus
+    from dsindex.store.types import InputStatus
 
 RANGE_BYTES = 8 << 20
 """About the bytes of a request where an object is read forwards: requests cost the same for every size."""
@@ -126,8 +128,6 @@ class ObjectReader:
         return first
 
     def _request(self, begin: int, end: int) -> _Range:
-        from dsindex.store.objects import read_range, start  # which imports this module
-
         requested = self._held[begin] = _Range(begin, end, start(read_range(self._url, begin, end, self.version)))
         self._held.move_to_end(begin)
         while len(self._held) > HELD_RANGES:
@@ -241,8 +241,6 @@ class ObjectArray:
         Raises:
             IndexError: If there are no such items.
         """
-        from dsindex.store.objects import read_range, start  # which imports this module
-
         wanted = [(self._offset + begin * self.dtype.itemsize, end - begin) for begin, end in parts]
         for begin, end in parts:
             if not 0 <= begin <= end <= self._count:

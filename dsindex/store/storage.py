@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsindex.store.clients import Bytes
     from dsindex.store.ranges import ObjectArray
 
 
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
 # Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in ranges,
 # in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
 # OSError that names its kind, and every reader reports that like a missing file.
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+"""Content to write."""
 
 STANDARD_INPUT_KIND = "standard input"
 _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
