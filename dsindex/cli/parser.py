@@ -91,7 +91,6 @@ COMMANDS = {
     "trace": ("show where samples come from, and which samples have a line", "dsindex.cli.trace"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "dsindex.cli.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
-    "export": ("prepare a dataset for MaxText, nanotron or OLMo-core, without copies", "dsindex.cli.export"),
     "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
 }

@@ -240,12 +240,6 @@ class RecordsConfig(WorkConfig):
         "stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
         group="records",
     )
-    on_bad_input: Literal["fail", "skip-file"] = option(
-        "fail",
-        "stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
-        "reads all of them twice (default: fail)",
-        group="records",
-    )
     max_bad_records: str | None = option(
         None, "stop when more are set aside", "N|N%", accepts="int | str | None", group="records"
     )

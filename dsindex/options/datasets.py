@@ -53,20 +53,6 @@ class ConvertCommand(ConvertConfig, StoreConfig):
         return self
 
 
-class ExportConfig(Options):
-    """The options of `dsindex export`."""
-
-    trainer: Literal["maxtext", "nanotron", "olmo"] = option(
-        ..., "the trainer that shall read the dataset", flags=("--for",)
-    )
-
-
-class ExportCommand(ExportConfig):
-    """`dsindex export`: a dataset for another trainer."""
-
-    prefix: LocalPath = option(..., "PREFIX of a .bin and .idx on this machine", "P", positional=True)
-
-
 class SourceConfig(ExecutorConfig):
     """Options of a job that needs the source of an existing dataset."""
 

@@ -89,12 +89,12 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     counts = _encode_sample(source, config)
     keys, workers = len(config.output_names), config.workers or available_cpus()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.total_bytes, eod_per_document=eod)
-    estimate = estimate.scaled(kept_share(source.inputs, config.samples))
+    estimate = estimate.scaled(kept_share(config.samples))
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
     work_bytes = bin_bytes + idx_bytes + (0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES)

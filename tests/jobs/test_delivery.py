@@ -44,16 +44,6 @@ def deliver(capsys, more=RELEASE):
     return shown, run("index delivery.yaml --executor local", capsys)
 
 
-@pytest.mark.usefixtures("sent")
-def test_the_inputs_of_a_value_are_those_that_have_it(capsys):
-    for name in "ab":
-        Path(f"{name}.jsonl").write_text("".join(f'{{"text": "{n}", "s": "{name}"}}\n' for n in range(40)))
-    words = f"--tokenizer-model {OWN.plain_tokenizer} --executor local --output-by s --output-prefix x"
-    run(f"build --input a.jsonl b.jsonl {words}", capsys)
-    shown = run("mix x_a_text_document x_b_text_document --seq-length 5 --split 9,1,0", capsys)
-    assert "valid is the end" not in shown
-
-
 def change(path, content):
     Path(path).write_bytes(content(Path(path).read_bytes()))
 

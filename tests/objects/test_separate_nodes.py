@@ -104,7 +104,6 @@ def test_files_that_only_the_driver_sees_are_refused(nodes, command, place):
 
 OTHERS = {
     "piped": "build --input - --append-eod --output-prefix {prefix}",
-    "shuffle": "build --input {docs} --shuffle-documents 3 --append-eod --output-prefix {prefix}",
     "pack": "pack --input {docs} --output {prefix}.pbin",
     "instruct": "instruct {chat} --input {chats} --seq-length 768 --output-prefix {prefix}",
 }
