@@ -116,7 +116,6 @@ _FORMER_FLAGS = {
 """Flags of older releases and forks of Megatron → the flag that took their place, and what to do."""
 _SHORTENED = {
     "--tokenizer": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
-    "--output": ("--output-prefix", "use --output-prefix P"),
 }
 """The same of what several flags begin with."""
 
