@@ -294,8 +294,8 @@ class PackedMemMapDatasetMegatron(_Blocks):
         torch: bool = False,
     ) -> None:
         super().__init__(path, block_size, version=version, torch=torch)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
-        self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
+        lengths = read_document_lengths(pickled_address(self.path), self.header)
+        self._begins = plan_document_blocks(lengths, block_size)
 
     def __len__(self) -> int:
         """Return the number of blocks."""
@@ -334,8 +334,7 @@ class PbinDocuments(_Parts):
         torch: bool = False,
     ) -> None:
         super().__init__(path, version=version, torch=torch)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
-        self._ends = np.cumsum(np.concatenate(lengths))
+        self._ends = np.cumsum(read_document_lengths(pickled_address(self.path), self.header))
 
     def __len__(self) -> int:
         """Return the number of documents, including empty ones."""
