@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import (
     ConfigFile,
-    enter_stores,
     read_options,
-    requests_since,
     without_megatron_flags,
 )
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import InputError
 from dsindex.execution.progress.standard_streams import show_lines, write_lines
-from dsindex.options.config import StoreConfig, UsageError, validated
+from dsindex.options.config import UsageError, validated
 from dsindex.options.index import (
     IndexConfig,
     TokenizerCommand,
@@ -118,7 +116,7 @@ EXAMPLES = (
     r"""dsindex index --data-path 0.9 web_text_document 0.1 code_text_document \
   --seq-length 4096 --num-samples 90000,1000,1000 --data-cache-path out/cache""",
 )
-OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand, StoreConfig)
+OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand)
 REQUIRED = {"data_path": "one for each split", "seq_length": "--like"}
 TAKES_PRETRAIN_FLAGS = True
 
@@ -130,8 +128,6 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
         UsageError: If they are invalid.
     """
     merged = read_options(options)
-    for name in StoreConfig.model_fields:
-        merged.pop(name, None)
     job = [*(merged.pop("from_command", None) or ())], [*(merged.pop("command", None) or ())]
     if any(job):
         merged = merge_command(merged, *job)
@@ -143,13 +139,11 @@ def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     from dsindex.jobs.index import run_index  # loads what a help text does not need
 
-    stores = {name: value for name, value in read_options(options).items() if name in StoreConfig.model_fields}
-    before = enter_stores(validated(stores, StoreConfig))
     config = read_index_config(options)
     executor = start_with_nodes(config)
     try:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    write_lines(report.lines() + requests_since(before))
+    write_lines(report.lines())
     return 0 if report.ok else 1

@@ -61,8 +61,6 @@ class BlendedDataset:
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> BlendedDataset:
         """Open one split of a blend from Megatron-core's index cache.
 
@@ -74,8 +72,6 @@ class BlendedDataset:
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
-            endpoint_url: As for IndexedDataset.
-            region: As for IndexedDataset.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a BlendedDataset.
@@ -97,8 +93,6 @@ class BlendedDataset:
                 options=options,
                 check=check,
                 torch=torch,
-                endpoint_url=endpoint_url,
-                region=region,
             )
             for number, part in enumerate(parts)
         ]

@@ -357,8 +357,6 @@ class GPTDataset:
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> GPTDataset:
         """Open one split of one dataset from Megatron-core's index cache.
 
@@ -369,8 +367,6 @@ class GPTDataset:
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
-            endpoint_url: As for IndexedDataset.
-            region: As for IndexedDataset.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a GPTDataset.
@@ -386,7 +382,7 @@ class GPTDataset:
         base = path.removesuffix("description.txt")
         data = dataset_path if prefix is None else prefix
         return cls(
-            IndexedDataset(data, check=check, endpoint_url=endpoint_url, region=region),
+            IndexedDataset(data, check=check),
             f"{base}document_index.npy",
             f"{base}sample_index.npy",
             f"{base}shuffle_index.npy",

@@ -42,8 +42,6 @@ class IndexedDataset:
             then causes a FormatError or wrong tokens later, but nothing is read outside the file.
         torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
             has no read-only tensors.
-        endpoint_url: Server of an `s3://` address; None for AWS_ENDPOINT_URL or Amazon's own.
-        region: Region of an `s3://` address; None for AWS_REGION or us-east-1.
 
     Raises:
         FormatError: If a file is missing, damaged, or does not fit the other.
@@ -57,10 +55,8 @@ class IndexedDataset:
         *,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
+        self.prefix = located(prefix)
         self._make_tensor = tensor_maker(torch)
         idx_path = with_suffix(self.prefix, ".idx")
         index = read_index(idx_path)

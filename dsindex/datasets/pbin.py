@@ -87,11 +87,9 @@ class _Parts(ABC):
         *,
         version: PbinVersion | None,
         torch: bool,
-        endpoint_url: str | None,
-        region: str | None,
     ) -> None:
         self._make_tensor = tensor_maker(torch)
-        self.path = located(path, endpoint_url=endpoint_url, region=region)
+        self.path = located(path)
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
         self._tokens = open_tokens(pickled_address(self.path), self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
@@ -182,12 +180,10 @@ class _Blocks(_Parts):
         *,
         version: PbinVersion | None,
         torch: bool,
-        endpoint_url: str | None,
-        region: str | None,
     ) -> None:
         if block_size < 2:
             raise ValueError(f"expected a block_size of at least 2, an input and a target, got {block_size}")
-        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, version=version, torch=torch)
         self.block_size = block_size
         if self.header.num_tokens < block_size:
             raise ValueError(
@@ -220,8 +216,6 @@ class PackedMemMapDatasetContinuous(_Blocks):
         reuse_last_target: Overlap blocks by one token.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`.
@@ -239,10 +233,8 @@ class PackedMemMapDatasetContinuous(_Blocks):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, block_size, version=version, torch=torch)
         self.reuse_last_target = reuse_last_target
         self._stride = block_size - 1 if reuse_last_target else block_size
 
@@ -284,8 +276,6 @@ class PackedMemMapDatasetMegatron(_Blocks):
         block_size: Tokens per block.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -300,10 +290,8 @@ class PackedMemMapDatasetMegatron(_Blocks):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, block_size, version=version, torch=torch)
         lengths = read_document_lengths(pickled_address(self.path), self.header)
         self._begins = plan_document_blocks(lengths, block_size)
 
@@ -328,8 +316,6 @@ class PbinDocuments(_Parts):
         path: The `.pbin`, or its address in an object store.
         version: The version of the file; detected if None.
         torch: Return documents as tensors of int64.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -344,10 +330,8 @@ class PbinDocuments(_Parts):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, version=version, torch=torch)
         self._ends = np.cumsum(read_document_lengths(pickled_address(self.path), self.header))
 
     def __len__(self) -> int:

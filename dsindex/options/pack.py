@@ -12,14 +12,14 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from dsindex.errors import InputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
 from dsindex.formats.pickled_pairs import read_pairs
 from dsindex.option_problems import describe_problem
-from dsindex.options.config import Options, TextConfig, access_of, output_place
+from dsindex.options.config import Options, TextConfig, output_place
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.options.declare import option
 from dsindex.store.storage import open_file
@@ -71,16 +71,16 @@ class PackConfig(TextConfig):
 
     @field_validator("output_prefix")
     @classmethod
-    def _may_be_an_address(cls, prefix: str, info: ValidationInfo) -> str:
+    def _may_be_an_address(cls, prefix: str) -> str:
         try:
-            return locate(prefix, access_of(info))
+            return locate(prefix)
         except InputError:
             return prefix
 
     @field_validator("output", "work_dir")
     @classmethod
-    def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return output_place(path, info)
+    def _can_be_written(cls, path: str | None) -> str | None:
+        return output_place(path)
 
     @field_validator("output")
     @classmethod

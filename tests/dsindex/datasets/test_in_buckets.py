@@ -123,15 +123,14 @@ def test_sequences_are_those_on_disk(folder, store):
 
 
 @pytest.mark.parametrize("torch_like", [[0, 1, 2, 3], [3, -1, 0]], ids=["forwards", "anywhere"])
-def test_samples_are_those_on_disk(store, torch_like, monkeypatch):
+@pytest.mark.usefixtures("store")
+def test_samples_are_those_on_disk(torch_like):
     prefix = CACHE.prefixes()[0]
     plain = GPTDataset.open_cache(CACHE.description_path, prefix=prefix, add_extra_token=CACHE.add_extra_token)
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
     remote = GPTDataset.open_cache(
         CACHE.description_path,
         prefix=f"s3://golden/{os.path.basename(prefix)}",
         add_extra_token=CACHE.add_extra_token,
-        endpoint_url=store.url,
     )
     assert np.array_equal(remote.batch(torch_like), plain.batch(torch_like))
     for number in (*range(len(plain)), -1):
@@ -141,13 +140,14 @@ def test_samples_are_those_on_disk(store, torch_like, monkeypatch):
     assert np.array_equal(again.batch(torch_like), plain.batch(torch_like))
 
 
-def test_what_is_opened_is_told_by_the_objects(folder, store):
+@pytest.mark.usefixtures("store")
+def test_what_is_opened_is_told_by_the_objects(folder):
     assert isinstance(open_dataset("s3://b/d.bin"), IndexedDataset)
     packed = open_dataset("s3://b/d.pbin")
     assert all(map(np.array_equal, packed.__getitems__([9, 2]), open_dataset(folder / "d.pbin").__getitems__([9, 2])))
     blocks, plain = (open_dataset(path, block_size=100) for path in ("s3://b/d.pbin", folder / "d.pbin"))
     assert all(map(np.array_equal, blocks.__getitems__([7, 0]), plain.__getitems__([7, 0])))
-    chat = open_dataset("s3://b/chat", sequence_length=64, endpoint_url=store.url)
+    chat = open_dataset("s3://b/chat", sequence_length=64)
     assert isinstance(chat, PackedInstructionDataset)
     own = PackedInstructionDataset(folder / "chat", sequence_length=64, pad_id=0)
     assert chat.plan.block(0).tolist() == own.plan.block(0).tolist() == [0, 1, 3]
