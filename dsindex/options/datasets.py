@@ -18,7 +18,6 @@ from dsindex.options.config import (
     LocalPath,
     MappedPath,
     Options,
-    StoreConfig,
 )
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share, parse_steps
@@ -40,7 +39,7 @@ class ConvertConfig(ExecutorConfig):
     )
 
 
-class ConvertCommand(ConvertConfig, StoreConfig):
+class ConvertCommand(ConvertConfig):
     """`dsindex convert`: MMIDIDX to `.pbin` or back."""
 
     source: DatasetPath = option(..., "PREFIX or FILE.pbin, here or in an object store", "SRC", positional=True)
@@ -51,20 +50,6 @@ class ConvertCommand(ConvertConfig, StoreConfig):
         if not (self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)):
             raise ValueError(f"expected SRC or DST to end in .pbin, got {self.source} and {self.destination}")
         return self
-
-
-class ExportConfig(Options):
-    """The options of `dsindex export`."""
-
-    trainer: Literal["maxtext", "nanotron", "olmo"] = option(
-        ..., "the trainer that shall read the dataset", flags=("--for",)
-    )
-
-
-class ExportCommand(ExportConfig):
-    """`dsindex export`: a dataset for another trainer."""
-
-    prefix: LocalPath = option(..., "PREFIX of a .bin and .idx on this machine", "P", positional=True)
 
 
 class SourceConfig(ExecutorConfig):
@@ -87,7 +72,7 @@ class VerifyConfig(SourceConfig):
     same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
 
 
-class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):
+class VerifyCommand(VerifyConfig, JsonOutput):
     """`dsindex verify`: what is wrong with datasets."""
 
     as_json: bool = option(default=False, help="write one JSON object per dataset", flags=("--json",))
@@ -125,7 +110,7 @@ class ReportConfig(Options):
     cache: tuple[MappedPath, ...] = option((), "folders of index caches: show splits, epochs and blends, too", "D")
 
 
-class InspectConfig(StoreConfig, JsonOutput):
+class InspectConfig(JsonOutput):
     """`dsindex inspect`: what a path is. Without a choice, an overview."""
 
     path: DatasetPath = option(
@@ -152,7 +137,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) else value
 
 
-class TraceConfig(StoreConfig, JsonOutput):
+class TraceConfig(JsonOutput):
     """`dsindex trace`: where samples come from, and which samples have a line."""
 
     group: ClassVar = "steps"
