@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import (
     ConfigFile,
-    enter_stores,
     read_options,
-    requests_since,
     without_megatron_flags,
 )
 from dsindex.engine.start import start_with_nodes
 from dsindex.execution.progress.standard_streams import show_lines, write_lines
-from dsindex.options.config import StoreConfig, validated
+from dsindex.options.config import validated
 from dsindex.options.index import (
     IndexConfig,
     TokenizerCommand,
@@ -25,11 +22,9 @@ from dsindex.options.index import (
     take_job_tokenizer,
 )
 from dsindex.options.pretrain_command import merge_command, take_command
-from dsindex.tools.delivery import index_options, is_delivery, record_caches
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
 DESCRIPTION = """\
 Build the document, sample and shuffle index of each split of a dataset or blend, as the cache files
@@ -38,8 +33,7 @@ of a Megatron training job and under its names, so that the job finds them and b
 The hash in a cache's name covers the job's settings character by character: use the same
 --seq-length, --split, --seed and paths as the job, and the tokenizer's identifiers
 (--tokenizer-identifiers or --like). --explain says why a job would not find a cache.
-Or give the job's command after --: what matters is taken, options before it override it.
-`dsindex index delivery.yaml` takes all of this from a file of dsindex mix --write."""
+Or give the job's command after --: what matters is taken, options before it override it."""
 EXAMPLES = (
     r"""dsindex index --data-path out/docs_text_document --seq-length 4096 \
   --train-iters 5000 --global-batch-size 256 --eval-interval 1000 \
@@ -49,23 +43,19 @@ EXAMPLES = (
     r"""dsindex index --data-path 0.9 web_text_document 0.1 code_text_document \
   --seq-length 4096 --num-samples 90000,1000,1000 --data-cache-path out/cache""",
 )
-OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand, StoreConfig)
+OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand)
 REQUIRED = {"data_path": "one for each split", "seq_length": "--like"}
 
 
 def read_index_config(options: argparse.Namespace) -> IndexConfig:
-    """Read the options of an index job from a file and flags.
+    """Read the options of an index job from a file, flags and the job's command.
 
     Raises:
         UsageError: If they are invalid.
     """
     merged = read_options(options)
-    for name in StoreConfig.model_fields:
-        merged.pop(name, None)
-    words = [*(merged.pop("command", None) or ())]
-    if len(words) == 1 and is_delivery(words[0]):
-        merged = {**index_options(words[0]), **merged}
-    elif words:
+    words = merged.pop("command", None)
+    if words:
         replacements = parse_replacements(merged.get("dataset_path_as") or ())
         command = take_command(words, local_path=lambda path: local_path(path, replacements))
         merged, notes = merge_command(merged, command)
@@ -78,23 +68,11 @@ def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     from dsindex.jobs.index import run_index  # loads what a help text does not need
 
-    stores = {name: value for name, value in read_options(options).items() if name in StoreConfig.model_fields}
-    before = enter_stores(validated(stores, StoreConfig))
     config = read_index_config(options)
     executor = start_with_nodes(config)
     try:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    lines = report.lines()
-    words: Sequence[str] = getattr(options, "command", None) or ()
-    if len(words) == 1 and is_delivery(words[0]) and report.results:
-        names = [os.path.basename(path) for result in report.results for path in result.paths]
-        is_recorded = len(report.folders) == 1 and record_caches(words[0], report.folders[0], names)
-        lines.append(
-            f"note: {words[0]} has the digests of these caches now"
-            if is_recorded
-            else f"note: {words[0]} was left as it is: it was changed since, or names other places"
-        )
-    write_lines(lines + requests_since(before))
+    write_lines(report.lines())
     return 0 if report.ok else 1
