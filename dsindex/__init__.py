@@ -22,11 +22,9 @@ _MODULES = {
     "BuildResult": "dsindex.jobs.build",
     "ConvertResult": "dsindex.jobs.conversion",
     "DsindexError": "dsindex.errors",
-    "EstimateResult": "dsindex.tools.estimate",
-    "ExportResult": "dsindex.jobs.trainers",
     "IndexOptions": "dsindex.api.index",
     "IndexResult": "dsindex.jobs.index",
-    "InspectResult": "dsindex.tools.inspect",
+    "InspectResult": "dsindex.tools.results",
     "InstructResult": "dsindex.jobs.instruct",
     "MergeResult": "dsindex.jobs.merge",
     "MixResult": "dsindex.tools.mix",
@@ -34,27 +32,23 @@ _MODULES = {
     "PackResult": "dsindex.jobs.pack",
     "ReportResult": "dsindex.tools.report",
     "Snapshot": "dsindex.execution.progress.reporter",
-    "TraceResult": "dsindex.tools.trace",
+    "TraceResult": "dsindex.tools.results",
     "VerifyResult": _RESULTS,
     "build": "dsindex.api.build",
     "build_index": "dsindex.api.index",
     "convert": "dsindex.api.merge",
-    "datasink": "dsindex.api.ray_data",
-    "estimate": "dsindex.api.build",
-    "export": "dsindex.api.merge",
     "inspect": "dsindex.api.inspect",
     "instruct": "dsindex.api.instruct",
     "merge": "dsindex.api.merge",
     "mix": "dsindex.api.mix",
     "open": "dsindex.api.open",
     "pack": "dsindex.api.pack",
-    "ray_datasource": "dsindex.api.ray_data",
     "report": "dsindex.api.report",
     "trace": "dsindex.api.inspect",
     "verify": "dsindex.api.verify",
 }
 
-__all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
+__all__ = list(_MODULES)
 
 
 _STAND_INS = {"verify": "dsindex.api.structure"}

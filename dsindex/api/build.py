@@ -1,4 +1,4 @@
-"""`dsindex.build` and `dsindex.estimate`."""
+"""`dsindex.build`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from typing import TYPE_CHECKING, Any
 from dsindex.api.boundary import api_function, input_options, join_connected_cluster
 from dsindex.api.index import index_options
 from dsindex.api.progress import open_reporter
-from dsindex.api.ray_data import build_rows, is_rows
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.jobs.build import BuildResult, run_build
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import split_options
-from dsindex.tools.estimate import EstimateResult, run_plan
 
 if TYPE_CHECKING:
     from dsindex.api.boundary import Paths
     from dsindex.api.index import IndexOptions
     from dsindex.api.progress import Progress
-    from dsindex.api.ray_data import RayDataset
     from dsindex.api.tokenizers import TokenizerLike
 
 
-@api_function(BuildConfig, leave_out={"check"})
+@api_function(BuildConfig, leave_out={"dry_run"})
 def build(
-    input: Paths | RayDataset = (),
+    input: Paths = (),
     *,
     tokenizer: TokenizerLike,
     index: IndexOptions | None = None,
@@ -37,8 +34,7 @@ def build(
 
     Args:
         input: Files (JSONL, compressed or not, tables), patterns or folders, in the order of the output, also
-            addresses in object stores; `-` is standard input. Or a `ray.data.Dataset`, which is written to a
-            `datasink`, in its order.
+            addresses in object stores; `-` is standard input.
         tokenizer: The folder of a tokenizer, its tokenizer.json, or a `tokenizers.Tokenizer`.
         index: Also build the index caches of every dataset.
         progress: True to show progress as the command line does, or a function to call with each Snapshot.
@@ -47,36 +43,7 @@ def build(
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    if is_rows(input):
-        return build_rows(input, {"tokenizer": tokenizer, "index": index, "progress": progress, **options})
     with tokenizer_in_place(join_connected_cluster(input_options(options, input)), tokenizer) as placed:
         config, of_index = split_options(placed | index_options(index))
         with open_reporter(progress) as reporter:
             return run_build(config, reporter=reporter, index=of_index)
-
-
-@api_function(BuildConfig, leave_out={"check"})
-def estimate(
-    input: Paths = (),
-    *,
-    tokenizer: TokenizerLike,
-    index: IndexOptions | None = None,
-    **options: Any,  # noqa: ANN401 - those of BuildConfig
-) -> EstimateResult:
-    """Estimate the output, time, memory and disk space of `build` with the same options, as `dsindex plan` does.
-
-    Up to 64 MiB of the input are tokenized and timed. Nothing is written and no cluster is joined; for a cluster, set
-    `workers` to its CPUs. Options that do not affect the estimate are validated and otherwise ignored.
-
-    Args:
-        input: As for `build`, as are all others.
-        tokenizer: As for `build`.
-        index: As for `build`.
-
-    Raises:
-        OptionsError: If the options are invalid.
-        DsindexError: If the inputs or the tokenizer cannot be used.
-    """
-    with tokenizer_in_place(input_options(options, input), tokenizer) as placed:
-        config, _ = split_options(placed | index_options(index))
-        return run_plan(config)

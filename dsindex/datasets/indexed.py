@@ -7,9 +7,7 @@ ranges; arrays are copies.
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
@@ -17,24 +15,18 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
-from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
 from dsindex.store.urls import absolute, located, pickled_address, with_suffix
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    import pyarrow as pa
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.mmididx import SequenceIndex, Tokens
-
-
-AHEAD_BYTES, MOST_AHEAD = 4 << 20, 1024
-"""Bytes and number of sequences that are read ahead of batches that follow each other, in an object store."""
 
 
 class IndexedDataset:
@@ -50,8 +42,6 @@ class IndexedDataset:
             then causes a FormatError or wrong tokens later, but nothing is read outside the file.
         torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
             has no read-only tensors.
-        endpoint_url: Server of an `s3://` address; None for AWS_ENDPOINT_URL or Amazon's own.
-        region: Region of an `s3://` address; None for AWS_REGION or us-east-1.
 
     Raises:
         FormatError: If a file is missing, damaged, or does not fit the other.
@@ -65,10 +55,8 @@ class IndexedDataset:
         *,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
+        self.prefix = located(prefix)
         self._make_tensor = tensor_maker(torch)
         idx_path = with_suffix(self.prefix, ".idx")
         index = read_index(idx_path)
@@ -82,7 +70,6 @@ class IndexedDataset:
         self._index: SequenceIndex | None = index
         self._num_sequences = index.header.num_sequences
         self._tokens = tokens
-        self._order = ReadingOrder()
         self._shift = self.dtype.itemsize.bit_length() - 1
         # A memoryview reads plain ints from unaligned memory, which makes ds[i] twice as fast as numpy scalars do.
         self._lengths = as_items(index.sequence_lengths, "i")
@@ -118,18 +105,7 @@ class IndexedDataset:
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many sequences, each as `ds[i]`; torch's DataLoader calls this."""
-        tokens = self._tokens
-        if isinstance(tokens, np.ndarray):
-            return [self[index] for index in indices]
-        numbers = [index.__index__() for index in indices]
-        wrong = next((number for number in numbers if not -len(self) <= number < len(self)), None)
-        if wrong is not None:
-            raise self._no_such_sequence(wrong)
-        numbers = [number % len(self) for number in numbers]
-        most = min(MOST_AHEAD, AHEAD_BYTES // (tokens.nbytes // max(1, len(self)) + 1))
-        later = [number for number in self._order.expected_after(numbers, most=most) if 0 <= number < len(self)]
-        sequences = tokens.read_many([*map(self._part, numbers)], later=[*map(self._part, later)])
-        return sequences if self._make_tensor is None else list(map(self._make_tensor, sequences))
+        return [self[index] for index in indices]
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Return part of a sequence.
@@ -362,14 +338,6 @@ class IndexedDataset:
             raise self._outside(begin)
         return block, stops
 
-    def _part(self, number: int) -> tuple[int, int]:
-        """Return the tokens at which a sequence begins and ends."""
-        begin = self._pointers[number] >> self._shift
-        end = begin + self._lengths[number]
-        if not 0 <= begin <= end <= len(self._tokens):
-            raise self._outside(number)
-        return begin, end
-
     def _open_index(self) -> SequenceIndex:
         if self._index is None:
             raise ValueError(f"{self.prefix}: the dataset is closed")
@@ -387,75 +355,3 @@ class IndexedDataset:
         return FormatError(
             f"{self.prefix}.idx: expected sequence {index} inside the .bin, got a position outside; verify the dataset"
         )
-
-
-# Split a dataset's documents into ranges of about equal size that readers on many machines read independently.
-
-BLOCK_BYTES = 32 << 20
-"""Bytes of tokens per table; a longer document gets its own table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentRange:
-    """The documents [begin, end) of a dataset."""
-
-    prefix: str
-    """Absolute path, since the task may run in another folder."""
-    begin: int
-    end: int
-    size_bytes: int
-    """Size of the tokens."""
-
-
-def plan_ranges(dataset: IndexedDataset, num_ranges: int, *, prefix: str) -> list[DocumentRange]:
-    """Split the documents into at most `num_ranges` non-empty ranges of about equal size in bytes."""
-    total = dataset.num_tokens * dataset.dtype.itemsize
-    count = dataset.num_documents
-    cuts = [
-        bisect_left(range(count), -(-total * number // num_ranges), key=lambda document: _first_byte(dataset, document))
-        for number in range(num_ranges)
-    ]
-    bounds = sorted({0, *cuts, count})
-    return [
-        DocumentRange(
-            prefix=prefix,
-            begin=begin,
-            end=end,
-            size_bytes=_first_byte(dataset, end) - _first_byte(dataset, begin),
-        )
-        for begin, end in itertools.pairwise(bounds)
-    ]
-
-
-def read_range(documents: DocumentRange) -> Iterator[pa.Table]:
-    """Yield the documents of a range as tables of about BLOCK_BYTES."""
-    dataset = IndexedDataset(documents.prefix, check=False)
-    begin = documents.begin
-    while begin < documents.end:
-        end = bisect_left(
-            range(documents.end),
-            _first_byte(dataset, begin) + BLOCK_BYTES,
-            lo=begin + 1,
-            key=lambda document: _first_byte(dataset, document),
-        )
-        yield _make_table(dataset, begin, end)
-        begin = end
-
-
-def _make_table(dataset: IndexedDataset, begin: int, end: int) -> pa.Table:
-    import pyarrow as pa
-
-    values, _, pointers, shift = dataset.token_columns()
-    sequences = dataset.document_indices[begin : end + 1]
-    starts = np.full(len(sequences), len(values), np.int64)  # documents after the last sequence begin at the end
-    starts[sequences < len(pointers)] = pointers[sequences[sequences < len(pointers)]] >> shift
-    first, last = int(starts[0]), int(starts[-1])
-    tokens = pa.LargeListArray.from_arrays(pa.array(starts - first), pa.array(values[first:last]))
-    return pa.table({"document": pa.array(np.arange(begin, end)), "tokens": tokens})
-
-
-def _first_byte(dataset: IndexedDataset, document: int) -> int:
-    """Return the byte at which a document begins in the `.bin`; past the last document, the size of the `.bin`."""
-    _, lengths, pointers, _ = dataset.token_columns()
-    sequence = int(dataset.document_indices[document])
-    return int(pointers[sequence]) if sequence < len(lengths) else dataset.num_tokens * dataset.dtype.itemsize

@@ -365,7 +365,7 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
     ]
 
 
-DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
 _OWN_SUFFIXES = (
     ".manifest.json",
@@ -604,8 +604,6 @@ def _read(path: str) -> bytes:
     return content
 
 
-ROWS_INPUT = "<ray.data>"
-"""Stands for rows in memory."""
 STANDARD_INPUT = "-"
 """Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.identity import describe_settings, is_plan
-from dsindex.engine.input_paths import ROWS_INPUT
 from dsindex.engine.ledger import History, Ledger, read_history
 from dsindex.engine.partial_files import remove_partials
 from dsindex.engine.publishing import give_up_uploads
@@ -74,13 +73,12 @@ class WorkFolder:
         The ledger is removed last, since what was written outside of the folder follows from its plans.
 
         Args:
-            plan: The plan that begins now; standard input that was stored for it stays, as do shards of rows.
+            plan: The plan that begins now; standard input that was stored for it stays.
         """
         if self.history.belongs_to(self.path):
             remove_partials(self.history.partials)
             give_up_uploads(self.history, self.access)
-        if plan is None or all(file.absolute_path != ROWS_INPUT for file in plan.inputs):
-            remove_owned_shards(self.path, self.folder_id)
+        remove_owned_shards(self.path, self.folder_id)
         stored = spool_path(self.path)
         if plan is None or all(file.absolute_path != stored for file in plan.inputs):
             remove_spool(self.path, self.folder_id)

@@ -148,7 +148,7 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
     commands = [
         (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
         (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
-        (0, ["build", *given, "--check"]), (0, ["plan", *given]),
+        (0, ["build", *given, "--dry-run"]),
         (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
         (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
         (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
@@ -156,7 +156,7 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
         (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
         (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
-        (1, ["clean", FORGED]), (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
+        (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
     ]  # fmt: skip
     lines = []
     for code, command in commands:

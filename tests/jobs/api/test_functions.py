@@ -232,15 +232,6 @@ def test_verify_says_what_the_command_says():
         dsindex.verify(built, against_source=True, tokenizer=OWN.bos_tokenizer)
 
 
-def test_estimate_takes_the_options_of_a_build():
-    options = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": "out/docs"}
-    estimated = dsindex.estimate(OWN.docs, **options, index=dsindex.IndexOptions(seq_length=16, epochs=2))
-    assert estimated.documents == 102
-    assert str(estimated).startswith("inputs       1, 64.5 kB\n")
-    assert repr(estimated).startswith("EstimateResult(about 102 documents")
-    assert not Path("out").exists()
-
-
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 def test_connected_ray_is_used_and_left_open():
@@ -433,18 +424,3 @@ def test_open_of_instruction_data_asks_for_a_length_that_it_cannot_know():
     opened = dsindex.open("out/chat", sequence_length=1024)
     assert isinstance(opened, PackedInstructionDataset)
     assert opened.sequence_length == 1024
-
-
-def test_datasource_needs_pandas_or_reads_every_document():
-    built = build()
-    try:
-        import ray.data  # noqa: F401
-    except ImportError:
-        with pytest.raises(dsindex.DsindexError, match=r"ray_datasource needs ray\.data, .* pip install pandas"):
-            dsindex.ray_datasource(built)
-        return
-    source, dataset = dsindex.ray_datasource(built), dsindex.open(built)
-    assert isinstance(dataset, IndexedDataset)
-    rows = [row for task in source.get_read_tasks(5) for table in task() for row in table.to_pylist()]
-    assert [row["document"] for row in rows] == list(range(dataset.num_documents))
-    assert [row["tokens"] for row in rows] == [dataset.document(j).tolist() for j in range(dataset.num_documents)]
