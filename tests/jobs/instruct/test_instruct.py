@@ -56,9 +56,7 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, broken, expected, 
 @pytest.mark.exhaustive
 def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_path, broken):
     """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
-    instruction = check_config(
-        {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
-    )
+    instruction = check_config({"chat_template": CHATML, "max_length": 120, "too_long": "split"}, source="test")
     for number, way in enumerate(WAYS):
         config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
         report = run_config(config, instruction)
