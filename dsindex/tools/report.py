@@ -25,10 +25,11 @@ from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute, real_path
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.inspect import look_at_loss_masks, show_text, text_of
+from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
+from dsindex.tools.token_text import show_text, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -268,7 +269,7 @@ def describe_dataset(opened: OpenedDataset, *, advance: Callable[[int], None]) -
         tokens=None,
         repetitions=0,
         findings=(),
-        notes=tuple(origin.notes),
+        notes=tuple(origin.all_notes),
         facts=tuple(facts),
     )
     if store is None:
