@@ -6,7 +6,6 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import format_room
@@ -16,7 +15,6 @@ from dsindex.execution.choice import make_executor, wants_ray, wants_threads
 from dsindex.execution.interrupts import raise_missed_stop
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.displays import make_reporter
-from dsindex.kernels.loader import count_bytes, wait_for_kernels
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import can_map, free_bytes, nearest_folder
 from dsindex.store.urls import folder_of
@@ -50,17 +48,14 @@ def start_and_examine(
     """Start the executor that the options ask for, and examine the job for problems meanwhile.
 
     Ray takes seconds to start, so the examination then runs in another thread, and Ray's workers start. For a large
-    input, the kernels are loaded in the background, and many workers are processes.
+    input, many workers are processes.
 
     Raises:
         DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
-    if wants_threads(config, holds_gil=holds_gil):
-        count_bytes(num_bytes)
     if not wants_ray(config):
         examine()
-        wait_for_kernels()
         threads = THREADS_UP_TO_WORKERS if _are_threads_slow(config, num_bytes) else None
         return make_executor(config, holds_gil=holds_gil, threads=threads, early=_start_early(num_bytes))
     executor: Executor | None = None
@@ -153,16 +148,13 @@ def _start_early(num_bytes: int) -> EarlyStart | None:
     return EarlyStart(
         num_calls=-(-num_bytes // LEAST_BYTES_PER_WORKER),
         memory_bytes=WORKER_MEMORY_BYTES,
-        prepare=partial(prepare_worker, num_bytes),
+        prepare=prepare_worker,
     )
 
 
-def prepare_worker(num_bytes: int) -> None:
-    """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
-    count_bytes(num_bytes)
+def prepare_worker() -> None:
+    """Import what tokenizing needs."""
     import dsindex.engine.shards.tokenize  # noqa: F401 - so that no task waits for it
-
-    wait_for_kernels()
 
 
 # The objects that a job's stages share while it owns its work folder.

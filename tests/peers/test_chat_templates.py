@@ -1,6 +1,6 @@
 """transformers renders and masks as we do: our own templates, and those of a folder that CHAT_TEMPLATES names.
 
-Every template renders the same drawn conversations here and in `apply_chat_template(return_assistant_tokens_mask=True)`.
+Every template renders the same drawn conversations here and in `apply_chat_template`, with its masks.
 """
 
 import datetime
@@ -91,7 +91,7 @@ def peer(tmp_path_factory):
 
 
 def encode_there(peer, source, record):
-    """Tokens and mask, or None. A template gets the content in the form that it reads: as it is, joined, or as parts."""
+    """Tokens and mask, or None, of contents as they are, joined, and as parts: templates read one of these forms."""
     for change in (lambda content: content, join_parts, as_parts):
         messages = [
             {**message, "content": change(message["content"])} if message.get("content") is not None else message
