@@ -23,7 +23,6 @@ _MODULES = {
     "ConvertResult": "dsindex.jobs.conversion",
     "DsindexError": "dsindex.errors",
     "EstimateResult": "dsindex.tools.estimate",
-    "ExportResult": "dsindex.jobs.trainers",
     "IndexOptions": "dsindex.api.index",
     "IndexResult": "dsindex.jobs.index",
     "InspectResult": "dsindex.tools.inspect",
@@ -40,7 +39,6 @@ _MODULES = {
     "build_index": "dsindex.api.index",
     "convert": "dsindex.api.merge",
     "estimate": "dsindex.api.build",
-    "export": "dsindex.api.merge",
     "inspect": "dsindex.api.inspect",
     "instruct": "dsindex.api.instruct",
     "merge": "dsindex.api.merge",
@@ -52,7 +50,7 @@ _MODULES = {
     "verify": "dsindex.api.verify",
 }
 
-__all__ = list(_MODULES)  # dsindex/__init__.pyi has the signatures
+__all__ = list(_MODULES)
 
 
 _STAND_INS = {"verify": "dsindex.api.structure"}

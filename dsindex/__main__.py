@@ -32,14 +32,12 @@ def program() -> None:
 def _do_without(error: ModuleNotFoundError, words: list[str]) -> str | int:
     """Verify the structure of datasets where no more packages are installed; otherwise return what is missing."""
     from dsindex.errors import DsindexError, missing_package
-    from dsindex.execution.ray_address import JOB_VARIABLE
 
     missing = missing_package(error)
     if missing is None:
         raise error
     if words[:1] != ["verify"] or len(words) == 1 or any(word.startswith("-") for word in words):
-        in_job = f"; in a job, submit --python names another Python than {sys.executable}"
-        return f"dsindex: {missing}{in_job if JOB_VARIABLE in os.environ else ''}"
+        return f"dsindex: {missing}"
     from dsindex.api.structure import verify
 
     try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run Ray tests with other releases of Ray: a private instance, a running head, its token, drivers that are killed and
-# terminated, submit, and workers and nodes that are lost.
+# terminated, and workers and nodes that are lost.
 #
 #   tests/ray_releases.sh FOLDER [RELEASE …]
 #
@@ -19,7 +19,6 @@ tests=(
     tests/jobs/api/test_functions.py::test_ray_that_a_call_starts_leaves_nothing_behind
     tests/jobs/test_ray_workers.py::test_error_is_reported_and_dead_worker_replaced
     tests/jobs/test_ray_address.py
-    tests/jobs/test_submit_cluster.py
 )
 
 python=$folder/bin/python

@@ -1,8 +1,7 @@
 """Turn the arguments of API functions into a job's options, and flags in error messages into parameters.
 
 Options and the models that declare and validate them are those of the command line. Only the spelling differs: a
-message that names `--eod-token` there names `eod_token` here. `dsindex/__init__.pyi` has the signatures for type
-checkers and editors; `python -m dsindex.api.stub` writes it.
+message that names `--eod-token` there names `eod_token` here.
 """
 
 from __future__ import annotations

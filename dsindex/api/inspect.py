@@ -63,7 +63,7 @@ def trace(
     """Trace samples and steps to documents and lines, or lines to samples and steps, as `dsindex trace` does.
 
     Args:
-        cache: The folder of index caches, the description of one, packs, a delivery, or the result of `build_index`.
+        cache: The folder of index caches, the description of one, packs, or the result of `build_index`.
         tokenizer: Shows the text of tokens; that in each manifest if None.
         prefix: The datasets, in the order of the blend, if they moved.
 

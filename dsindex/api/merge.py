@@ -9,11 +9,9 @@ from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import find_prefix, list_text_prefixes
 from dsindex.jobs.conversion import ConvertResult, convert_dataset
 from dsindex.jobs.merge import MergeResult, run_merge
-from dsindex.jobs.trainers import ExportResult, export_dataset
 from dsindex.options.config import validated
-from dsindex.options.datasets import ConvertCommand, ConvertConfig, ExportConfig
+from dsindex.options.datasets import ConvertCommand, ConvertConfig
 from dsindex.options.merge import MergeConfig
-from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
     import os
@@ -71,21 +69,3 @@ def convert(
         conversion = convert_dataset(config.model_copy(update=placed))
         reporter.advance(1)
     return conversion
-
-
-@api_function(ExportConfig)
-def export(
-    source: Subject,
-    **options: Any,  # noqa: ANN401 - those of ExportConfig
-) -> ExportResult:
-    """Prepare a dataset for another trainer, as `dsindex export` does, without copying its tokens.
-
-    Args:
-        source: A prefix, or a result with one dataset.
-
-    Raises:
-        OptionsError: If the options are invalid.
-        DsindexError: If the trainer cannot read the dataset, or another file is in the way.
-    """
-    [prefix] = list_text_prefixes("source", find_prefix("source", source))
-    return export_dataset(validated(options, ExportConfig), prefix=as_prefix(prefix))

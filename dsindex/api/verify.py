@@ -12,7 +12,6 @@ from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.jobs.index import IndexResult
 from dsindex.options.config import validated
 from dsindex.options.datasets import VerifyCommand, VerifyConfig
-from dsindex.tools.delivery import is_delivery, verify_delivery
 from dsindex.tools.verify_pbin import verify_dataset
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ def verify(
         reports = []
         for found in prefixes:
             with open_reporter(progress) as reporter:
-                if is_delivery(found):
-                    reports += verify_delivery(found, config, reporter=reporter)
-                else:
-                    reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
+                reports.append(verify_dataset(seen_from_anywhere(config, found), config, reporter=reporter))
     return VerifyResult(reports=tuple(reports))
 
 

@@ -74,7 +74,7 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
     options = command.options
     if not options:
         raise InputError(f"{place}: expected flags of pretrain_gpt.py, got none that its caches depend on")
-    for name in (*PATHS, *FILES, "data_cache_path", "per_dataset_sequences_path"):
+    for name in (*PATHS, *FILES, "data_cache_path"):
         value = options.get(name)
         if isinstance(value, str):
             options[name] = local_path(value, replacements)

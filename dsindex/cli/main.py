@@ -10,6 +10,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+import dsindex
 from dsindex.cli.parser import COMMANDS, make_parser
 from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.execution.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
@@ -59,14 +60,13 @@ def _run(command: str | None, given: list[str]) -> int:
     try:
         with stop_on_signals(name):
             parser = make_parser(command)
-            if command == "submit" or not is_asked_for(given):  # what is submitted has flags of its own
+            if not is_asked_for(given):
                 options = parser.parse_args(given)
             else:
                 use_json_lines()
                 options = _parse_quietly(parser, given)
             if command is None:
-                parser.print_help()
-                return _hand_over(None, None, EXIT_USAGE)
+                return _answer_without_command(options, parser)
             raise_missed_stop()
             code: int = importlib.import_module(COMMANDS[command][1]).run(options)
     except KeyboardInterrupt as stop:
@@ -80,6 +80,17 @@ def _run(command: str | None, given: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
         return _fail(options, name, error)
     return _hand_over(options, command, code)
+
+
+def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if not options.version:
+        parser.print_help()
+        return _hand_over(None, None, EXIT_USAGE)
+    from dsindex.cli.version import describe_installation
+
+    described = describe_installation() if options.verbose else [f"dsindex {dsindex.__version__}"]
+    sys.stdout.write(show_lines(described))
+    return _hand_over(None, None, 0)
 
 
 def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> int:

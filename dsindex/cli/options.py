@@ -82,7 +82,7 @@ def _settings(annotation: object, shown: Declared) -> dict[str, Any]:
     return named | ({"type": kind} if kind in {int, float} else {})
 
 
-NOT_OPTIONS = frozenset({"config", "debug"})
+NOT_OPTIONS = frozenset({"config", "debug", "version", "verbose"})
 
 
 def read_options(options: argparse.Namespace, names: Collection[str] | None = None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import dsindex
 from dsindex.cli.options import EveryCommand, add_options
 from dsindex.json_text import show_name
 from dsindex.locations import without_secrets
@@ -91,14 +90,10 @@ COMMANDS = {
     "inspect": ("show what a dataset is and what it holds, down to its tokens", "dsindex.cli.inspect"),
     "report": ("write a page about datasets, to look at and to keep", "dsindex.cli.report"),
     "trace": ("show where samples come from, and which samples have a line", "dsindex.cli.trace"),
-    "clean": ("show or remove what a build that nobody continues left", "dsindex.cli.clean"),
     "raw-index": ("write Modalities' index of the lines of a JSONL file", "dsindex.cli.raw_index"),
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
-    "export": ("prepare a dataset for MaxText, nanotron or OLMo-core, without copies", "dsindex.cli.export"),
     "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
-    "submit": ("run a command on a cluster, through its job server", "dsindex.cli.submit"),
-    "doctor": ("examine this machine, for a job or a bug report", "dsindex.cli.doctor"),
     "demo": ("run the main job on generated text", "dsindex.cli.demo"),
 }
 """Name → (summary, module); a module has DESCRIPTION, OPTIONS, which are models, and run(options) -> exit code.
@@ -230,7 +225,8 @@ def make_parser(command: str | None) -> Parser:
         description="Training data for language models: from text to a merged, indexed Megatron dataset.",
         epilog=EPILOG,
     )
-    parser.add_argument("--version", action="version", version=f"dsindex {dsindex.__version__}")
+    parser.add_argument("--version", action="store_true", help="show the version; with --verbose, what a report needs")
+    parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (summary, module_name) in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary)

@@ -20,7 +20,7 @@ DESCRIPTION = """\
 Prove that a dataset is intact: sizes, and the structure and every entry of its .idx, or of a .pbin
 of any version. If it has a manifest, also digests, token ids, EOD at the end of every document,
 record counts and provenance. A path that ends in .pbin is a .pbin; the folder of an export of
-`dsindex instruct` is one as well. A delivery of dsindex mix --write is all that it names.
+`dsindex instruct` is one as well.
 
 --cache checks index caches against the data: that descriptions, names and arrays agree, and that
 every sample has the right tokens. --against-source reads and tokenizes the inputs again, and names
@@ -38,24 +38,17 @@ OPTIONS = (VerifyCommand,)
 
 def run(options: argparse.Namespace) -> int:
     """Verify every dataset and print what was found."""
-    from dsindex.tools.delivery import is_delivery, job_flags, read_delivery, verify_delivery  # not for a help text
-    from dsindex.tools.verify_pbin import verify_dataset
+    from dsindex.tools.verify_pbin import verify_dataset  # not for a help text
 
     config = read_config(options, VerifyCommand)
     before = enter_stores(config)
-    reports, flags = [], []
+    reports = []
     for given in config.prefix:
         with make_reporter(has_table=True) as reporter:
-            if is_delivery(given):
-                found = verify_delivery(given, config, reporter=reporter)
-                flags += job_flags(given, read_delivery(given)[0], config.data_folder)
-            else:
-                found = [verify_dataset(given, config, reporter=reporter)]
-        for report in found if config.as_json else ():
-            write_json(sys.stdout, {"is_whole": report.is_whole, **asdict(report)})
-        reports += found
-    is_whole = all(report.is_whole for report in reports)
+            reports.append(verify_dataset(given, config, reporter=reporter))
+        if config.as_json:
+            write_json(sys.stdout, {"is_whole": reports[-1].is_whole, **asdict(reports[-1])})
     if not config.as_json:
-        write_lines([*describe_verifications(reports), *(["", *flags] if is_whole and flags else [])])
+        write_lines(describe_verifications(reports))
         write_lines(requests_since(before))
-    return 0 if is_whole else 1
+    return 0 if all(report.is_whole for report in reports) else 1

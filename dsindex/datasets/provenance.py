@@ -52,19 +52,11 @@ class ShardProvenance:
     """1-based line number of the shard's first line in its input."""
     first_offset: int = 0
     """Offset of the shard's first line, if its rows count from there."""
-    first_row: int = 0
-    num_rows: int | None = None
-    """Number of its rows from the first on; None for all that the file has."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of its rows."""
         return PLACED_PROVENANCE if self.input is None else PROVENANCE
-
-    @property
-    def end_row(self) -> int | None:
-        """The row after its last; None for the end of the file."""
-        return None if self.num_rows is None else self.first_row + self.num_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,47 +252,25 @@ def _read_shards(shards: Iterable[ShardProvenance]) -> Iterator[tuple[ShardProve
     known = list(shards)
     if not known or can_map(known[0].path):
         for shard in known:
-            yield shard, _read_shard(shard, shard.first_row, shard.end_row)
+            yield shard, _read_shard(shard)
         return
-    extents = []
-    for shard in known:
-        end = None if shard.end_row is None else shard.end_row * shard.dtype.itemsize
-        end = input_status(shard.path).size_bytes if end is None else end
-        extents.append(Extent(path=shard.path, begin=shard.first_row * shard.dtype.itemsize, end=end))
+    extents = [Extent(path=shard.path, begin=0, end=input_status(shard.path).size_bytes) for shard in known]
     for shard, extent, source in zip(known, extents, open_sources(extents), strict=True):
         content = np.empty(extent.end - extent.begin, np.uint8)
         source.read_into(content.data, extent.begin)
         yield shard, content.view(shard.dtype)
 
 
-def read_placed_rows(shard: ShardProvenance, begin: int, end: int) -> NDArray[Any]:
-    """Return the rows of documents [begin, end) of a shard as PLACED_PROVENANCE.
-
-    Raises:
-        InputError: If the file cannot be read.
-        FormatError: If it has fewer rows.
-    """
-    return place_rows(shard, _read_shard(shard, shard.first_row + begin, shard.first_row + end))
-
-
-def place_rows(shard: ShardProvenance, rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows of a shard as PLACED_PROVENANCE."""
-    placed = np.empty(len(rows), PLACED_PROVENANCE)
-    placed["input"], placed["offset"], placed["line"] = _place(shard, rows)
-    return placed
-
-
-def _read_shard(shard: ShardProvenance, begin: int, end: int | None) -> NDArray[Any]:
-    """Read rows [begin, end) of a shard as they are stored, or all from `begin` on."""
+def _read_shard(shard: ShardProvenance) -> NDArray[Any]:
+    """Read all rows of a shard as they are stored."""
     dtype = shard.dtype
     try:
         size_bytes = os.path.getsize(shard.path)
-        end = size_bytes // dtype.itemsize if end is None else end
-        rows = np.fromfile(shard.path, dtype, count=end - begin, offset=begin * dtype.itemsize)
+        rows = np.fromfile(shard.path, dtype)
     except OSError as error:
         msg = f"{shard.path}: cannot be read ({error.strerror}); run the same command again to rebuild it"
         raise InputError(msg) from error
-    if size_bytes % dtype.itemsize or len(rows) != end - begin:
+    if size_bytes % dtype.itemsize or len(rows) != size_bytes // dtype.itemsize:
         raise FormatError(f"{shard.path}: expected whole rows of {dtype.itemsize} bytes; the file is cut off")
     return rows
 

@@ -71,7 +71,7 @@ def _describe_tail(prefix: str, begin: int, end: int) -> str | None:
         return None
     content = read_manifest(path)["content"]
     options = content.get("options")
-    if not isinstance(options, dict) or options.get("shuffle_documents") is not None:
+    if not isinstance(options, dict):
         return None
     parts = find_parts(prefix, header.num_documents)
     if not parts[0].is_whole:

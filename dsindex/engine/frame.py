@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ from dsindex.engine.outputs import (
     find_finished,
     look_at_output,
     refuse_inputs,
-    remove_published,
     require_unchanged,
 )
 from dsindex.engine.partial_files import partial_path
@@ -70,8 +69,6 @@ class Made:
     """Number of shards."""
     num_reference_texts: int = 0
     """Texts that the reference encoded while a faster engine encoded the others."""
-    outputs: tuple[Output, ...] | None = None
-    """All outputs, in the order of the datasets, if they follow from the parts; None for those of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +79,13 @@ class Job:
     """Options of the executor and the work folder."""
     plan: Plan
     outputs: tuple[Output, ...]
-    """All outputs, in the order of the datasets of all groups; or those of an earlier run, if `make` finds them."""
+    """All outputs, in the order of the datasets of all groups."""
     make: Callable[[Work], Made]
     """Makes all parts of all datasets; raises DsindexError if they cannot be made."""
     describe: Callable[[Made, Sequence[dict[str, StoredFile]]], list[Content]]
     """Returns the content of each manifest, in the order of the outputs, given each dataset's files by suffix."""
     examine: Callable[[], None]
     """Checks for problems before any work is done; raises DsindexError."""
-    find_outputs: Callable[[], tuple[Output, ...]] | None = None
-    """Returns the outputs of earlier runs if `make` finds those of this one; the output prefix is held meanwhile."""
     text_bytes: int = 0
     """Size of the text to tokenize, about; 0 if the job does not tokenize."""
     holds_gil: bool = False
@@ -155,14 +150,11 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
                     access=job.config.access,
                 )
             )
-            if job.find_outputs is not None:
-                owned.enter_context(hold_output(job.config.output_prefix))
-                job = replace(job, outputs=job.find_outputs())
             for output in sorted(job.outputs, key=lambda output: output.prefix):
                 owned.enter_context(hold_output(output.prefix))
             finished = _find_finished(job)  # another driver may have finished meanwhile
             if finished is None:
-                return _run(job, folder, reporter, began, owned)
+                return _run(job, folder, reporter, began)
     try:
         if job.conclude is not None:
             with contextlib.closing(make_executor(job.config)) as executor:
@@ -235,7 +227,7 @@ def _progress_file(job: Job) -> LastingFile | None:
     return open_progress_file(path, temporary=partial_path(path, job.plan.plan_id))
 
 
-def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float, owned: contextlib.ExitStack) -> JobOutcome:
+def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
     file = _progress_file(job)
     progress = None if file is None else ProgressFile(file, output=job.prefix)
     opened: list[Ledger] = []
@@ -245,7 +237,7 @@ def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float, owned: 
             reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
         try:
             with last_words(partial(_end_at_once, reporter, kept)):
-                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened, owned=owned)
+                return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
         except ClusterLostError as lost:
             raise ClusterLostError(f"{lost}; {kept()} on a new cluster") from lost
         except BaseException as stop:
@@ -292,9 +284,8 @@ def _carry_out(
     *,
     progress: ProgressFile | None,
     opened: list[Ledger],
-    owned: contextlib.ExitStack,
 ) -> JobOutcome:
-    """Run the job; `opened` gets the ledger once it is open, and `owned` the locks of outputs that are found late."""
+    """Run the job; `opened` gets the ledger once it is open."""
     config = job.config
     standings = [look_at_output(output) for output in job.outputs]
     executor = start_and_examine(config, job.examine, num_bytes=job.text_bytes, holds_gil=job.holds_gil)
@@ -320,11 +311,7 @@ def _carry_out(
                     if executor.is_cluster and job.check_nodes is not None:
                         markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
                         job.check_nodes(executor, markers)
-                    made, former = job.make(work), []
-                    if made.outputs is not None:
-                        former = [standing for standing in standings if standing.output not in made.outputs]
-                        standings = _own_outputs(job, made.outputs, folder, ledger, standings, owned)
-                    contents, run = _publish(job, work, made, standings, former, began)
+                    contents, run = _publish(job, work, job.make(work), standings, began)
                     if job.conclude is not None:
                         job.conclude(executor)
             except BaseException as stop:
@@ -359,39 +346,8 @@ def _begin_again(job: Job, folder: WorkFolder) -> list[str]:
     return []
 
 
-def _own_outputs(
-    job: Job,
-    outputs: Sequence[Output],
-    folder: WorkFolder,
-    ledger: Ledger,
-    known: Sequence[Standing],
-    owned: contextlib.ExitStack,
-) -> list[Standing]:
-    """Take ownership of outputs that are known only now, as of others before; return what is under their names.
-
-    Raises:
-        PlanError: If another driver or another plan has one of them.
-        OutputError: If an output is an input, or nothing proves that dsindex wrote what is there.
-    """
-    refuse_inputs(outputs, [file.path for file in job.plan.inputs])
-    names = {standing.output.prefix: standing for standing in known}
-    standings = []
-    for output in sorted(outputs, key=lambda output: output.prefix):
-        if output.prefix not in names:
-            owned.enter_context(hold_output(output.prefix))
-            standing = look_at_output(output)
-            if not job.config.fresh:
-                read = partial(read_unfinished, job.work_dir)
-                find_finished([standing], job.plan, replaces=job.config.replace, read_unfinished=read)
-            names[output.prefix] = standing
-    standings = [names.pop(output.prefix) for output in outputs]
-    prefixes = [absolute(output.prefix) for output in outputs]
-    ledger.record_run(job.plan, keep=folder.keep, fresh=job.config.fresh, outputs=prefixes, work_dir=str(folder.path))
-    return standings
-
-
 def _publish(
-    job: Job, work: Work, made: Made, standings: Sequence[Standing], former: Sequence[Standing], began: float
+    job: Job, work: Work, made: Made, standings: Sequence[Standing], began: float
 ) -> tuple[list[Content], Run]:
     datasets = [dataset for group in made.groups for dataset in group]
     files = assemble(datasets, work)
@@ -406,12 +362,10 @@ def _publish(
         num_reference_texts=made.num_reference_texts,
         tokenizer_path=_tokenizer_path(job),
     )
-    for standing in [*standings, *former]:
+    for standing in standings:
         require_unchanged(standing)
     for dataset, own in zip(datasets, files, strict=True):
         require_assembled(dataset.target, own)
-    for standing in former:  # datasets of values that no record has any more
-        remove_published(standing.output)
     _record_publishing(standings, datasets, work.ledger)
     encoded = [Manifest(content=content, run=run).encode() for content in contents]
     ready = iter(zip(datasets, files, encoded, strict=True))

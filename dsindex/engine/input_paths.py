@@ -365,7 +365,7 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
     ]
 
 
-DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+DATA_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 COMPRESSION_SUFFIXES = (".gz", ".bgz", ".zst", ".zstd", ".bz2", ".xz")
 _OWN_SUFFIXES = (
     ".manifest.json",

@@ -6,7 +6,6 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
@@ -17,8 +16,6 @@ from dsindex.amounts import count, format_size
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, ShardTask, task_key
 from dsindex.errors import InputError, PlanError
-from dsindex.json_text import show_name
-from dsindex.store.listing import matching
 from dsindex.store.reading import input_status, is_readable, open_readable
 from dsindex.store.requests import fetch_all
 from dsindex.store.spool import find_spooled
@@ -79,10 +76,6 @@ class InputFile:
     form: InputForm = JSON_LINES
     parts: InputParts | None = None
     """Where it can be cut; None: anywhere, by bytes."""
-    repetition: int = 0
-    """How often the same input stands directly before it because of --repeat."""
-    share: float | None = None
-    """Share of its records to keep; None: all."""
 
 
 def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
@@ -270,7 +263,7 @@ def _find_shared(inputs: Sequence[InputFile], shards: Mapping[str, tuple[str, in
 
 
 def _is_one_part(file: InputFile) -> bool:
-    return file.share is None and (file.parts is None or len(file.parts.bounds) == 2)
+    return file.parts is None or len(file.parts.bounds) == 2
 
 
 def _is_small(file: InputFile, shard_size: int) -> bool:
@@ -320,7 +313,6 @@ def _cut_input(file: InputFile, shard_size: int, shard: int, number: int) -> Ite
             stored_bytes=file.size_bytes * end // units - file.size_bytes * begin // units,
             input_size_bytes=file.size_bytes,
             input_version=file.version,
-            share=file.share,
         )
         shard += 1
 
@@ -337,7 +329,7 @@ def cut_plain(file: InputFile, shard_size: int) -> tuple[int, ...]:
 
 # What the inputs of a job contain, and where they can be cut: told from the files themselves.
 
-InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document", "csv", "tsv"]
+InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document"]
 """The formats that can be asked for; Parquet and Arrow are told by content."""
 Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
 """Name of each wanted column → the names of the fields that lead to it."""
@@ -348,7 +340,6 @@ FEW_STREAMS = 8
 """In a small job a stream that has less than this part of all input is one shard as well: others keep CPUs busy."""
 LARGEST_PART_UNITS = 4
 """A file whose members are larger than this many shards is unpacked for all workers as well."""
-_NAMED_FORMATS: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
 _TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
 _TAIL_BYTES = 8
 _EXAMINED_AT_ONCE = 48
@@ -361,7 +352,7 @@ def look_inside(inputs: Iterable[InputFile], *, wanted: InputFormat = "auto") ->
 
     Args:
         inputs: The inputs.
-        wanted: The format of all inputs that are not Parquet or Arrow; `auto` goes by the name: CSV, TSV or JSON lines.
+        wanted: The format of all inputs that are not Parquet or Arrow; `auto` is JSON lines.
 
     Raises:
         InputError: If one cannot be read, or is of a kind that is not supported.
@@ -470,8 +461,6 @@ def find_parts(
     Raises:
         InputError: If it cannot be read, or lacks a column.
     """
-    if form.format in ("csv", "tsv"):
-        return InputParts(bounds=(0, 1))
     if form.is_table:
         return _cut_table(path, cast("TableFormat", form.format), shard_size, columns)
     if form.format == "document":
@@ -521,7 +510,9 @@ def _named_format(name: str, container: Container) -> Format:
             f"{name}: expected to know what a document of plain text is; choose --input-format lines (each line is "
             f"one) or --input-format document (each file is one)"
         )
-    return _NAMED_FORMATS.get(suffix, "jsonl")
+    if suffix in {".csv", ".tsv"}:
+        raise InputError(f"{name}: expected JSON lines, Parquet or Arrow, got {suffix}; write it as Parquet")
+    return "jsonl"
 
 
 def _cut_table(path: str, format: TableFormat, shard_size: int, columns: Columns | None) -> InputParts:
@@ -544,77 +535,6 @@ def _size_of(path: str) -> int:
         raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
 
 
-# Inputs that are read several times or in part, as `--repeat FILE=2.5` asks for.
-#
-# Such an input takes the place of several in the plan, one after the other: each whole time, then a sample for the
-# rest.
-
-
-def parse_repeat(entry: str) -> tuple[str, str]:
-    """Return the file and the number of an entry.
-
-    >>> parse_repeat("wiki=en.jsonl=2.5")
-    ('wiki=en.jsonl', '2.5')
-    """
-    name, _, times = entry.rpartition("=")
-    return name, times
-
-
-def repeat_inputs(
-    inputs: Sequence[InputFile], repeat: Sequence[str], *, left_out: Sequence[str] = ()
-) -> list[InputFile]:
-    """Return the inputs with repetitions in place of those that are named.
-
-    Args:
-        inputs: All inputs, in order.
-        repeat: Entries FILE=TIMES; a file is named as an input is, by a path, a pattern or a folder.
-        left_out: Paths of inputs that were left out because they are damaged.
-
-    Raises:
-        InputError: If an entry names no input, or one that another entry names.
-    """
-    if not repeat:
-        return list(inputs)
-    times: dict[int, Fraction] = {}
-    for entry in repeat:
-        name, number = parse_repeat(entry)
-        found = _find(inputs, name)
-        if not found and name not in left_out:
-            msg = f"--repeat {show_name(name)}: expected one of the inputs, got none that is named so; check --input"
-            raise InputError(msg)
-        for position in found:
-            if position in times:
-                path = show_name(inputs[position].path)
-                raise InputError(f"--repeat {show_name(name)}: expected each input once, but {path} was named before")
-            times[position] = Fraction(number)
-    repeated = []
-    for position, file in enumerate(inputs):
-        whole, rest = divmod(times.get(position, Fraction(1)), 1)
-        repeated += [replace(file, repetition=number) for number in range(whole)]
-        if rest:
-            repeated.append(replace(file, repetition=whole, share=float(rest)))
-    return repeated
-
-
-def describe_repeats(inputs: Sequence[InputFile]) -> dict[str, float]:
-    """Return what a plan stores of repeated inputs: how often each is read, by its path."""
-    times: dict[str, float] = {}
-    for file in inputs:
-        before = times.get(file.absolute_path, 0.0) if file.repetition else 0.0
-        times[file.absolute_path] = before + (1.0 if file.share is None else file.share)
-    return {str(path): number for path, number in times.items() if number != 1}
-
-
-def kept_share(inputs: Sequence[InputFile], samples: Sequence[Sample]) -> float:
-    """Return the share of the bytes of all inputs that is kept, about."""
-    total = sum(file.size_bytes for file in inputs)
-    kept = sum(file.size_bytes * (1.0 if file.share is None else file.share) for file in inputs)
-    return kept / total * sum(sample.high - sample.low for sample in samples) if total else 1.0
-
-
-def _find(inputs: Sequence[InputFile], name: str) -> list[int]:
-    """Return the positions of the inputs that a path, a pattern or a folder names."""
-    named = [position for position, file in enumerate(inputs) if file.path == name]
-    if named:
-        return named
-    return matching(name, [file.absolute_path for file in inputs])
+def kept_share(samples: Sequence[Sample]) -> float:
+    """Return the share of all records that is kept, about."""
+    return sum(sample.high - sample.low for sample in samples)

@@ -1,6 +1,6 @@
 """The work folder's ledger of finished work, to which only the driver appends.
 
-One line per committed shard, merged range or task of a shuffle, after a checksum. A line that a crash cut off or that
+One line per committed shard or merged range, after a checksum. A line that a crash cut off or that
 is damaged otherwise is ignored, and its work is done again. dsindex.engine.ledger tells when a line is safe.
 """
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dsindex.engine.identity import Entry, Plan
-    from dsindex.engine.shards.shuffle import SortResult
     from dsindex.store.storage import StoredFile
     from dsindex.store.uploads import Upload
 
@@ -291,21 +290,8 @@ def _inside(result: ShardResult) -> ShardResult:
     for key in result.keys:
         counts += [key.num_sequences, key.num_documents, key.num_tokens, key.num_empty_documents]
         counts += [key.eod_in_text, key.num_reference_texts, key.tokenized_bytes or 0]
-        counts += [key.bin_offset, key.idx_offset, key.first_row]
     files = stored_files(result)
     _require_inside(files, counts)
-    return result
-
-
-def _sorted_inside(result: SortResult) -> SortResult:
-    """Return a result of which the same is true as of `_inside`.
-
-    Raises:
-        ValueError: If it is another one.
-    """
-    counts = [group.num_documents for group in result.groups]
-    counts += [part.num_sequences for group in result.groups for part in group.parts]
-    _require_inside(result.files, counts)
     return result
 
 
@@ -403,8 +389,6 @@ class Ledger:
         """Output's key → range's identity → result."""
         self._merged: set[tuple[str, str]] = set()
         """Output's key and identity of the ranges of this run."""
-        self._sorted: dict[str, SortResult] = {}
-        """Identity of a task of a shuffle → result."""
         self._written: dict[str, int] = {}
         self._assembled: dict[str, tuple[str, dict[str, Any]]] = {}
         self._history = HistoryReader()
@@ -424,10 +408,6 @@ class Ledger:
             elif entry["kind"] == "range":
                 result = _digested(_form_of(RangeResult).validate_python(entry["result"]))
                 self._keep_range(entry["output"], entry["range"], int(entry["end"]), result)
-            elif entry["kind"] == "sorted":
-                from dsindex.engine.shards.shuffle import SortResult  # few builds shuffle
-
-                self._sorted[entry["task"]] = _sorted_inside(_form_of(SortResult).validate_python(entry["result"]))
             elif entry["kind"] == "assembled":
                 self._assembled[entry["output"]] = entry["merge"], _described(entry["files"])
             elif entry["kind"] == "merge again":
@@ -499,16 +479,6 @@ class Ledger:
         self._append({"kind": "shard", "task": task_key(task), "result": result})
         self._shards[task_key(task)] = result
         self.sync_if_due()
-
-    def sorted(self, identity: str) -> SortResult | None:
-        """Return the committed result of a task of a shuffle."""
-        return self._sorted.get(identity)
-
-    def record_sorted(self, identity: str, result: SortResult) -> None:
-        """Commit an attempt at a task of a shuffle, and sync, since the files that it read may be removed."""
-        self._append({"kind": "sorted", "task": identity, "result": result})
-        self._sorted[identity] = result
-        self.sync()
 
     def range(self, task: MergeRange) -> RangeResult | None:
         """Return the committed result of an output range, if it was merged from exactly these pieces."""

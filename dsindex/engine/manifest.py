@@ -129,8 +129,6 @@ class RecordedInput:
     filtered: Count | None = None
     tokenized_bytes: Count | None = None
     """Size of the kept texts, in UTF-8."""
-    share: Share | None = None
-    """Share of its records that was taken; absent for all."""
     elsewhere: Count | None = None
 
 
@@ -197,15 +195,6 @@ class RecordedOptions(_Part):
     sample: Share | None = None
     leave_out: Share | None = None
     """Share of the records, those of such a sample, that are not in the dataset."""
-    hold_out_by: str | None = None
-    """The key of the strings, instead of the texts, by which a record is in such a share."""
-    output_by: str | None = None
-    """The key whose string is `value` in all records of the dataset."""
-    value: str | None = None
-    outputs: dict[str, list[str]] | None = None
-    """Of each value of `output_by`, the names of its datasets, which are beside this one."""
-    shuffle_documents: Count | None = None
-    """The seed of the documents' order; absent if they are in the order of the inputs."""
     instruction: dict[str, Any] | None = None
     """The configuration of instruction data, in plain JSON types."""
 
@@ -227,19 +216,10 @@ class RecordedPacking(_Part):
     dropped_tokens: Count | None = None
 
 
-class DamagedInputRecord(_Part):
-    """An input that was left out since its content is damaged."""
-
-    path: str
-    size_bytes: Count
-    reason: str
-
-
 class Content(_Part):
     """The part of a manifest that depends on inputs, tokenizer and options alone."""
 
     inputs: list[RecordedInput]
-    damaged_inputs: list[DamagedInputRecord] | None = None
     account: RecordCounts | None = None
     documents: Count
     sequences: Count

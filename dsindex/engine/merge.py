@@ -81,8 +81,6 @@ class Part:
     header: IndexHeader
     bin_offset: int = 0
     """Where its tokens begin in a file that has those of several parts."""
-    idx_offset: int = 0
-    """The same of its index."""
     section: StoredSection | None = None
     """Its tokens, if they are a section of a shared token file (dsindex.engine.shards.places)."""
 
@@ -241,7 +239,7 @@ _SECTIONS: dict[str, np.dtype[Any]] = {"lengths": LENGTH, "pointers": POINTER, "
 def _sections(parts: Sequence[Part], name: str) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
     """Yield each part with the items of a section of its index, a chunk at a time."""
     dtype = _SECTIONS[name]
-    offsets = [part.idx_offset + getattr(part.header, f"{name}_offset") for part in parts]
+    offsets = [getattr(part.header, f"{name}_offset") for part in parts]
     counts = [part.header.num_boundaries if name == "boundaries" else part.header.num_sequences for part in parts]
     extents = [
         Extent(path=part.idx_path, begin=offset, end=offset + count * dtype.itemsize)

@@ -265,9 +265,8 @@ def shard_part(shard: KeyResult, work_dir: str, dtype: np.dtype[Any]) -> Part:
         # Unique per attempt, so a shard that was made again has another one, also at the same place.
         identity=shard.bin.name if placed is None else shard.idx.name,
         bin_bytes=shard.num_tokens * dtype.itemsize,
-        bin_offset=shard.bin_offset if placed is None else placed.begin,
+        bin_offset=0 if placed is None else placed.begin,
         section=placed,
-        idx_offset=shard.idx_offset,
         header=IndexHeader(
             dtype=dtype,
             num_sequences=shard.num_sequences,
@@ -405,8 +404,6 @@ def shard_provenance(
                 first_input=task.input,
                 first_line=first_line,
                 first_offset=first_offset,
-                first_row=0 if part is None else part.first_row,
-                num_rows=None if part is None or part.value is None else part.num_documents,
             )
         )
     return tuple(provenance)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,20 +17,18 @@ from dsindex.engine.inputs import (
     choose_shard_size,
     choose_shard_sizes,
     cut_inputs,
-    detect_form,
     look_at_inputs,
     look_inside,
     map_in_threads,
     measure_places,
     plan_shards,
-    repeat_inputs,
 )
 from dsindex.engine.ledger import read_cuts
-from dsindex.engine.manifest import DamagedInputRecord, RecordedInput, RecordedOptions, RecordedTokenizer
+from dsindex.engine.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.engine.start import THREADS_UP_TO_WORKERS
-from dsindex.errors import InputError, PlanError, StoreError, TokenizerError
+from dsindex.errors import PlanError, TokenizerError
 from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
@@ -40,8 +36,6 @@ from dsindex.store.journal import ledger_path
 from dsindex.store.ownership import read_folder_id
 from dsindex.store.spool import spool_path
 from dsindex.store.stores import ignore
-from dsindex.text.compressed import detect_file, require_whole
-from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
 from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
@@ -52,7 +46,7 @@ if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
-    from dsindex.engine.inputs import Columns, InputFile, InputFormat
+    from dsindex.engine.inputs import Columns, InputFile
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.manifest import Manifest
     from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
@@ -60,7 +54,6 @@ if TYPE_CHECKING:
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
-    from dsindex.text.forms import TableFormat
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -180,14 +173,12 @@ def select(config: BuildConfig, tokenizer: Tokenizer) -> Selection:
         where=config.where,
         join=config.join,
         vocabulary_size=None if config.token_ids is None else tokenizer.vocabulary_size,
-        routes=config.routes,
     )
 
 
 def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
     """Return the columns of texts that a table must have; None if jq reads whole records, or ids are read."""
     keys = [parse_key(key) for key in config.keys]
-    keys += [replace(parse_key(key), name=name) for name, key in config.routes.items()]
     if config.token_ids is not None or config.where is not None or any(key.path is None for key in keys):
         return None
     return {key.name: key.path for key in keys if key.path is not None}
@@ -206,9 +197,7 @@ def holds_gil(config: BuildConfig, selection: Selection) -> bool:
 def plan_settings(config: BuildConfig) -> dict[str, Any]:
     """Return the selection's part of a plan's settings, named after the options that are used."""
     keys = {"json-keys": list(config.json_keys)} if config.token_ids is None else {"token-ids": config.token_ids}
-    used = _used(
-        {"join": config.join, "where": config.where, **{name.lstrip("-"): key for name, key in config.routes.items()}}
-    )
+    used = _used({"join": config.join, "where": config.where})
     return {**keys, **used, **({} if config.empty_documents == "keep" else {"empty-documents": config.empty_documents})}
 
 
@@ -226,106 +215,11 @@ def recorded_options(config: BuildConfig, output: int) -> dict[str, Any]:
     else:
         keys = {"json_key": config.json_keys[output]}
     own = None if config.empty_documents == "keep" else config.empty_documents
-    used = {"join": config.join, "where": config.where, "empty_documents": own}
-    return {**keys, **_used(used | {"hold_out_by": config.hold_out_by, "output_by": config.output_by})}
+    return {**keys, **_used({"join": config.join, "where": config.where, "empty_documents": own})}
 
 
 def _used(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
-
-
-# Leave damaged inputs out of a job, if it is told to: each is read to its end before anything is planned.
-#
-# So the output does not depend on how a damaged file would have been cut, and nothing of it is used.
-
-SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DamagedInput:
-    """An input that was left out."""
-
-    path: str
-    size_bytes: int
-    reason: str
-
-
-def leave_out_damaged(
-    inputs: Sequence[InputFile], *, wanted: InputFormat = "auto", columns: Columns | None = None
-) -> tuple[list[InputFile], tuple[DamagedInput, ...]]:
-    """Read every compressed input and every table to its end; return those that are whole, and the others.
-
-    Args:
-        inputs: All inputs.
-        wanted: The format that was asked for.
-        columns: The wanted columns of tables; None for all.
-
-    Raises:
-        InputError: If all are damaged.
-    """
-    with ThreadPoolExecutor(available_cpus(), thread_name_prefix="dsindex-check") as pool:
-        faults = list(pool.map(partial(_find_fault, wanted=wanted, columns=columns), inputs))
-    damaged = tuple(
-        DamagedInput(path=file.path, size_bytes=file.size_bytes, reason=fault)
-        for file, fault in zip(inputs, faults, strict=True)
-        if fault is not None
-    )
-    if len(damaged) == len(inputs):
-        msg = f"expected an input that is whole, got {len(damaged)} damaged ones; the first: {damaged[0].reason}"
-        raise InputError(msg)
-    return [file for file, fault in zip(inputs, faults, strict=True) if fault is None], damaged
-
-
-def describe_damaged(damaged: Sequence[DamagedInput]) -> list[str]:
-    """Return a summary of the inputs that were left out, and the reason of each of the first."""
-    if not damaged:
-        return []
-    what = "1 damaged input was left out" if len(damaged) == 1 else f"{len(damaged):,} damaged inputs were left out"
-    lines = [f"{what}:", *(f"  {file.reason}" for file in damaged[:SHOWN])]
-    return lines + ([f"  and {len(damaged) - SHOWN:,} more; the manifest has all"] if len(damaged) > SHOWN else [])
-
-
-def _find_fault(file: InputFile, *, wanted: InputFormat, columns: Columns | None) -> str | None:
-    """Return what is wrong with an input's content; None for nothing, or if it would be an error of another kind."""
-    try:
-        container, _ = detect_file(file.absolute_path)
-        if container != "plain":
-            require_whole(file.absolute_path, container)
-    except StoreError:
-        raise  # the file may be whole
-    except InputError as error:
-        return str(error).replace(file.absolute_path, file.path)
-    except OSError:
-        return None  # reported when it is planned
-    form = detect_form(file.absolute_path, shown_as=file.path, wanted=wanted)
-    if not form.is_table or container != "plain":
-        return None
-    try:
-        _read_table(file, cast("TableFormat", form.format), columns)
-    except StoreError:
-        raise
-    except InputError as error:
-        return str(error).replace(file.absolute_path, file.path)
-    return None
-
-
-def _read_table(file: InputFile, format: TableFormat, columns: Columns | None) -> None:
-    from dsindex.text.tables.batches import measure_table
-    from dsindex.text.tables.lines import read_table_lines
-    from dsindex.text.tables.records import read_table_records
-
-    path = file.absolute_path
-    part = TextPart(path=path, begin=0, end=len(measure_table(path, format, None)), form=InputForm(format=format))
-    if columns is None:
-        for _ in read_table_lines(part):
-            pass
-        return
-    try:
-        measure_table(path, format, columns)
-    except InputError:
-        return  # it is whole, but lacks a column
-    for _ in read_table_records(part, columns):
-        pass
 
 
 # Inputs that are given more than once, under one name or several, which is allowed and worth telling.
@@ -400,8 +294,6 @@ class TextSource:
     """The place of each input, from which its shards follow."""
     cuts: Cuts = NO_CUTS
     """How earlier runs cut the inputs."""
-    damaged: tuple[DamagedInput, ...] = ()
-    """Inputs that were left out."""
     joins_files: bool = True
     """Whether a shard may read several small inputs."""
 
@@ -417,11 +309,8 @@ class TextSource:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about inputs that are given more than once or were left out."""
-        return (
-            *describe_repeated(find_repeated([file for file in self.inputs if not file.repetition])),
-            *describe_damaged(self.damaged),
-        )
+        """Sentences about inputs that are given more than once."""
+        return tuple(describe_repeated(find_repeated(self.inputs)))
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
         """Return what should be known before the work begins, with the notes on the inputs.
@@ -447,7 +336,6 @@ class TextSource:
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
             "shard-size": None if config.shard_size is None else self.shard_sizes[0],
             **({} if config.input_format == "auto" else {"input-format": config.input_format}),
-            **({} if config.on_bad_input == "fail" else {"on-bad-input": config.on_bad_input}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
             "max-record-size": config.max_record_size,
@@ -483,7 +371,6 @@ class TextSource:
                 size_bytes=file.size_bytes,
                 fingerprint=counts[0].input_fingerprint,
                 tokenized_bytes=sum(filter(None, tokenized)) if of_texts and None not in tokenized else None,
-                share=file.share,
                 **_describe_form(file, counts),
                 **count_records(counts, filters=filters),
             )
@@ -508,17 +395,6 @@ class TextSource:
                     files.append(describe(place, [keep_only(own, num_kept) if of_group else own], [size]))
             described += files or [describe(number, counts, tokenized)]
         return described
-
-    def describe_damaged(self) -> dict[str, Any]:
-        """Return the manifest's `damaged_inputs`, if there are any."""
-        if not self.damaged:
-            return {}
-        return {
-            "damaged_inputs": [
-                DamagedInputRecord(path=file.path, size_bytes=file.size_bytes, reason=file.reason)
-                for file in self.damaged
-            ]
-        }
 
     def describe_tokenizer(self) -> RecordedTokenizer:
         """Return the manifest's `tokenizer`."""
@@ -577,7 +453,6 @@ def open_source(
     append_eod: bool,
     reporter: Reporter | None = None,
     columns: Columns | None = None,
-    repeat: Sequence[str] = (),
 ) -> TextSource:
     """Find the inputs and load the tokenizer; standard input is read last, into the work folder.
 
@@ -586,7 +461,6 @@ def open_source(
         append_eod: Whether every document ends with EOD.
         reporter: Shows messages about standard input; None if the job writes nothing, so that it cannot read it.
         columns: The columns of texts that tables must have; None if any record may be read.
-        repeat: Inputs that are read several times or in part, as FILE=TIMES.
 
     Raises:
         InputError: If an input is missing, empty or not readable.
@@ -614,11 +488,7 @@ def open_source(
     if is_piped and reporter is not None:
         store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
         inputs = look_at_inputs(paths)
-    damaged: tuple[DamagedInput, ...] = ()
-    if config.on_bad_input == "skip-file":
-        inputs, damaged = leave_out_damaged(inputs, wanted=config.input_format, columns=columns)
     inputs = look_inside(inputs, wanted=config.input_format)
-    inputs = repeat_inputs(inputs, repeat, left_out=[file.path for file in damaged])
     cuts = NO_CUTS if reporter is None or config.fresh else read_earlier_cuts(work_dir)
     places = measure_places(inputs, cuts)
     shard_sizes = (
@@ -635,7 +505,6 @@ def open_source(
         shard_sizes=tuple(shard_sizes),
         places=tuple(places),
         cuts=cuts,
-        damaged=damaged,
     )
 
 

@@ -240,10 +240,8 @@ class ShardCopies:
 
 
 def shard_copies(config: BuildConfig) -> ShardCopies:
-    """Return how often a build has its documents in the work folder; a shuffle adds its runs and then its buckets."""
-    if config.shuffle_documents is None:
-        return ShardCopies(in_place=config.output_by is None and writes_in_place(config))
-    return ShardCopies(at_most=3, at_end=2) if config.keep_shards else ShardCopies(at_most=2, at_end=1)
+    """Return how often a build has its documents in the work folder."""
+    return ShardCopies(in_place=writes_in_place(config))
 
 
 def writes_in_place(config: WorkConfig) -> bool:

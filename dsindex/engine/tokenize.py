@@ -36,7 +36,7 @@ from dsindex.text.compressed import decoder_version, require_whole
 from dsindex.text.streams import split_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.assemble import TokenSource
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
@@ -93,21 +93,13 @@ class BadRecordBudget:
 # The shards that an earlier run committed: intact ones are kept, the others are made again.
 
 
-def find_kept_shards(
-    work: Work,
-    tasks: Sequence[ShardTask],
-    work_dir: str,
-    *,
-    find_moved: Callable[[Mapping[int, ShardResult]], Mapping[int, Collection[str]]] | None = None,
-) -> dict[int, ShardResult]:
+def find_kept_shards(work: Work, tasks: Sequence[ShardTask], work_dir: str) -> dict[int, ShardResult]:
     """Return the intact shards of the ledger, by number in the plan.
 
     Args:
         work: The job's executor, ledger and reporter.
         tasks: All shards of the plan.
         work_dir: The work folder.
-        find_moved: Returns the keys of shards of the ledger whose documents are intact in other files, so that their
-            own are not looked at.
 
     Raises:
         InputError: If an input cannot be read.
@@ -120,15 +112,8 @@ def find_kept_shards(
     if not known:
         return {}
     _forget_changed(work, tasks, known)
-    moved = find_moved(known) if find_moved is not None else {}
-    needed = {number: _without(result, moved.get(number, ())) for number, result in known.items()}
-    whole = find_whole_shards(needed, work_dir, executor=work.executor, reporter=work.reporter, policy=work.policy)
+    whole = find_whole_shards(known, work_dir, executor=work.executor, reporter=work.reporter, policy=work.policy)
     return {number: result for number, result in known.items() if number in whole}
-
-
-def _without(result: ShardResult, moved: Collection[str]) -> ShardResult:
-    keys = tuple(key for key in result.keys if key.key not in moved)
-    return replace(result, keys=keys, provenance=result.provenance if keys else None)
 
 
 def find_whole_shards(
@@ -399,8 +384,6 @@ def make_shards(
     max_bad_records: str | None = None,
     function: Callable[[ShardTask, Any], ShardResult] | None = None,
     filters: Sequence[str] = ("--where",),
-    find_moved: Callable[[Mapping[int, ShardResult]], Mapping[int, Collection[str]]] | None = None,
-    check: Callable[[ShardResult], None] = lambda _: None,
     keep: bool = False,
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the results of all, in plan order.
@@ -413,8 +396,6 @@ def make_shards(
         max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
         function: The function that makes a shard; None: `tokenize_shard`.
         filters: Flags that leave out records, for messages.
-        find_moved: Returns the keys of kept shards whose documents are in other files by now.
-        check: Called with each shard once it is there; raises DsindexError if the job cannot go on.
         keep: Whether the files of shards are kept after the job, so that each shard has its own.
 
     Raises:
@@ -422,14 +403,14 @@ def make_shards(
             which a template or pattern takes too long.
         InputError: If there are more bad records than allowed, or no records at all.
     """
-    kept = find_kept_shards(work, tasks, settings.work_dir, find_moved=find_moved)
+    kept = find_kept_shards(work, tasks, settings.work_dir)
     if keep:
         kept = {number: result for number, result in kept.items() if not _is_in_place(result)}
     if work.ledger.history.has_work:
         work.reporter.say(f"{len(kept):,} of {count(len(tasks), 'shard')} kept, {len(tasks) - len(kept):,} to be made")
     work.reporter.stage("tokenize", total=sum(task.stored_bytes for task in tasks), unit="bytes", tasks=len(tasks))
     work.reporter.watch(work.statistics)
-    stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records, check=check)
+    stage = _Stage(work, tasks, sources, work_dir=settings.work_dir, max_bad_records=max_bad_records)
     with contextlib.ExitStack() as opened:
         if len(kept) < len(tasks) and isinstance(settings, ShardSettings):
             in_place = shards_in_place(sources, work, settings.work_dir, kept=kept, num_shards=len(tasks), keep=keep)
@@ -460,10 +441,8 @@ class _Stage:
         *,
         work_dir: str,
         max_bad_records: str | None,
-        check: Callable[[ShardResult], None],
     ) -> None:
         self._work = work
-        self._check = check
         self._work_dir = work_dir
         self._tasks = tasks
         self._results: dict[int, ShardResult] = {}
@@ -557,7 +536,6 @@ class _Stage:
             task=number,
         )
         self._budget.count(result)
-        self._check(result)
         return self._early.take_shard(number, result)
 
     def _count_running(self, task: ShardTask) -> Callable[[int, int, int], None] | None:

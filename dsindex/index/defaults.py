@@ -1,8 +1,5 @@
 """Numbers and names of Megatron that options share with the arithmetic, which takes longer to load."""
 
-FINAL_EPOCH_THRESHOLD = 0.80
-"""Threshold of Megatron and BigScience; OpenGPT-X uses 0.95."""
-
 MID_LEVEL_SURPLUS = 0.005
 """Share of extra samples requested from each dataset of a weighted blend, as a margin to draw from."""
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dsindex.errors import LimitError
-from dsindex.index.defaults import FINAL_EPOCH_THRESHOLD
 from dsindex.option_problems import show_value
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_EPOCHS = np.iinfo(np.int32).max
 """Megatron passes the number of epochs to C++ as int32."""
+FINAL_EPOCH_THRESHOLD = 0.80
+"""Megatron shuffles the final epoch by itself if less than this share of it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,6 @@ class SampleRule:
     """x: whether a sample has L + 1 tokens, so that inputs and labels both have L."""
     keep_partial: bool = False
     """Whether the last, partial sample is kept (Megatron: validation only)."""
-    threshold: float = FINAL_EPOCH_THRESHOLD
-    """The final epoch is shuffled by itself if it has less than this share of an epoch's samples."""
 
     def __post_init__(self) -> None:
         # Megatron's C++ counts L + 1 tokens in int32 and asserts L > 1.
@@ -125,7 +124,7 @@ def count_epochs(tokens_per_epoch: int, num_samples: int | None, *, rule: Sample
     per_epoch = (tokens_per_epoch - extra) // rule.sequence_length
     separate = False
     if num_samples is not None and num_epochs > 1:
-        separate = num_samples - sans_final < int(rule.threshold * per_epoch)
+        separate = num_samples - sans_final < int(FINAL_EPOCH_THRESHOLD * per_epoch)
     built = count_samples(num_epochs * tokens_per_epoch, rule=rule)
     if num_samples is not None and built < num_samples:
         # Only the float32 arithmetic for a kept partial sample leads here, from 2**24 tokens on.

@@ -255,7 +255,6 @@ class CacheSettings:
     seed: int = 1234
     extra_token: bool = True
     keep_partial_validation: bool = False
-    threshold: float = 0.80
     surplus: float = MID_LEVEL_SURPLUS
     split: str | None = None
     """As typed; None if each split has its own path."""
@@ -284,7 +283,6 @@ class CacheSettings:
             sequence_length=self.sequence_length,
             extra_token=self.extra_token,
             keep_partial=self.keep_partial_validation and split == VALID,
-            threshold=self.threshold,
         )
 
 

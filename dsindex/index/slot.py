@@ -1,9 +1,8 @@
 """One index cache on disk, which is never used half old and never overwrites another program's.
 
-Megatron uses a cache if its files exist, and checks nothing else. So the last file, the *seal* (the description; in
-BigScience's layout the shuffle index), is removed before anything else changes and written after all others. A record
-beside the cache has the sizes and digests of the files that dsindex wrote, or was about to write when it was killed.
-Order of a write:
+Megatron uses a cache if its files exist, and checks nothing else. So the last file, the *seal* (the description), is
+removed before anything else changes and written after all others. A record beside the cache has the sizes and digests
+of the files that dsindex wrote, or was about to write when it was killed. Order of a write:
 
         record of old and new files → seal removed → arrays → seal → record of the new files
 

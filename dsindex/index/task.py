@@ -19,7 +19,6 @@ import numpy as np
 from dsindex import __version__
 from dsindex.errors import InputError, LimitError, OutputError
 from dsindex.formats.mmididx import check_index, read_index
-from dsindex.index import bigscience
 from dsindex.index.blend import as_number, check_draws
 from dsindex.index.cache import CacheFiles, SourceFingerprint, array_bytes, count_tokens, fingerprint, read_lengths
 from dsindex.index.continuing import build_continued_arrays, build_continued_blend
@@ -164,10 +163,6 @@ class PartTask:
     prefix: str
     parts: tuple[Part | None, ...]
     """The parts as shares; None for a part that is not needed."""
-    bigscience_split: str | None = None
-    """A split by BigScience's rule, which replaces `parts`."""
-    one_sequence: bool = False
-    """Whether each document must be one sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +178,8 @@ class GPTIndexTask:
     seed: int
     epochs: EpochCounts
     rule: SampleRule
-    array_paths: tuple[str, str, str]
-    """Paths of the document, sample and shuffle index."""
-    files: CacheFiles | None
-    """Paths of description and record; None in a layout without them."""
-    description: str | None
-    """Text of the description, if there is one."""
+    files: CacheFiles
+    description: str
     settings: Mapping[str, Any]
     """Options for the record that the hash does not cover."""
     threads: int = 1
@@ -199,9 +190,7 @@ class GPTIndexTask:
     @property
     def slot(self) -> CacheSlot:
         """The files in the order in which they are written."""
-        if self.files is not None:
-            return self.files.slot
-        return CacheSlot(paths=self.array_paths, record=bigscience.record_path(self.array_paths[0]))
+        return self.files.slot
 
     @property
     def num_positions(self) -> int:
@@ -304,20 +293,11 @@ def count_parts(task: PartTask) -> list[PartCounts | None]:
         remedy = "prefix after each weight" if is_weight else "prefix of a .bin and .idx, without the suffix"
         raise InputError(f"{task.prefix}.idx: no such file; give the {remedy}")
     index = read_index(f"{task.prefix}.idx")
-    if task.one_sequence and not np.array_equal(index.document_indices, np.arange(index.header.num_sequences + 1)):
-        raise InputError(
-            f"{task.prefix}.idx: expected documents of one sequence each, got {index.header.num_documents} documents "
-            f"of {index.header.num_sequences} sequences, at which MaxText's mmap_npy stops; use its mmap"
-        )
     has_tokens = is_stored(f"{task.prefix}.bin")
     bin_size_bytes = stored_size(f"{task.prefix}.bin") if has_tokens else None
     check_index(f"{task.prefix}.idx", index, bin_size_bytes=bin_size_bytes)
     lengths = index.sequence_lengths
-    bounds: list[tuple[int, int] | None]
-    if task.bigscience_split is None:
-        bounds = [None if part is None else split_bounds(part, len(lengths)) for part in task.parts]
-    else:
-        bounds = list(bigscience.split_bounds(task.bigscience_split, len(lengths)))
+    bounds = [None if part is None else split_bounds(part, len(lengths)) for part in task.parts]
     return [
         None if pair is None else PartCounts(begin=pair[0], end=pair[1], tokens=count_tokens(lengths[slice(*pair)]))
         for pair in bounds
@@ -416,9 +396,8 @@ def _write_dataset(task: GPTIndexTask, lengths: NDArray[np.int32], source: Sourc
         if task.order.digest is not None and digest_file(task.order.documents) != task.order.digest:
             raise InputError(f"{task.order.documents}: changed while its cache was built; start again")
         arrays = build_arrays(lengths, task.epochs, order=task.order, **shared)
-    described = () if task.description is None else (task.description.encode(),)
     record = {**_made_by(), "settings": dict(task.settings), "source": source.as_record()}
-    return write_slot(task.slot, (*arrays, *described), record)
+    return write_slot(task.slot, (*arrays, task.description.encode()), record)
 
 
 def _made_by() -> dict[str, Any]:
@@ -476,7 +455,7 @@ def _is_current(task: GPTIndexTask, source: SourceFingerprint) -> bool:
     if not isinstance(recorded, dict) or recorded.get("lengths_digest") != source.lengths_digest:
         return False
     same_bounds = (recorded.get("begin"), recorded.get("end")) == (source.begin, source.end)
-    return same_bounds and sum(map(os.path.getsize, task.array_paths)) == task.file_bytes
+    return same_bounds and sum(map(os.path.getsize, task.slot.paths[:-1])) == task.file_bytes
 
 
 def _build_blend(task: BlendIndexTask, started: float) -> BuiltCache:

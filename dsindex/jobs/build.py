@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,13 +11,12 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
-from dsindex.engine.inputs import describe_repeats, kept_share
-from dsindex.engine.manifest import MANIFEST_SUFFIX, read_manifest
+from dsindex.engine.inputs import kept_share
 from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target, shard_part
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.shards.tokenize import ShardSettings, require_few_values
+from dsindex.engine.shards.tokenize import ShardSettings
 from dsindex.engine.source import (
     count_reference_texts,
     holds_gil,
@@ -31,20 +28,17 @@ from dsindex.engine.source import (
 )
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
-from dsindex.errors import FormatError, InputError, PlanError
+from dsindex.errors import InputError, PlanError
 from dsindex.execution.report import show_datasets
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
-from dsindex.store.stores import find_stored
 from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.engine.inputs import InputFile
     from dsindex.engine.manifest import Content, RecordCounts
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
-    from dsindex.engine.shuffle import DocumentShuffle, ShuffledDocuments
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
     from dsindex.execution.calls import Executor
@@ -65,8 +59,6 @@ class BuiltDataset:
     num_sequences: int
     num_tokens: int
     files: dict[str, StoredFile]
-    value: str | None = None
-    """The value of `output_by` that all its records have; None without the option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +66,7 @@ class BuildResult(TextResult):
     """The result of a build."""
 
     datasets: tuple[BuiltDataset, ...]
-    """One per key; of several groups of records, those of each group after the other."""
+    """One per key, those that are held out last."""
     engine: str
     """Name of the engine."""
     indices: tuple[IndexResult, ...]
@@ -131,7 +123,6 @@ class _BuildOutput:
     sample: Sample
     key: int
     """Number of the name in `config.output_names`."""
-    value: str | None = None
 
     @property
     def part_key(self) -> str:
@@ -140,48 +131,15 @@ class _BuildOutput:
 
     @property
     def output(self) -> Output:
-        name = "" if self.value is None else f"{value_name(self.value)}_"
-        return Output(prefix=output_prefix(self.config, f"{name}{self.part_key}"), suffixes=MEGATRON_SUFFIXES)
+        return Output(prefix=output_prefix(self.config, self.part_key), suffixes=MEGATRON_SUFFIXES)
 
 
-def _list_outputs(config: BuildConfig, values: Sequence[str | None] = (None,)) -> list[_BuildOutput]:
+def _list_outputs(config: BuildConfig) -> list[_BuildOutput]:
     return [
-        _BuildOutput(config=config, sample=sample, key=key, value=value)
-        for value in values
+        _BuildOutput(config=config, sample=sample, key=key)
         for sample in config.samples
         for key in range(len(config.output_names))
     ]
-
-
-def value_name(value: str) -> str:
-    """Return a value of --output-by as a part of a file name.
-
-    >>> value_name("Common Crawl/en"), value_name("C++")
-    ('Common_Crawl_en', 'C++')
-    """
-    return _NOT_IN_NAMES.sub("_", value)
-
-
-_NOT_IN_NAMES = re.compile(r"[^\w.+=@-]")
-
-
-def find_outputs(config: BuildConfig) -> list[Output]:
-    """Return the outputs of which an earlier build with --output-by published at least one, by the manifests."""
-    place = with_suffix(absolute(config.output_prefix), "_")
-    found: dict[str, None] = {}
-    for path in find_stored(place):
-        prefix = path.removesuffix(f"_document.{MANIFEST_SUFFIX}")
-        try:
-            manifest = None if prefix == path else read_manifest(f"{prefix}_document")
-        except FormatError:
-            if not config.fresh:
-                raise
-            continue
-        if manifest is not None and manifest.run.plan["settings"].get("output-prefix") == place.removesuffix("_"):
-            names = [name for names in (manifest.content.options.outputs or {}).values() for name in names]
-            found |= dict.fromkeys(name for name in names if name.startswith(os.path.basename(place)))
-    ends = [name[len(os.path.basename(place)) - 1 :] for name in found if "/" not in name]
-    return [Output(prefix=with_suffix(config.output_prefix, end), suffixes=MEGATRON_SUFFIXES) for end in ends]
 
 
 class BuildJob(TextJob):
@@ -197,16 +155,13 @@ class BuildJob(TextJob):
         super().__init__(config, reporter)
         self._index_configs = _index_configs(config, index)
         self._indices: tuple[IndexResult, ...] = ()
-        self._datasets = [] if config.output_by is not None else _list_outputs(config)
-        self.outputs = [each.output for each in self._datasets] or find_outputs(config)
-        self._prefixes: dict[str, str] = {}
-        """The value of each prefix, as they are met."""
+        self._datasets = _list_outputs(config)
+        self.outputs = [each.output for each in self._datasets]
         self.source = source or open_source(
             config,
             append_eod=config.append_eod,
             reporter=reporter,
             columns=wanted_columns(config),
-            repeat=config.repeat,
         )
         self._selection = select(config, self.source.tokenizer)
         self._config = config
@@ -215,12 +170,11 @@ class BuildJob(TextJob):
             **self.source.settings(),
             **plan_settings(config),
             "output-prefix": str(absolute(config.output_prefix)),
-            **_order_settings(config, self.source.inputs),
+            **_sample_settings(config),
         }
         if config.token_ids is not None:
             del settings["engine"]  # nothing is encoded
         self.plan = Plan(settings=settings, inputs=self.source.inputs, places=self.source.places)
-        self._shuffles = self._plan_shuffles()
 
     def run(self) -> BuildResult:
         """Run the job and return its result."""
@@ -231,14 +185,9 @@ class BuildJob(TextJob):
             encodes=self._config.token_ids is None,
             check_nodes=check_nodes,
             holds_gil=holds_gil(self._config, self._selection),
-            conclude=self._conclude if self._index_configs or self._shuffles else None,
-            find_outputs=None if self._config.output_by is None else self._find_outputs,
+            conclude=self._build_indices if self._index_configs else None,
         )
         return self._report(outcome)
-
-    def _find_outputs(self) -> tuple[Output, ...]:
-        self.outputs = find_outputs(self._config)
-        return tuple(self.outputs)
 
     def examine(self) -> None:
         """Check a sample of the input, and the disk space."""
@@ -246,7 +195,7 @@ class BuildJob(TextJob):
         names = self._config.output_names
         estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, self._selection)
         check_room(
-            estimate.scaled(kept_share(source.inputs, self._config.samples)),
+            estimate.scaled(kept_share(self._config.samples)),
             itemsize=self._dtype.itemsize,
             num_keys=len(names),
             output_folder=folder_of(self._config.output_prefix),
@@ -258,15 +207,11 @@ class BuildJob(TextJob):
     def make(self, work: Work) -> Made:
         """Make the shards, and of them the parts of all datasets."""
         results = self._tokenize(work)
-        if self._config.output_by is not None:
-            self._find_datasets()
         self._require_held_out()
-        shuffled = [shuffle.run(work, results) for shuffle in self._shuffles]
         return Made(
-            groups=tuple((self._dataset(each, shuffled),) for each in self._datasets),
+            groups=tuple((self._dataset(each),) for each in self._datasets),
             num_shards=len(results),
             num_reference_texts=count_reference_texts(results),
-            outputs=None if self._config.output_by is None else tuple(self.outputs),
         )
 
     def shard_settings(self) -> ShardSettings:
@@ -290,47 +235,15 @@ class BuildJob(TextJob):
         return self.tokenize(
             work,
             self.shard_settings(),
-            () if self._shuffles else [self._token_source(each) for each in self._datasets],
+            [self._token_source(each) for each in self._datasets],
             tasks=tasks,
             filters=self._filters(),
-            find_moved=partial(self._find_moved, work, tasks),
-            check=self._check_values,
         )
-
-    def _check_values(self, result: ShardResult) -> None:
-        """Refuse too many values of --output-by, or two of which the datasets have one name."""
-        values = {part.value for part in result.keys if part.value is not None}
-        for each in _list_outputs(self._config, sorted(values)):
-            prefix, value = each.output.prefix, each.value or ""
-            other = self._prefixes.setdefault(prefix, value)
-            if other != value:
-                raise InputError(
-                    f"{prefix}: expected one value of --output-by for this dataset, got {other!r} and {value!r}; map "
-                    f"them to names with jq"
-                )
-        require_few_values(set(self._prefixes.values()), "all inputs")
-
-    def _find_datasets(self) -> None:
-        """Take the datasets that have documents, now that all shards are there."""
-        there = {(part.value, part.key) for _, result in self.results for part in result.keys}
-        values = sorted({value for value, _ in there if value is not None})
-        listed = _list_outputs(self._config, values)
-        self._datasets = [each for each in listed if (each.value, each.part_key) in there]
-        self.outputs = [each.output for each in self._datasets]
-
-    def _find_moved(
-        self, work: Work, tasks: Sequence[ShardTask], known: Mapping[int, ShardResult]
-    ) -> dict[int, set[str]]:
-        moved: dict[int, set[str]] = {}
-        for shuffle in self._shuffles:
-            for number in shuffle.find_moved(work, tasks, known):
-                moved.setdefault(number, set()).update(shuffle.keys)
-        return moved
 
     def _require_held_out(self) -> None:
         """Refuse a share that leaves a dataset without documents."""
         held = {part.key for _, result in self.results for part in result.keys if part.num_documents}
-        empty = [each.output.prefix for each in _list_outputs(self._config) if each.part_key not in held]
+        empty = [each.output.prefix for each in self._datasets if each.part_key not in held]
         if empty and self._config.hold_out is not None:
             share, place = self._config.hold_out, empty[0]
             raise InputError(f"{place}: expected records for it with --hold-out {share}, got none; take another share")
@@ -341,31 +254,9 @@ class BuildJob(TextJob):
         is_used = {
             "--where": config.where is not None,
             "--sample": config.sample is not None,
-            "--leave-out": config.leave_out is not None,
             "--hold-out": config.hold_out is not None,
-            "--output-by": config.output_by is not None,
-            "--repeat": any(file.share is not None for file in self.source.inputs),
         }
         return tuple(flag for flag, used in is_used.items() if used)
-
-    def _plan_shuffles(self) -> list[DocumentShuffle]:
-        """Return the shuffle of each sample's documents, if they are to be shuffled."""
-        config = self._config
-        if config.shuffle_documents is None:
-            return []
-        from dsindex.engine.shuffle import DocumentShuffle  # few builds shuffle
-
-        return [
-            DocumentShuffle(
-                seed=config.shuffle_documents,
-                keys=tuple(f"{sample.prefix}{name}" for name in config.output_names),
-                dtype=self._dtype,
-                has_provenance=not config.no_provenance,
-                work_dir=self.work_dir,
-                keep_shards=config.keep_shards,
-            )
-            for sample in config.samples
-        ]
 
     def _target(self, each: _BuildOutput) -> Target:
         return Target(
@@ -378,14 +269,10 @@ class BuildJob(TextJob):
         """Return a dataset that has a part of every shard."""
         return TokenSource(target=self._target(each), key=each.part_key, dtype=self._dtype, work_dir=self.work_dir)
 
-    def _dataset(self, each: _BuildOutput, shuffled: Sequence[ShuffledDocuments]) -> Dataset:
-        if shuffled:
-            own = shuffled[self._config.samples.index(each.sample)]
-            parts, provenance = own.parts[each.key], own.provenance
-        else:
-            found = self.find_parts(self.part_numbers(each.part_key, each.value))
-            parts = tuple(shard_part(part, self.work_dir, self._dtype) for part in found if part is not None)
-            provenance = self.provenance(found)
+    def _dataset(self, each: _BuildOutput) -> Dataset:
+        found = self.find_parts(self.part_numbers(each.part_key))
+        parts = tuple(shard_part(part, self.work_dir, self._dtype) for part in found if part is not None)
+        provenance = self.provenance(found)
         return Dataset(target=self._target(each), parts=parts, provenance=provenance, quarantine=self.quarantine())
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
@@ -394,15 +281,13 @@ class BuildJob(TextJob):
         return [self._describe_dataset(each, dataset, digests) for each, (dataset,), digests in described]
 
     def _describe_dataset(self, each: _BuildOutput, dataset: Dataset, digests: dict[str, StoredFile]) -> Content:
-        numbers = self.part_numbers(each.part_key, each.value)
+        numbers = self.part_numbers(each.part_key)
         empty = sum(part.num_empty_documents for part in self.find_parts(numbers) if part is not None)
         header, options = dataset.header, recorded_options(self._config, each.key)
-        options |= _order_options(self._config, each.sample)
-        if each.value is not None:
-            options |= {"value": each.value, "outputs": self._table()}
+        options |= _sample_options(self._config, each.sample)
         return self.content(
             numbers,
-            of_group=self._config.output_by is not None or len(self._config.samples) > 1,
+            of_group=len(self._config.samples) > 1,
             of_texts=self._config.token_ids is None,
             with_tokens=header.num_documents - empty,
             empty=empty,
@@ -413,13 +298,6 @@ class BuildJob(TextJob):
             options=self.source.describe_options(**options),
             digests=digests,
         )
-
-    def _table(self) -> dict[str, list[str]]:
-        """Return the names of the datasets of each value."""
-        table: dict[str, list[str]] = {}
-        for each in self._datasets:
-            table.setdefault(each.value or "", []).append(os.path.basename(each.output.prefix))
-        return table
 
     def _report(self, outcome: JobOutcome) -> BuildResult:
         return BuildResult(
@@ -437,12 +315,6 @@ class BuildJob(TextJob):
         more = sum(counts.kept for counts in others)
         return first.model_copy(update={"kept": first.kept + more, "filtered": first.filtered - more} if more else {})
 
-    def _conclude(self, executor: Executor) -> None:
-        for shuffle in self._shuffles:
-            shuffle.remove_buckets()
-        if self._index_configs:
-            self._build_indices(executor)
-
     def _build_indices(self, executor: Executor) -> None:
         from dsindex.jobs.index import run_index  # imported late, since it loads numba
 
@@ -452,19 +324,16 @@ class BuildJob(TextJob):
             self.reporter.advance(1)
 
 
-def _order_options(config: BuildConfig, sample: Sample) -> dict[str, Any]:
-    """Return the options about records and their order, as fields of the manifest of a sample's datasets."""
+def _sample_options(config: BuildConfig, sample: Sample) -> dict[str, Any]:
+    """Return the options about the records of a sample, as fields of the manifest of its datasets."""
     shares = {"sample": sample.high if sample.high < 1 else config.sample, "leave_out": sample.low or None}
-    options = {"shuffle_documents": config.shuffle_documents, **shares}
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in shares.items() if value is not None}
 
 
-def _order_settings(config: BuildConfig, inputs: Sequence[InputFile]) -> dict[str, Any]:
-    """Return the options about records and their order that are in use, as settings of the plan."""
-    names = ("shuffle_documents", "sample", "leave_out", "hold_out")
-    used = [(name, getattr(config, name)) for name in names]
-    settings = {name.replace("_", "-"): value for name, value in used if value is not None}
-    return {**settings, "repeat": describe_repeats(inputs)} if config.repeat else settings
+def _sample_settings(config: BuildConfig) -> dict[str, Any]:
+    """Return the options about samples that are in use, as settings of the plan."""
+    shares = {"sample": config.sample, "hold-out": config.hold_out}
+    return {name: value for name, value in shares.items() if value is not None}
 
 
 def _built(prefix: str, content: Content) -> BuiltDataset:
@@ -474,7 +343,6 @@ def _built(prefix: str, content: Content) -> BuiltDataset:
         num_sequences=content.sequences,
         num_tokens=content.tokens,
         files=content.digests,
-        value=content.options.value,
     )
 
 
@@ -482,9 +350,6 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     """Return the index options of each dataset, which are thereby validated before anything is built."""
     if index is None:
         return []
-    if config.output_by is not None:
-        msg = "expected --output-by without options of indices: its datasets are known only when they are there; "
-        raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
     if config.hold_out is not None:
         msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
         raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")

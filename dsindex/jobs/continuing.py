@@ -238,7 +238,7 @@ def plan_over_time(
     members, blend = _tasks_of_train(config, tasks)
     consumed, length = config.consumed_samples or 0, settings.sequence_length
     prefixes = [task.name.removesuffix(f", split {TRAIN}") for task in members]
-    size = blend.num_samples if blend is not None else int(json.loads(members[0].description or "")["num_samples"] or 0)
+    size = blend.num_samples if blend is not None else int(json.loads(members[0].description)["num_samples"] or 0)
     if config.continue_from is None:
         begin = _Begin(first=None, numbers=(), taken=(0,) * len(prefixes), notes=())
     else:
@@ -290,7 +290,7 @@ def _tasks_of_train(
     own = {
         task.description: task
         for task in tasks
-        if isinstance(task, GPTIndexTask) and json.loads(task.description or "{}").get("index_split") == TRAIN
+        if isinstance(task, GPTIndexTask) and json.loads(task.description).get("index_split") == TRAIN
     }
     blends = [task for task in tasks if isinstance(task, BlendIndexTask) and task.split == TRAIN]
     flag = "--continue-from" if config.continue_from is not None else "--blend-schedule"
@@ -346,7 +346,7 @@ def _match(first: FirstJob, members: Sequence[GPTIndexTask], consumed: int, *, i
         InputError: If none is there, or one may be there in another spelling.
     """
     notes: list[str] = []
-    typed = [str(json.loads(task.description or "")["dataset_path"]) for task in members]
+    typed = [str(json.loads(task.description)["dataset_path"]) for task in members]
     here = [os.path.abspath(task.prefix) for task in members]
     numbers: list[int | None] = []
     for path, known in zip(first.paths, first.prefixes, strict=True):
@@ -391,7 +391,7 @@ def _planned(task: GPTIndexTask, place: int, begin: _Begin, *, wanted: float, co
     if begin.first is not None and place in begin.numbers:
         files = begin.first.members[begin.numbers.index(place)]
         old = read_old_index(files, lengths, begin=task.begin, place=task.name)
-    asked = json.loads(task.description or "{}").get("num_samples") or 0
+    asked = json.loads(task.description).get("num_samples") or 0
     plan = plan_continued_index(
         old,
         lengths,

@@ -1,15 +1,6 @@
 """The driver of `dsindex index`: count the parts, plan the caches, build them side by side.
 
 The plan is a pure function of the options and the counts. Each cache is one task.
-
-The file of `--per-dataset-sequences-path`, by which a job opens its datasets without reading their headers, is
-written here, too: `{"prefix as the job types it": [sequences, document indices], …}`. A job with this file does not
-read the type of the tokens either: it takes uint16 if its tokenizer has at most 65,536 tokens, and int32 otherwise.
-Megatron's preprocess_data.py writes int32 from 65,500 tokens on, so between these numbers the job would read wrong
-tokens.
-
-Source: megatron/core/datasets/indexed_dataset.py, `_IndexReader`; gpt_dataset.py, `token_dtype_code`;
-tools/build_sequences_per_dataset.py.
 """
 
 from __future__ import annotations
@@ -30,17 +21,14 @@ from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tabulate_sequences, tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
-from dsindex.engine.manifest import read_manifest
 from dsindex.engine.nodes import require_shared
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.execution.local import available_cpus
 from dsindex.execution.report import Report
-from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (
     BLENDED_CLASS,
-    DESCRIPTION_SUFFIX,
     CacheFiles,
     cache_files,
     default_folder,
@@ -71,13 +59,11 @@ from dsindex.jobs.index_caches import (
     Counts,
     cache_settings,
     find_index_caches,
-    job_paths,
     sources,
     with_given_paths,
 )
-from dsindex.store.config_files import read_object
 from dsindex.store.reading import digest_file, is_stored
-from dsindex.store.storage import free_bytes, make_folder, write_whole
+from dsindex.store.storage import free_bytes, make_folder
 from dsindex.store.urls import absolute, local_paths
 
 if TYPE_CHECKING:
@@ -109,7 +95,6 @@ MEANINGS = {
 UNHASHED = {
     "extra_token": "add_extra_token_to_sequence (--no-extra-token)",
     "keep_partial": "whether the last partial validation sample is kept (--keep-partial-validation)",
-    "threshold": "the threshold below which the final epoch is shuffled by itself (--final-epoch-threshold)",
 }
 
 
@@ -320,11 +305,10 @@ class IndexResult(Report):
 
     @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
-        """Description of each cache -> prefixes of its datasets; empty if the layout has no descriptions."""
+        """Description of each cache -> prefixes of its datasets."""
         return {
             task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
             for task in self.tasks
-            if task.files is not None and task.files.description.endswith(DESCRIPTION_SUFFIX)
         }
 
     @property
@@ -347,16 +331,15 @@ class IndexResult(Report):
                 final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
                 tokens = count(task.epochs.tokens_per_epoch, "token")
                 epochs = f" of {count(task.epochs.num_epochs, 'epoch')} of {tokens}{final}"
-                stem = task.array_paths[0].removesuffix("-document_index.npy")
             else:
-                samples, stem = task.num_samples, task.files.stem
+                samples = task.num_samples
             result = results.get(number)
             done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
             if result is not None:
                 done = (
                     "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
                 )
-            lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {stem}"]
+            lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {task.files.stem}"]
         for finding in self.findings:
             lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
             lines += [f"  {sentence}" for sentence in finding.sentences]
@@ -389,21 +372,13 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     findings: tuple[Finding, ...] = ()
     if config.explain:
         findings = tuple(_explain(task, config.megatron_release) for task in tasks)
-        if config.per_dataset_sequences_path is not None:
-            prefixes = _prefixes_of_job(config, counts)
-            findings += (_explain_sequences(config, config.per_dataset_sequences_path, prefixes),)
     elif not config.check:
-        if config.per_dataset_sequences_path is not None:
-            for fault in _type_faults(config, _prefixes_of_job(config, counts)):
-                raise InputError(fault)
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
         _check_room(tasks)
         _check_order(tasks)
         results = _run(executor, build_index_cache, tasks)
-        if config.per_dataset_sequences_path is not None:
-            notes.append(_write_sequences(config.per_dataset_sequences_path, _prefixes_of_job(config, counts)))
     return IndexResult(
         tasks=tuple(tasks),
         results=tuple(results),
@@ -520,12 +495,6 @@ def _masked(prefixes: Iterable[str]) -> Iterator[str]:
             )
 
 
-def _prefixes_of_job(config: IndexConfig, counts: Counts) -> dict[str, str]:
-    """Return the prefixes as the job types them → those on this machine."""
-    as_typed = job_paths(config, list(counts))
-    return {as_typed(prefix): prefix for prefix in counts}
-
-
 def _require_shared(config: IndexConfig, executor: Executor) -> None:
     """Refuse a cluster whose nodes would each write their caches into a folder of their own.
 
@@ -551,16 +520,7 @@ def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) 
         part = WHOLE if settings.matrix is None else settings.matrix[split]
         for prefix in blend.prefixes if blend is not None else ():
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
-    bigscience_split = settings.split if config.layout == "bigscience" else None
-    tasks = [
-        PartTask(
-            prefix=absolute(prefix),
-            parts=tuple(parts),
-            bigscience_split=bigscience_split,
-            one_sequence=config.layout == "maxtext",
-        )
-        for prefix, parts in wanted.items()
-    ]
+    tasks = [PartTask(prefix=absolute(prefix), parts=tuple(parts)) for prefix, parts in wanted.items()]
     return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))
 
 
@@ -577,7 +537,7 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
     """Refuse caches that do not fit on the disk, before the first is built."""
     needed: Counter[str] = Counter()
     for task in tasks:
-        paths = task.array_paths if isinstance(task, GPTIndexTask) else tuple(map(task.files.array, task.files.arrays))
+        paths = tuple(map(task.files.array, task.files.arrays))
         if not all(map(os.path.isfile, paths)):
             needed[os.path.abspath(os.path.dirname(paths[0]))] += task.file_bytes
     for folder, size_bytes in needed.items():
@@ -589,8 +549,6 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
 
 
 def _explain(task: IndexTask, release: str | None) -> Finding:
-    if task.files is None or task.description is None:
-        return Finding(name=task.name, found=False, sound=False, sentences=("this layout has no descriptions",))
     wanted = json.loads(task.description)
     if (wanted.get("tokenizer") or wanted.get("datasets", [{}])[0].get("tokenizer")) is None:
         return Finding(name=task.name, found=False, sound=False, sentences=(f"{NO_IDENTIFIERS}, so no hash is known",))
@@ -613,101 +571,3 @@ def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Ta
         for number, task in enumerate(tasks)
     )
     return list(run_in_order(executor, calls))
-
-
-MAX_UINT16_VOCABULARY = 1 << 16
-"""The largest vocabulary whose tokens such a job reads as uint16."""
-
-Sequences = dict[str, list[int]]
-"""Prefix, as the job types it → sequences and document indices."""
-
-
-def _count_sequences(prefixes: Mapping[str, str]) -> Sequences:
-    """Return what the file says of datasets, from prefixes as the job types them → those on this machine."""
-    headers = {typed: read_header(f"{prefix}.idx") for typed, prefix in prefixes.items()}
-    return {typed: [header.num_sequences, header.num_boundaries] for typed, header in headers.items()}
-
-
-def _sequence_faults(path: str, wanted: Sequences) -> list[str]:
-    """Return sentences about datasets that are missing in a file or have other numbers in it."""
-    there = read_object(path, what="a JSON object of sequences per dataset")
-    return [
-        f"{prefix} has {there[prefix]} and should have {numbers}"
-        if prefix in there
-        else f"{prefix} is missing, spelled as the job types it"
-        for prefix, numbers in wanted.items()
-        if there.get(prefix) != numbers
-    ]
-
-
-def _type_faults(config: IndexConfig, prefixes: Mapping[str, str]) -> list[str]:
-    """Return sentences about datasets whose tokens a job with such a file would read in another type."""
-    faults = []
-    for prefix in prefixes.values():
-        dtype, size = read_header(f"{prefix}.idx").dtype, _vocabulary_size(config, prefix)
-        types = ["uint16", "int32"] if size is None else ["uint16" if size <= MAX_UINT16_VOCABULARY else "int32"]
-        if dtype.name not in types:
-            known = "" if size is None else f", as its tokenizer has {size} tokens"
-            faults.append(
-                f"{prefix}: its tokens are {dtype.name}, and a job with --per-dataset-sequences-path reads them as "
-                f"{' or '.join(types)}{known}: wrong tokens without a word; start the job without this flag"
-            )
-    return faults
-
-
-def _write_sequences(path: str, prefixes: Mapping[str, str]) -> str:
-    """Write the file, and return a note about it. A file that has the same numbers is kept.
-
-    Args:
-        path: The file.
-        prefixes: Prefix as the job types it → prefix on this machine.
-
-    Raises:
-        OutputError: If another file is there, or it cannot be written.
-    """
-    wanted = _count_sequences(prefixes)
-    if os.path.lexists(path):
-        try:
-            faults = _sequence_faults(path, wanted)
-        except InputError as error:
-            msg = f"{error}; it was not replaced: move it away, or choose another --per-dataset-sequences-path"
-            raise OutputError(msg) from error
-        if faults:
-            raise OutputError(
-                f"{path}: {'; '.join(faults)}; the file was not replaced: move it away, or choose another "
-                "--per-dataset-sequences-path"
-            )
-        return f"{path} has the sequences of all datasets already"
-    make_folder(os.path.dirname(path) or ".")
-    write_whole(path, json.dumps(wanted).encode())
-    return f"{path} has the sequences of {count(len(wanted), 'dataset')}, for the job's --per-dataset-sequences-path"
-
-
-def _explain_sequences(config: IndexConfig, path: str, prefixes: Mapping[str, str]) -> Finding:
-    """Compare the file with the datasets, as a preflight of the job that reads it."""
-    faults = _type_faults(config, prefixes)
-    found = os.path.isfile(path)
-    if not found:
-        faults.append("there is no such file; leave out --explain to write it")
-    else:
-        try:
-            faults += _sequence_faults(path, _count_sequences(prefixes))
-        except InputError as error:
-            faults.append(str(error))
-    said = faults or ["it has what the job reads"]
-    return Finding(name=path, found=found, sound=not faults, sentences=tuple(said))
-
-
-def _vocabulary_size(config: IndexConfig, prefix: str) -> int | None:
-    """Return the size of the job's vocabulary, by its flags or by the manifest of a dataset that dsindex built."""
-    tokenizer = config.job_tokenizer
-    if tokenizer is not None and tokenizer.tokenizer_type == "NullTokenizer" and tokenizer.vocab_size:
-        return tokenizer.vocab_size + (config.megatron_release in {"0.16", "0.17"})
-    if tokenizer is not None and tokenizer.tokenizer_type == "TikTokenizer":
-        return tokenizer.vocab_size or 2 * MAX_UINT16_VOCABULARY
-    try:
-        manifest = read_manifest(prefix)
-    except FormatError:
-        return None  # verify says what is wrong with it
-    recorded = None if manifest is None else manifest.content.tokenizer
-    return None if recorded is None else recorded.vocabulary_size

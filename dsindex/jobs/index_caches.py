@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
 from dsindex.errors import InputError, LimitError
-from dsindex.index import bigscience, maxtext
-from dsindex.index.blend import Blend, describe_sums, parse_data_path, samples_wanted
+from dsindex.index.blend import Blend, describe_sums, parse_data_path
 from dsindex.index.cache import (
     BLENDED_CLASS,
-    GPT_ARRAYS,
     GPT_CLASSES,
     BlendedDescription,
     CacheFiles,
@@ -25,11 +23,8 @@ from dsindex.index.cache import (
 )
 from dsindex.index.epochs import (
     SPLIT_NAMES,
-    WHOLE,
     DocumentOrder,
     SplitMatrix,
-    count_epochs,
-    normalise,
     parse_split,
     samples_for_epochs,
     split_matrix,
@@ -37,6 +32,7 @@ from dsindex.index.epochs import (
 from dsindex.index.job_tokenizer import find_identifiers, name_releases, possible_releases
 from dsindex.index.needed_caches import (
     CacheSettings,
+    GPTCache,
     NeededCaches,
     PartCounts,
     TrainingLength,
@@ -52,9 +48,8 @@ from dsindex.store.storage import open_file
 from dsindex.store.urls import absolute, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from dsindex.index.epochs import EpochCounts
     from dsindex.options.index import IndexConfig
 
 
@@ -147,9 +142,7 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
     tokenizer = _job_identifiers(config, like.get("tokenizer"))
     split: str | None = None
     matrix: SplitMatrix | None = None
-    if config.layout == "maxtext" and config.split is None:
-        matrix = (WHOLE, None, None)
-    elif not any(config.paths_per_split):
+    if not any(config.paths_per_split):
         split = config.split or like.get("split") or DEFAULT_SPLIT
         try:
             matrix = split_matrix(parse_split(split))
@@ -160,7 +153,6 @@ def cache_settings(config: IndexConfig) -> CacheSettings:
         seed=config.seed if config.seed is not None else int(like.get("random_seed", 1234)),
         extra_token=not config.no_extra_token,
         keep_partial_validation=config.keep_partial_validation,
-        threshold=config.final_epoch_threshold,
         surplus=config.mid_level_dataset_surplus,
         split=split,
         matrix=matrix,
@@ -242,10 +234,6 @@ def find_index_caches(
         LimitError: If Megatron would loop forever, stop, or overflow.
     """
     blends = sources(config)
-    if config.layout == "bigscience":
-        return _plan_bigscience(config, settings, counts, threads)
-    if config.layout == "maxtext":
-        return _plan_maxtext(config, settings, counts, threads)
     if settings.order.digest is not None and len(counts) > 1:
         raise InputError(
             f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
@@ -370,10 +358,7 @@ def _name_tasks(
             refuse_address(cache.prefix, expected)
         folder = config.data_cache_path or default_folder(cache.prefix, class_name=settings.class_name)
         files, text = _named(folder, cache.description, name if plain else None)
-        paths, place = map(files.array, GPT_ARRAYS), (cache.prefix, cache.split)
-        tasks.append(
-            _dataset_task(settings, place, cache.part, cache.epochs, paths, threads=threads, files=files, text=text)
-        )
+        tasks.append(_dataset_task(settings, cache, files, text, threads=threads))
     for blend in plan.blends:
         if config.data_cache_path is None:
             notes.append(
@@ -404,152 +389,22 @@ def _named(folder: str, description: GPTDescription | BlendedDescription, name: 
 
 
 def _dataset_task(
-    settings: CacheSettings,
-    place: tuple[str, int],
-    part: PartCounts,
-    epochs: EpochCounts,
-    paths: Iterable[str],
-    *,
-    threads: int,
-    files: CacheFiles | None = None,
-    text: str | None = None,
+    settings: CacheSettings, cache: GPTCache, files: CacheFiles, text: str, *, threads: int
 ) -> GPTIndexTask:
     """Return the task of one split of a prefix."""
-    prefix, split = place
-    rule = settings.rule(split)
-    documents, samples, shuffle = paths
+    rule, order = settings.rule(cache.split), settings.order_of(cache.split)
     return GPTIndexTask(
-        name=f"{prefix}, split {SPLIT_NAMES[split]}",
-        prefix=absolute(prefix),
-        begin=part.begin,
-        end=part.end,
+        name=f"{cache.prefix}, split {SPLIT_NAMES[cache.split]}",
+        prefix=absolute(cache.prefix),
+        begin=cache.part.begin,
+        end=cache.part.end,
         seed=settings.seed,
-        epochs=epochs,
+        epochs=cache.epochs,
         rule=rule,
-        array_paths=(documents, samples, shuffle),
         files=files,
         description=text,
         # What is not part of a cache's name.
-        settings={
-            "extra_token": rule.extra_token,
-            "keep_partial": rule.keep_partial,
-            "threshold": rule.threshold,
-            **settings.order_of(split).as_settings(),
-        },
+        settings={"extra_token": rule.extra_token, "keep_partial": rule.keep_partial, **order.as_settings()},
         threads=threads,
-        order=settings.order_of(split),
+        order=order,
     )
-
-
-def _plan_bigscience(
-    config: IndexConfig, settings: CacheSettings, counts: Counts, threads: int
-) -> tuple[list[IndexTask], list[str]]:
-    """Plan the files that Megatron-DeepSpeed looks for; its blends are not cached."""
-    blend = sources(config)[0]
-    if blend is None or (blend.weights is None and len(blend.prefixes) > 1):
-        msg = "--layout bigscience: expected one prefix, or a weight before each of several, as Megatron-DeepSpeed does"
-        raise InputError(msg)
-    sizes = _sizes_of_phases(config, settings, [blend], counts)[0]
-    tasks: list[IndexTask] = []
-    for split, size in enumerate(sizes):
-        rule = settings.rule(split)
-        asked: list[int | None] = [size] * len(blend.prefixes)
-        if size is not None and len(blend.prefixes) > 1:
-            asked = list(bigscience.samples_wanted(blend.weights or (), size))
-        for prefix, wanted in zip(blend.prefixes, asked, strict=True):
-            part = counts[prefix][split]
-            if part is None or part.end == part.begin:
-                continue  # Megatron-DeepSpeed makes no dataset from an empty part
-            # These names need a number: `none` means the samples of one epoch.
-            count = wanted if wanted is not None else (part.tokens - 1) // rule.sequence_length
-            paths = (
-                bigscience.index_path(
-                    absolute(prefix),
-                    split=SPLIT_NAMES[split],
-                    num_samples=count,
-                    sequence_length=rule.sequence_length,
-                    seed=settings.seed,
-                    array=array,
-                )
-                for array in GPT_ARRAYS
-            )
-            epochs = count_epochs(part.tokens, count, rule=rule, place=f"{prefix}, split {SPLIT_NAMES[split]}")
-            tasks.append(_dataset_task(settings, (prefix, split), part, epochs, paths, threads=threads))
-    return tasks, []
-
-
-def _plan_maxtext(
-    config: IndexConfig, settings: CacheSettings, counts: Counts, threads: int
-) -> tuple[list[IndexTask], list[str]]:
-    """Plan the files that MaxText looks for."""
-    blend, folder = sources(config)[0], config.data_cache_path
-    if blend is None or folder is None:
-        raise InputError("--layout maxtext needs --data-path and --data-cache-path, the folder in grain_train_files")
-    weights = (1.0,) if len(blend.prefixes) == 1 else blend.weights
-    if weights is None:
-        raise InputError("--layout maxtext: expected a weight before each of several prefixes, as MaxText does")
-    folder, typed = os.path.abspath(folder), job_paths(config, list(dict.fromkeys(blend.prefixes)))
-    tasks: list[IndexTask] = []
-    notes = [_maxtext_flags(config, settings, [typed(prefix) for prefix in blend.prefixes], weights)]
-    for split, size in enumerate(_sizes_of_phases(config, settings, [blend], counts)[0][: len(maxtext.SPLITS)]):
-        if settings.matrix is None or settings.matrix[split] is None or size == 0:
-            continue
-        if size is None and len(blend.prefixes) > 1:
-            raise InputError(f"--layout maxtext: expected --num-samples for the blend of split {SPLIT_NAMES[split]}")
-        asked: list[int | None] = [size]
-        if size is not None and len(blend.prefixes) > 1:
-            asked = list(samples_wanted(weights, size, surplus=settings.surplus))
-        lengths = []
-        for prefix, wanted in zip(blend.prefixes, asked, strict=True):
-            part = counts[prefix][split]
-            if part is None:
-                raise KeyError(f"{prefix}: split {SPLIT_NAMES[split]} was not counted")
-            rule = settings.rule(split)
-            epochs = count_epochs(part.tokens, wanted, rule=rule, place=f"{prefix}, split {SPLIT_NAMES[split]}")
-            stem = maxtext.index_stem(
-                typed(prefix),
-                epochs=epochs,
-                seed=settings.seed,
-                sequence_length=rule.sequence_length,
-                split=settings.split,
-                part=split,
-            )
-            paths = (os.path.join(folder, f"{stem}-{array}.npy") for array in GPT_ARRAYS)
-            tasks.append(_dataset_task(settings, (prefix, split), part, epochs, paths, threads=threads))
-            lengths.append(epochs.num_samples)
-        if size is not None and len(blend.prefixes) > 1:
-            shares = tuple(normalise(normalise(list(weights))))
-            files, text = maxtext.blend_files(
-                folder, weights=shares, lengths=lengths, size=size, split=maxtext.SPLITS[split]
-            )
-            tasks.append(
-                BlendIndexTask(
-                    split=maxtext.SPLITS[split],
-                    prefixes=blend.prefixes,
-                    lengths=tuple(lengths),
-                    weights=shares,
-                    size=size,
-                    files=files,
-                    description=text,
-                    surplus=settings.surplus,
-                )
-            )
-    return tasks, notes
-
-
-def _maxtext_flags(
-    config: IndexConfig, settings: CacheSettings, prefixes: Sequence[str], weights: Sequence[float]
-) -> str:
-    folder = job_path(str(config.data_cache_path), parse_replacements(config.dataset_path_as or ()))
-    files = f"{folder}|{prefixes[0]}"
-    if len(prefixes) > 1:
-        files = ";".join(f"{folder}|{path},{weight!r}" for path, weight in zip(prefixes, weights, strict=True))
-    words = {
-        "grain_train_files": repr(files),
-        **({} if settings.split is None else {"grain_eval_files": repr(files), "mmap_npy_split": repr(settings.split)}),
-        **({} if len(prefixes) == 1 else {"blend_cache_dir": repr(folder)}),
-        "max_target_length": settings.sequence_length,
-        "data_shuffle_seed": settings.seed,
-    }
-    shown = " ".join(f"{name}={value}" for name, value in words.items())
-    return f"MaxText finds these files with dataset_type=grain grain_file_type=mmap_npy {shown}"

@@ -455,7 +455,6 @@ class SplitOutputs:
         contents = [
             Content(
                 inputs=inputs,
-                **source.describe_damaged(),
                 documents=dataset.header.num_documents,
                 sequences=dataset.header.num_sequences,
                 tokens=dataset.bin_bytes // dataset.header.dtype.itemsize,

@@ -104,8 +104,8 @@ class TextJob(ABC):
         self._made_bytes = 0
         self.results: Results = []
         """Every shard with its task, in plan order, once they are made."""
-        self._parts: list[dict[tuple[str, str | None], int]] = []
-        """The numbers of each shard's parts, by key and value of --output-by."""
+        self._parts: list[dict[str, int]] = []
+        """The numbers of each shard's parts, by key."""
 
     @abstractmethod
     def examine(self) -> None:
@@ -163,14 +163,12 @@ class TextJob(ABC):
         each = zip(tasks, made, earlier, strict=True)
         self._made_bytes = sum(task.stored_bytes for task, result, known in each if result is not known)
         self.results = list(zip(tasks, made, strict=True))
-        self._parts = [
-            {(part.key, part.value): number for number, part in enumerate(result.keys)} for _, result in self.results
-        ]
+        self._parts = [{part.key: number for number, part in enumerate(result.keys)} for _, result in self.results]
         return self.results
 
-    def part_numbers(self, key: str, value: str | None = None) -> list[int | None]:
-        """Return the number of a key's and value's part in each shard's `keys`; None where there is none."""
-        return [numbers.get((key, value)) for numbers in self._parts]
+    def part_numbers(self, key: str) -> list[int | None]:
+        """Return the number of a key's part in each shard's `keys`; None where there is none."""
+        return [numbers.get(key) for numbers in self._parts]
 
     def find_parts(self, numbers: Sequence[int | None]) -> list[KeyResult | None]:
         """Return the parts of all shards that have these numbers."""
@@ -216,7 +214,6 @@ class TextJob(ABC):
             inputs=source.describe_inputs(
                 self.results, self.work_dir, filters=filters, parts=numbers, of_group=of_group, of_texts=of_texts
             ),
-            **source.describe_damaged(),
             account=RecordCounts(
                 **count_records(counts, filters=filters),
                 documents_with_tokens=with_tokens,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from dsindex.option_problems import show_value
 from dsindex.options.config import Options, TextConfig, check_text
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share
@@ -18,9 +15,6 @@ from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, Token
 
 if TYPE_CHECKING:
     from dsindex.text.sampling import Sample
-
-MAX_REPEATS = 1000
-"""The limit on the repetitions of an input, each of which is an input of the plan."""
 
 _WORD_PIECE = ", which is not read"
 _OTHER_TYPES = {
@@ -100,35 +94,14 @@ class BuildConfig(TextConfig, TokenizerFormats):
         "store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, "
         "as its preprocess_data_fast.py does (default: keep)",
     )
-    shuffle_documents: int | None = option(
-        None,
-        "put the documents of all inputs into a random order, which depends on this number alone",
-        "SEED",
-        as_text=True,
-        ge=0,
-        lt=2**63,
-    )
     sample: float | None = option(
         None, "keep this share of the records (10% or 0.1), by their texts", "SHARE", as_text=True
     )
-    leave_out: float | None = option(None, "leave out the records that --sample SHARE keeps", "SHARE", as_text=True)
     hold_out: float | None = option(
         None,
         "write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document",
         "SHARE",
         as_text=True,
-    )
-    hold_out_by: str | None = option(
-        None, "with --hold-out, choose by the string under this key, so that equal ones stay together", "KEY"
-    )
-    output_by: str | None = option(
-        None, "make datasets P_VALUE_KEY_document of the records with each string VALUE under this key", "KEY"
-    )
-    repeat: tuple[str, ...] = option(
-        (),
-        "read these inputs several times or in part: 2.5 is twice, then a sample of one half",
-        "FILE=TIMES",
-        accepts="Sequence[str] | Mapping[str, float]",
     )
     check: bool = option(
         default=False,
@@ -159,13 +132,6 @@ class BuildConfig(TextConfig, TokenizerFormats):
 
         return None if join is None else decode_separator(join)
 
-    @field_validator("hold_out_by", "output_by")
-    @classmethod
-    def _is_key(cls, key: str | None) -> str | None:
-        if key is not None and not key.strip():
-            raise ValueError(f"expected a name, a path or jq such as .meta.source, got {key!r}")
-        return key
-
     @field_validator("where")
     @classmethod
     def _is_not_empty(cls, where: str | None) -> str | None:
@@ -186,28 +152,12 @@ class BuildConfig(TextConfig, TokenizerFormats):
         """Return what the tokenizer's file does not say."""
         return TokenizerOptions(**{name: getattr(self, name) for name in TokenizerOptions.__slots__})
 
-    @field_validator("shuffle_documents", mode="before")
-    @classmethod
-    def _is_seed(cls, value: object) -> object:
-        is_seed = type(value) is int or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value))
-        if value is not None and not is_seed:
-            raise ValueError(f"expected a seed that is an integer of at least 0, got {show_value(value)}")
-        return value
-
-    @property
-    def routes(self) -> dict[str, str]:
-        """The keys of the strings that decide on a record's output, by OUTPUT_BY and HOLD_OUT_BY."""
-        from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY
-
-        keys = {OUTPUT_BY: self.output_by, HOLD_OUT_BY: self.hold_out_by}
-        return {name: key for name, key in keys.items() if key is not None}
-
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
         from dsindex.text.sampling import Sample
 
-        low, high = self.leave_out or self.hold_out or 0.0, self.sample or 1.0
+        low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)
         return (Sample(low=low, high=high), *held_out)
 
@@ -216,28 +166,19 @@ class BuildConfig(TextConfig, TokenizerFormats):
         """The names of all outputs, those of each sample after the other."""
         return tuple(f"{sample.prefix}{name}" for sample in self.samples for name in self.output_names)
 
-    @field_validator("sample", "leave_out", "hold_out", mode="before")
+    @field_validator("sample", "hold_out", mode="before")
     @classmethod
     def _is_share(cls, value: object) -> object:
         return None if value is None else parse_share(value)
 
-    @field_validator("repeat", mode="before")
-    @classmethod
-    def _are_repeats(cls, value: object) -> object:
-        return parse_repeats(value)
-
     @model_validator(mode="after")
     def _samples_have_records(self) -> Self:
-        if self.leave_out is not None and self.hold_out is not None:
-            raise ValueError("expected either --leave-out or --hold-out, got both")
-        if self.hold_out_by is not None and self.hold_out is None:
-            raise ValueError("expected --hold-out-by with --hold-out, got it alone")
-        if self.output_by is not None and self.shuffle_documents is not None:
-            raise ValueError("expected either --output-by or --shuffle-documents, got both; mix shuffles datasets")
-        flag, low = ("--leave-out", self.leave_out) if self.hold_out is None else ("--hold-out", self.hold_out)
-        if low is not None and low >= (self.sample or 1.0):
-            raise ValueError(f"expected {flag} with a smaller share than that of all records to keep, got {low}")
-        if self.hold_out is not None and len(set(self.dataset_names)) < len(self.dataset_names):
+        if self.hold_out is None:
+            return self
+        if self.hold_out >= (self.sample or 1.0):
+            msg = "expected --hold-out with a smaller share than that of all records to keep"
+            raise ValueError(f"{msg}, got {self.hold_out}")
+        if len(set(self.dataset_names)) < len(self.dataset_names):
             raise ValueError(f"expected outputs of different names with --hold-out, got {' '.join(self.dataset_names)}")
         return self
 
@@ -290,23 +231,3 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
             msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
             raise ValueError(msg)
         names[name] = key
-
-
-def parse_repeats(value: object) -> object:
-    """Read how often files are repeated: entries FILE=TIMES, or a mapping of files to numbers.
-
-    >>> parse_repeats({"a.jsonl": 2.5}), parse_repeats(("a=b.jsonl=2",))
-    (('a.jsonl=2.5',), ('a=b.jsonl=2',))
-    """
-    if isinstance(value, Mapping):
-        value = tuple(f"{name}={times}" for name, times in value.items())
-    if not isinstance(value, list | tuple):
-        return value
-    for entry in value:
-        name, _, times = str(entry).rpartition("=")
-        number = re.fullmatch(r"\d{1,9}(\.\d{1,9})?", times)
-        if not name or number is None or not 0 < float(times) <= MAX_REPEATS:
-            msg = f"expected FILE=TIMES with a number above 0 and up to {MAX_REPEATS}, as in a.jsonl=2.5, got {entry!r}"
-            raise ValueError(msg)
-        check_text(name)
-    return tuple(value)

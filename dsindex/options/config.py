@@ -210,7 +210,7 @@ class RecordsConfig(WorkConfig):
     )
     input: tuple[str, ...] = option(
         (),
-        "files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet, Arrow or CSV; "
+        "files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet or Arrow; "
         "here or in object stores (s3://, gs://, az://, hf://, https://); - is standard input",
         "PATH",
     )
@@ -220,9 +220,9 @@ class RecordsConfig(WorkConfig):
     input_config: str | None = option(
         None, "the configuration of a dataset on the Hugging Face Hub (default: its default one)", "NAME"
     )
-    input_format: Literal["auto", "jsonl", "lines", "document", "csv", "tsv"] = option(
+    input_format: Literal["auto", "jsonl", "lines", "document"] = option(
         "auto",
-        "what the inputs hold: JSON lines, plain text with a document per line or per file, or CSV; Parquet and "
+        "what the inputs hold: JSON lines, or plain text with a document per line or per file; Parquet and "
         "Arrow, and compression, are told by content (default: auto, by the file's name)",
     )
     tokenizer_model: str
@@ -238,12 +238,6 @@ class RecordsConfig(WorkConfig):
     on_bad_record: Literal["fail", "quarantine"] = option(
         "fail",
         "stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
-        group="records",
-    )
-    on_bad_input: Literal["fail", "skip-file"] = option(
-        "fail",
-        "stop at a compressed file or table that is damaged or cut off, or leave out such files as a whole, which "
-        "reads all of them twice (default: fail)",
         group="records",
     )
     max_bad_records: str | None = option(

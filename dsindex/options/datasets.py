@@ -53,20 +53,6 @@ class ConvertCommand(ConvertConfig, StoreConfig):
         return self
 
 
-class ExportConfig(Options):
-    """The options of `dsindex export`."""
-
-    trainer: Literal["maxtext", "nanotron", "olmo"] = option(
-        ..., "the trainer that shall read the dataset", flags=("--for",)
-    )
-
-
-class ExportCommand(ExportConfig):
-    """`dsindex export`: a dataset for another trainer."""
-
-    prefix: LocalPath = option(..., "PREFIX of a .bin and .idx on this machine", "P", positional=True)
-
-
 class SourceConfig(ExecutorConfig):
     """Options of a job that needs the source of an existing dataset."""
 
@@ -85,9 +71,6 @@ class VerifyConfig(SourceConfig):
         1.0, "compare only a share of the documents, such as 1% or 0.01", "SHARE", as_text=True
     )
     same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
-    data_folder: tuple[str, ...] = option(
-        (), "where the datasets and caches of a delivery are, if not where it says or beside it", "FOLDER"
-    )
 
 
 class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):

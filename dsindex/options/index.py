@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hi
 from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
 
 from dsindex.errors import InputError
-from dsindex.index.defaults import FIM_CLASS, FINAL_EPOCH_THRESHOLD, MID_LEVEL_SURPLUS
+from dsindex.index.defaults import FIM_CLASS, MID_LEVEL_SURPLUS
 from dsindex.index.job_tokenizer import JobTokenizer
 from dsindex.option_problems import show_value
 from dsindex.options.build import BuildConfig
@@ -111,7 +111,6 @@ def take_job_tokenizer(merged: dict[str, Any]) -> None:
     """Collect the tokenizer's flags as one option; where names do not depend on them they are flags without effect."""
     given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
     other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
-    other = other or merged.get("layout") not in {None, "megatron"}
     if given and not other:
         _take_installed_release(merged)
     if merged.get("megatron_release") is not None or not other:
@@ -317,19 +316,6 @@ class CacheNames(Options):
         default=False,
         help="name caches after their datasets, for a reader of your own: no Megatron job finds them",
     )
-    layout: Literal["megatron", "bigscience", "maxtext"] = option(
-        "megatron",
-        "Megatron-core's caches, the files that BigScience's and OpenGPT-X's Megatron-DeepSpeed "
-        "look for beside the data, or those of MaxText's mmap_npy (default: megatron)",
-    )
-    final_epoch_threshold: float = option(
-        FINAL_EPOCH_THRESHOLD,
-        "shuffle the final epoch separately if less than this share of it is used: 0.80 in Megatron "
-        "and BigScience, 0.95 in OpenGPT-X (default: 0.80)",
-        "X",
-        gt=0,
-        le=1,
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -394,9 +380,6 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
         default=False,
         help="the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
     )
-    per_dataset_sequences_path: LocalPath | None = option(
-        None, "write the file that the job reads with this flag, for a faster start; --explain compares it", "FILE.json"
-    )
     explain: bool = option(
         default=False,
         help="build nothing: show for each cache whether the job would find it, and if not, which settings differ",
@@ -430,7 +413,6 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
         lengths = [self.epochs, self.num_samples, self.train_iters or self.train_samples]
         said = sum(length is not None for length in lengths)
         only_description = self.explain and self.like is not None and not together and not per_split
-        other = self.layout != "megatron"
         problems = {
             "give --data-path, or a path for each split, not both": together and per_split,
             "give --data-path or --data-args-path, not both": bool(self.data_path) and self.data_args_path is not None,
@@ -463,7 +445,7 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
             "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
             "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names": (
                 lengths[2] is not None
-                and not (self.plain_names or self.check or self.explain or other)
+                and not (self.plain_names or self.check or self.explain)
                 and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None)
             ),
             "--plain-names does not go with what Megatron's names are made of: leave out --megatron-release, --like "
@@ -475,31 +457,12 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
             "give --seq-length, or --like with a description that has it": self.seq_length is None
             and self.like is None,
             "--multiple-validation-sets needs a path for each split": self.multiple_validation_sets and not per_split,
-            f"--dataset-class needs Megatron's caches; leave out --layout {self.layout}": other
-            and self.dataset_class != "GPTDataset",
-            f"--layout {self.layout} has one --data-path for all splits": other and per_split,
-            f"--layout {self.layout} always has the extra token and drops partial samples": other
-            and (self.no_extra_token or self.keep_partial_validation),
-            f"--document-order and --shuffle-epochs need Megatron's caches; leave out --layout {self.layout}": (
-                other and self.has_own_order
-            ),
             "--document-order-splits: a file or a function orders the documents of one split; name one": (
                 self.document_order not in DOCUMENT_ORDERS and len(self.document_order_splits) != 1
             ),
             **self._problems_over_time(),
             "--document-order and --shuffle-epochs were not tried with --fim-data; leave one of them out": (
                 self.dataset_class != "GPTDataset" and self.has_own_order
-            ),
-            f"--layout {self.layout} has no phases; leave out --phase-transition-iterations": other
-            and bool(self.phase_transition_iterations),
-            f"--explain needs Megatron's caches; in --layout {self.layout} the file names hold all settings": other
-            and self.explain,
-            "--layout maxtext needs --num-samples TRAIN,EVAL or --epochs: MaxText asks for its steps times its batch "
-            "size": self.layout == "maxtext" and lengths[2] is not None,
-            "--layout maxtext has a --split such as 99,1, and --final-epoch-threshold 0.80": self.layout == "maxtext"
-            and (
-                not re.fullmatch(r"[0-9. ]+(,[0-9. ]+){0,2}", self.split or "1")
-                or self.final_epoch_threshold != FINAL_EPOCH_THRESHOLD
             ),
         }
         for problem, there in problems.items():
@@ -514,8 +477,6 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
         return {
             f"{asked} need --data-cache-path, the folder of this job's caches": self.is_over_time
             and self.data_cache_path is None,
-            f"{asked} need Megatron's caches; leave out --layout {self.layout}": self.is_over_time
-            and self.layout != "megatron",
             f"{asked} were not tried with --fim-data": self.is_over_time and self.dataset_class != "GPTDataset",
             f"{asked} have no place in an order of a file; leave out --document-order": self.is_over_time
             and self.document_order not in DOCUMENT_ORDERS,

@@ -35,7 +35,7 @@ RARE_LENGTHS = (
 )
 NAMES = (
     *(*PATHS, *FILES, "multiple_validation_sets", "seq_length", *LENGTHS, *RARE_LENGTHS, "split", "seed"),
-    *("data_cache_path", "per_dataset_sequences_path", "mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
+    *("data_cache_path", "mid_level_dataset_surplus", "fim_data", *TOKENIZER_NAMES),
 )
 """The job's flags that are options of `dsindex index`, as names of options."""
 LISTS = (*PATHS, "rampup_batch_size", "tokenizer_special_tokens", "tiktoken_special_tokens")

@@ -10,7 +10,7 @@ from dsindex.store.reading import InputStatus
 if TYPE_CHECKING:
     from dsindex.text.compressed import Container
 
-TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream", "csv", "tsv"]
+TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
 Format: TypeAlias = Literal["jsonl", "lines", "document"] | TableFormat
 """JSON lines; plain text with a document per line or per file; tables."""
 
@@ -39,7 +39,7 @@ class InputForm:
 
 
 JSON_LINES = InputForm()
-TABLES: frozenset[Format] = frozenset({"csv", "tsv", "parquet", "arrow-file", "arrow-stream"})
+TABLES: frozenset[Format] = frozenset({"parquet", "arrow-file", "arrow-stream"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ CONTINUATION = b"\xff\xff\xff\xff"
 
 
 def detect_table(head: bytes, tail: bytes) -> TableFormat | None:
-    r"""Tell the format of a table by its content; CSV and TSV are told by the file's name.
+    r"""Tell the format of a table by its content.
 
     A Parquet file that is encrypted, and a file that is cut off, are recognised too: reading them says what is wrong.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from dsindex.errors import RecordLimitError
     from dsindex.text.token_ids import TokenColumn
-
-OUTPUT_BY = "--output-by"
-HOLD_OUT_BY = "--hold-out-by"
-"""The names of the columns of strings that decide on a record's output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +58,6 @@ class RecordBlock:
     """The texts or token ids of each wanted key; all columns have the same records."""
     bad: tuple[BadRecord, ...]
     """Bad records, in file order; they are in no column."""
-    routes: dict[str, TextColumn] = field(default_factory=dict)
-    """The strings that decide on each record's output, by OUTPUT_BY and HOLD_OUT_BY; they are no texts of it."""
     num_filtered: int = 0
     """Number of records that a condition or a sample leaves out; they are in no column."""
     num_bytes: int = 0

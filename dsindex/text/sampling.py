@@ -17,7 +17,7 @@ import xxhash
 from dsindex.arrow import number_array
 from dsindex.dtypes import starts_of
 from dsindex.json_text import encode_json
-from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY, BadRecord, TextColumn, string_buffers
+from dsindex.text.record_blocks import BadRecord, TextColumn, string_buffers
 from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
@@ -40,37 +40,27 @@ class Sample:
     prefix: str = ""
     """What stands before the key in the name of their dataset."""
 
-    def holds(self, hashes: NDArray[np.uint64], share: float | None = None) -> NDArray[np.bool_]:
-        """Tell which records are in the sample, or in a share of it, shape [records]."""
-        first, last = Fraction(str(self.low)), Fraction(str(self.high))
-        end = int((first + (last - first) * (1 if share is None else Fraction(str(share)))) * 2**64)
-        kept = hashes >= np.uint64(int(first * 2**64))
+    def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Tell which records are in the sample, shape [records]."""
+        first, end = (int(Fraction(str(bound)) * 2**64) for bound in (self.low, self.high))
+        kept = hashes >= np.uint64(first)
         return kept if end >= 2**64 else kept & (hashes < np.uint64(end))
 
 
 ALL_RECORDS = Sample()
 
 
-def sample_records(
-    block: RecordBlock, samples: Sequence[Sample], share: float | None = None, *, value: str | None = None
-) -> RecordBlock:
+def sample_records(block: RecordBlock, samples: Sequence[Sample]) -> RecordBlock:
     """Return a block with its records that are in a sample; the others are counted as filtered.
 
     Args:
         block: The records; bad ones stay.
         samples: The samples.
-        share: The share of each sample to keep; None: all.
-        value: Keep only the records of this output.
     """
-    is_sampled = tuple(samples) != (ALL_RECORDS,) or share is not None
-    if not (is_sampled or value is not None) or not len(block.offsets):
+    if tuple(samples) == (ALL_RECORDS,) or not len(block.offsets):
         return block
-    kept = np.ones(len(block.offsets), np.bool_)
-    if is_sampled:
-        hashes = hash_records(block)
-        kept = np.logical_or.reduce([sample.holds(hashes, share) for sample in samples])
-    if value is not None:
-        kept &= np.array(block.routes[OUTPUT_BY].texts.to_pylist()) == value
+    hashes = hash_records(block)
+    kept = np.logical_or.reduce([sample.holds(hashes) for sample in samples])
     if kept.all():
         return block
     return replace(keep_records(block, kept), num_filtered=block.num_filtered + int(np.count_nonzero(~kept)))
@@ -83,7 +73,6 @@ def keep_records(block: RecordBlock, kept: NDArray[np.bool_]) -> RecordBlock:
         offsets=block.offsets[kept],
         lines=block.lines[kept],
         columns={key: _filter_column(column, kept) for key, column in block.columns.items()},
-        routes={key: _filter_texts(column, kept) for key, column in block.routes.items()},
     )
 
 
@@ -118,14 +107,11 @@ def _line_bytes(block: RecordBlock, number: int) -> bytes:
 def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
     """Return the hash of each record, shape [records]: the sum of its keys' hashes, in any order, modulo 2**64.
 
-    If records are held out by a string of theirs, that is hashed instead.
-
     A key's hash is XXH3-64 of its text in UTF-8; for a list of any other length than 1, XXH3-64 of its texts' hashes,
     8 bytes each. Of token ids, the ids are hashed, 4 bytes each, in place of the text.
     """
     total = np.zeros(len(block.offsets), np.uint64)
-    held_out_by = block.routes.get(HOLD_OUT_BY)
-    for column in block.columns.values() if held_out_by is None else (held_out_by,):
+    for column in block.columns.values():
         total += _hash_column(column)
     return total
 

@@ -20,7 +20,6 @@ import json
 import re
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -38,20 +37,17 @@ from dsindex.text.fields import (
 )
 from dsindex.text.guarded.limits import Limits, default_limits
 from dsindex.text.joining import JOINED, join_texts
-from dsindex.text.record_blocks import OUTPUT_BY, RecordBlock, TextColumn, string_buffers
+from dsindex.text.record_blocks import RecordBlock, TextColumn
 from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers, Patterns
 
 MAX_PATH_KEYS = 64
 """Keys of a path that the kernels follow."""
-MAX_VALUE_BYTES = 100
-"""Size of a value that names an output."""
-NO_ROUTES: Mapping[str, str | None] = MappingProxyType({})
 _NAMED = re.compile(r"(?P<name>[^=]+)=(?P<source>\..*)", re.DOTALL)
 _STEP = re.compile(
     r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")""",
@@ -128,8 +124,6 @@ class Selection:
 
     keys: tuple[TextKey, ...]
     """The keys, whose names differ."""
-    routes: tuple[TextKey, ...] = ()
-    """The keys of the strings that decide on a record's output, with the names OUTPUT_BY and HOLD_OUT_BY."""
     where: str | None = None
     """A jq program; a record is left out if all its results are null or false."""
     join: str | None = None
@@ -152,24 +146,14 @@ class Selection:
         return self.names if self.join is None else (JOINED,)
 
     @property
-    def route_names(self) -> tuple[str, ...]:
-        """Names of the keys that decide on a record's output."""
-        return tuple(key.name for key in self.routes)
-
-    @property
-    def columns(self) -> tuple[TextKey, ...]:
-        """Everything that is read from a record."""
-        return (*self.keys, *self.routes)
-
-    @property
     def needs_jq(self) -> bool:
         """Whether jq, or a condition in Python, runs on every record."""
-        return self.where is not None or any(key.program is not None for key in self.columns)
+        return self.where is not None or any(key.program is not None for key in self.keys)
 
     @property
     def condition(self) -> Callable[[Any], bool] | None:
         """The condition where jq need not run, except on records for which this raises UncertainError."""
-        if self.where is None or any(key.program is not None for key in self.columns):
+        if self.where is None or any(key.program is not None for key in self.keys):
             return None
         return parse_condition(self.where)
 
@@ -177,12 +161,12 @@ class Selection:
     def paths(self) -> dict[str, Path] | None:
         """The path of each key, to read whole blocks or columns; None if records must be read one by one.
 
-        That is so with jq, with keys that are not Unicode, with paths through more than MAX_PATH_KEYS objects, with
-        token ids and strings together, and if a path leads through the value of another.
+        That is so with jq, with keys that are not Unicode, with paths through more than MAX_PATH_KEYS objects, and if a
+        path leads through the value of another.
         """
-        if self.needs_jq or (self.routes and self.vocabulary_size is not None):
+        if self.needs_jq:
             return None
-        paths = {key.name: key.path or () for key in self.columns}
+        paths = {key.name: key.path or () for key in self.keys}
         values = set(paths.values())
         for path in values:
             is_inside = any(path[:depth] in values for depth in range(1, len(path)))
@@ -243,14 +227,13 @@ class Selection:
     def build_columns(self, values: Sequence[Values]) -> dict[str, TextColumn | TokenColumn]:
         """Return the column of each key, given the values of each record."""
         return {
-            key.name: self._build_column(key, [record[number] for record in values])
-            for number, key in enumerate(self.columns)
+            key.name: self._build_column([record[number] for record in values]) for number, key in enumerate(self.keys)
         }
 
-    def _build_column(self, key: TextKey, values: Sequence[Any]) -> TextColumn | TokenColumn:
+    def _build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
         from dsindex.arrow import text_array  # pyarrow is slow to load, and not needed to parse options
 
-        if self.vocabulary_size is not None and key not in self.routes:
+        if self.vocabulary_size is not None:
             return build_token_column(values)
         if not any(isinstance(value, list) for value in values):
             return TextColumn(texts=text_array(values), texts_per_record=None)
@@ -261,9 +244,7 @@ class Selection:
         )
 
     def finish(self, block: RecordBlock) -> RecordBlock:
-        """Return a block with the columns of the outputs, one if the texts of all keys are joined; and its routes."""
-        if self.routes:
-            block = _take_routes(block, self.routes)
+        """Return a block with the columns of the outputs, one if the texts of all keys are joined."""
         if self.join is None:
             return block
         columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
@@ -273,9 +254,7 @@ class Selection:
     def _open_patterns(self) -> Patterns:
         from dsindex.text.jq import FieldPattern, open_patterns
 
-        fields = tuple(
-            FieldPattern(name=key.name, pattern=key.program) for key in self.columns if key.program is not None
-        )
+        fields = tuple(FieldPattern(name=key.name, pattern=key.program) for key in self.keys if key.program is not None)
         conditions = () if self.where is None else (self.where,)
         return open_patterns(fields, limits=self.limits, conditions=conditions)
 
@@ -284,7 +263,7 @@ class Selection:
         try:
             if answers is not None and not answers.holds():
                 return None
-            for key in self.columns:
+            for key in self.keys:
                 if key.path is not None:
                     value = find_value(record, key.path)
                 elif answers is not None:
@@ -298,18 +277,16 @@ class Selection:
         return cast("Values", values)
 
     def _find_fault(self, key: TextKey, value: object) -> str | None:
-        is_route = key in self.routes
-        if self.vocabulary_size is not None and not is_route:
+        if self.vocabulary_size is not None:
             expected = f"a list of token ids from 0 to {self.vocabulary_size - 1}"
             wrong = find_id_fault(value, self.vocabulary_size)
-        elif self.takes_lists and not is_route:
+        elif self.takes_lists:
             expected, wrong = "a string or a list of strings", find_fault(value)
         else:
             expected, wrong = "a string", find_fault(value) if isinstance(value, str) else type_name(value)
         if wrong is None:
             return None
         place = f"from the jq pattern {key.program!r}" if key.path is None else show_place(key.path)
-        place += f" for {key.name}" if is_route else ""
         return f"expected {expected} {place}, got {wrong}"
 
 
@@ -319,7 +296,6 @@ def open_selection(
     where: str | None = None,
     join: str | None = None,
     vocabulary_size: int | None = None,
-    routes: Mapping[str, str | None] = NO_ROUTES,
 ) -> Selection:
     """Return the selection of options as they are written.
 
@@ -328,7 +304,6 @@ def open_selection(
         where: A jq condition.
         join: The separator, with its escapes decoded.
         vocabulary_size: Size of the vocabulary if the values are token ids.
-        routes: The keys of strings that decide on a record's output, by OUTPUT_BY and HOLD_OUT_BY.
 
     Raises:
         InputError: If a jq program does not compile, or uses a part of jq that is not allowed; or if two keys have one
@@ -341,7 +316,6 @@ def open_selection(
         raise InputError(f"expected keys of different names, got {' '.join(keys)}; name one with NAME=")
     selection = Selection(
         keys=tuple(parsed),
-        routes=tuple(replace(parse_key(key), name=name) for name, key in routes.items() if key is not None),
         where=where,
         join=join,
         vocabulary_size=vocabulary_size,
@@ -374,25 +348,6 @@ def open_pattern(pattern: str) -> Selection:
     selection = Selection(keys=(TextKey(name=pattern, program=pattern),), takes_lists=False)
     selection._open_patterns()  # raises now if jq cannot compile it
     return selection
-
-
-def _take_routes(block: RecordBlock, routes: Sequence[TextKey]) -> RecordBlock:
-    """Move the strings that decide on outputs out of the columns; records of which they cannot name one are bad."""
-    from dsindex.text.sampling import set_aside  # loads pyarrow
-
-    columns = dict(block.columns)
-    strings = {key.name: cast("TextColumn", columns.pop(key.name)) for key in routes}
-    reasons: dict[int, str] = {}
-    for name, column in strings.items():
-        sizes = np.diff(string_buffers(column.texts)[0])
-        if column.texts_per_record is not None:
-            reasons |= dict.fromkeys(range(len(block.offsets)), f"expected a string for {name}, got a list")
-        elif name == OUTPUT_BY:
-            wrong = np.flatnonzero((sizes == 0) | (sizes > MAX_VALUE_BYTES))
-            msg = f"expected a string of 1 to {MAX_VALUE_BYTES} bytes for {name}, got one of"
-            reasons |= {number: f"{msg} {sizes[number]}" for number in wrong.tolist()}
-    block = replace(block, columns=columns, routes=strings)
-    return set_aside(block, reasons) if reasons else block
 
 
 def _split(text: str) -> tuple[str | None, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import io
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -129,25 +128,6 @@ class StreamSource:
                 break
         self._position += done
         return done
-
-
-class SourceFile(io.RawIOBase):
-    """A source as a file that is read forwards."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview[int], /) -> int:  # type: ignore[override]  # its stub takes any buffer
-        """Fill the buffer; return 0 only at the end."""
-        view = memoryview(buffer).cast("B")
-        size = 0
-        while view and not size and not self._source.at_end:
-            size = self._source.read_into(view)
-        return size
 
 
 @contextmanager

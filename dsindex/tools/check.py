@@ -50,13 +50,13 @@ def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
     Raises:
         DsindexError: If the driver's node itself lacks something, so that the others cannot be checked.
     """
-    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     selection, names = select(config, source.tokenizer), config.output_names
     examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
     estimate = run_sample(source, names, selection, workers=config.workers or available_cpus()).estimate
     output_folder = folder_of(config.output_prefix)
     work_dir = work_folder_path(config)
-    estimate = estimate.scaled(kept_share(source.inputs, config.samples))
+    estimate = estimate.scaled(kept_share(config.samples))
     check_room(
         estimate,
         itemsize=dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize,

@@ -10,32 +10,27 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dsindex.amounts import count
 from dsindex.engine.manifest import LARGEST_MANIFEST_BYTES, read_manifest
-from dsindex.errors import DsindexError, FormatError, InputError, OutputError
+from dsindex.errors import InputError, OutputError
 from dsindex.formats.mmididx import read_header
-from dsindex.index.cache import DESCRIPTION_SUFFIX, read_description
 from dsindex.index.job_tokenizer import find_identifiers
 from dsindex.options.index import TOKENIZER_NAMES
 from dsindex.store.config_files import parse_yaml
 from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file
 from dsindex.store.urls import is_absolute, joined
-from dsindex.tools.verify_report import VerifyReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.index.job_tokenizer import JobTokenizer
-    from dsindex.options.datasets import VerifyConfig
     from dsindex.options.mix import MixConfig
 
 _HEAD = b"# dsindex delivery 1, xxh3_128 %s\n"
@@ -423,23 +418,6 @@ def mix_config(path: str) -> MixConfig:
     return MixConfig.model_validate({**own, **lengths, "split": split})
 
 
-def cache_and_prefixes(path: str, split: str = "train") -> tuple[str, tuple[str, ...]]:
-    """Return the cache folder of a delivery, and the datasets of a split here, in the order of the blend.
-
-    Raises:
-        InputError: If it names no caches.
-    """
-    delivery, _ = read_delivery(path)
-    folder = cache_folder(path, delivery)
-    if folder is None:
-        msg = (
-            f"{path}: expected index caches in the delivery, got none; write it with --data-cache-path, and build them"
-        )
-        raise InputError(msg)
-    places, _ = find_datasets(path, delivery)
-    return folder, tuple(places[each.path] for each in getattr(delivery, split, None) or delivery.train)
-
-
 def job_flags(path: str, delivery: Delivery, folders: Sequence[str] = ()) -> list[str]:
     """Return the flags for the training script, each with its values, with the paths of this machine."""
     places, _ = find_datasets(path, delivery, folders)
@@ -460,114 +438,3 @@ def job_flags(path: str, delivery: Delivery, folders: Sequence[str] = ()) -> lis
 
 
 _FLAGS = ("seq_length", "seed", "train_samples", "global_batch_size", "eval_interval", "eval_iters")
-
-
-# Prove a delivery.
-
-
-def verify_delivery(path: str, config: VerifyConfig, *, reporter: Reporter) -> list[VerifyReport]:
-    """Verify a delivery and all that it names: one report for each dataset, and one for the file and its caches.
-
-    Raises:
-        InputError: If the file is no delivery.
-    """
-    from dsindex.tools.verify_pbin import verify_dataset  # loads all that tokenizes
-
-    delivery, is_own = read_delivery(path)
-    folders = config.data_folder
-    places, missing = find_datasets(path, delivery, folders)
-    reports = []
-    for each in delivery.datasets:
-        report = verify_dataset(places[each.path], config, reporter=reporter)
-        if each.path not in missing:
-            report = _compare(report, each, delivery.tokenizer)
-        reports.append(report)
-    checks, findings, notes = ["the delivery is as it was written"], [], []
-    if not is_own:
-        checks = []
-        findings.append(f"{path}: expected the content that its first line describes, got another; ask for it again")
-    names = {each.name for each in [delivery.tokenizer] if each is not None}
-    checks += [f"one tokenizer in all manifests: {name}" for name in names if all(map(_has_tokenizer, places.values()))]
-    if delivery.caches is not None and delivery.caches.files:
-        folder = cache_folder(path, delivery, folders) or ""
-        wrong = list(_check_caches(folder, delivery.caches))
-        findings += wrong
-        checks += [] if wrong else [f"{count(len(delivery.caches.files), 'file')} of index caches in {folder}"]
-        moved = None if delivery.job.megatron_release is None else _moved(folder, delivery, places)
-        notes += [] if moved is None else [moved]
-    elif delivery.caches is not None:
-        notes.append(f"its index caches were not built: dsindex index {path}")
-    delivered = VerifyReport(prefix=path, checks=tuple(checks), findings=tuple(findings), notes=tuple(notes))
-    return [*reports, delivered]
-
-
-def _compare(report: VerifyReport, wanted: DeliveredDataset, tokenizer: DeliveredTokenizer | None) -> VerifyReport:
-    """Add to a report whether the files are those of the delivery.
-
-    A manifest whose digests were checked speaks for the files; without one they are read once more.
-    """
-    prefix, findings = report.prefix, []
-    try:
-        manifest = read_manifest(prefix)
-    except FormatError:
-        manifest = None  # a finding already
-    known = {} if manifest is None else manifest.content.digests
-    for suffix, file in wanted.files.items():
-        path = f"{prefix}.{suffix}"
-        if not is_stored(path):
-            continue  # a finding already
-        size_bytes = stored_size(path)
-        digest = known[suffix].digest if suffix in known else digest_file(path)
-        if (size_bytes, digest) != (file.size_bytes, file.xxh3_128):
-            findings.append(
-                f"{path}: expected {file.size_bytes:,} bytes with digest {file.xxh3_128} as in the delivery, got "
-                f"{size_bytes:,} bytes with {digest}; it is another dataset, ask for the delivered one"
-            )
-    recorded = None if manifest is None else manifest.content.tokenizer
-    if recorded is not None and tokenizer is not None and recorded.sha256 != tokenizer.sha256:
-        findings.append(
-            f"{prefix}: expected the tokenizer {tokenizer.name!r} (sha256 {tokenizer.sha256[:16]}…) of the delivery, "
-            f"got {recorded.name!r} ({recorded.sha256[:16]}…); it is another dataset, ask for the delivered one"
-        )
-    name, found = ("the files are those of the delivery",), (*report.findings, *findings)
-    if findings:
-        return replace(report, failed=(*report.failed, *name), findings=found)
-    return replace(report, checks=(*report.checks, *(name if report.is_whole else ())))
-
-
-def _has_tokenizer(prefix: str) -> bool:
-    try:
-        manifest = read_manifest(prefix)
-    except FormatError:
-        return False
-    return manifest is not None and manifest.content.tokenizer is not None
-
-
-def _check_caches(folder: str, caches: DeliveredCaches) -> Iterator[str]:
-    for name, file in caches.files.items():
-        path = os.path.join(folder, name)
-        if os.path.basename(name) != name:
-            yield f"{path}: expected the name of a file in the cache folder; ask for the delivery again"
-        elif not os.path.isfile(path):
-            yield f"{path}: is missing, but the delivery lists it; restore it, or build it: dsindex index"
-        elif os.path.getsize(path) != file.size_bytes or digest_file(path) != file.xxh3_128:
-            yield f"{path}: expected the content that the delivery describes, got another; restore it"
-
-
-def _moved(folder: str, delivery: Delivery, places: dict[str, str]) -> str | None:
-    """Return a note if caches are named for paths that the job here cannot type."""
-    known = {place for each in places.values() for place in (each, os.path.abspath(each))}
-    for name in delivery.caches.files if delivery.caches is not None else ():
-        if not name.endswith(DESCRIPTION_SUFFIX):
-            continue
-        try:
-            described = read_description(os.path.join(folder, name))
-        except DsindexError:
-            continue  # a finding already
-        own = str(described.get("dataset_path", places))
-        if "dataset_path" in described and own not in known:
-            return (
-                f"the caches are named for paths such as {own}; a job that types others does not find them: mount the "
-                f"data there, or build them for the paths here with dsindex index"
-            )
-    return None

@@ -153,10 +153,10 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config), repeat=config.repeat)
+    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
-    estimate = sample.estimate.scaled(kept_share(source.inputs, config.samples))
+    estimate = sample.estimate.scaled(kept_share(config.samples))
     documents, tokens = estimate.documents, estimate.tokens
     num_keys = len(config.output_names)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
@@ -184,8 +184,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
         provenance_bytes=merged_provenance,
         work_bytes=work_bytes,
         encode_seconds=source.total_bytes / sample.bytes_per_second * sample.threads / workers,
-        write_seconds=(shard_bytes * (1 if config.shuffle_documents is None else 3) + output_bytes)
-        / WRITE_BYTES_PER_SECOND,
+        write_seconds=(shard_bytes + output_bytes) / WRITE_BYTES_PER_SECOND,
         memory_bytes=_local_memory(threads, in_bucket=holds_writes(work_dir)) + num_shards * DRIVER_SHARD_BYTES,
         limits=(
             *find_limits(

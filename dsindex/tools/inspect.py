@@ -48,8 +48,9 @@ from dsindex.store.ownership import LOCK_FILE
 from dsindex.store.storage import read_own
 from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode, reference_of
-from dsindex.tools.inspect_kinds import BLOCK_ITEMS, IndexedStore, PackedStore, find_ids, size_of, tell_kind
-from dsindex.tools.inspect_origin import SHOWN_INPUTS, Origin, find_misfit, find_origin, summarize_lengths
+from dsindex.tools.kinds import BLOCK_ITEMS, IndexedStore, PackedStore, find_ids, size_of, tell_kind
+from dsindex.tools.lengths import summarize_lengths
+from dsindex.tools.origin import SHOWN_INPUTS, Origin, find_misfit, find_origin
 from dsindex.tools.phases import read_phases
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ if TYPE_CHECKING:
     from dsindex.index.cuts import Cuts
     from dsindex.options.datasets import InspectConfig
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.inspect_kinds import Match, Subject
-    from dsindex.tools.inspect_origin import DocumentSource, LengthSummary
+    from dsindex.tools.kinds import Match, Subject
+    from dsindex.tools.lengths import LengthSummary
+    from dsindex.tools.origin import DocumentSource
 
 
 # Excerpts of a dataset: the tokens of a document, sequence or match, their text, and the line they come from.

@@ -23,9 +23,9 @@ from dsindex.store.urls import absolute, real_path
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.delivery import cache_folder, find_datasets, is_delivery, job_flags, mix_config, read_delivery
 from dsindex.tools.inspect import look_at_loss_masks
-from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.inspect_origin import find_misfit, find_origin
+from dsindex.tools.kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.mix import run_mix
+from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.page.page import (
     HEAD_BYTES,
     Page,
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
-    from dsindex.tools.inspect_kinds import Subject
-    from dsindex.tools.inspect_origin import Origin
+    from dsindex.tools.kinds import Subject
+    from dsindex.tools.origin import Origin
     from dsindex.tools.page.page import Block
     from dsindex.tools.report_measures import Measurement, Sources
 

@@ -16,7 +16,7 @@ from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
 from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
-from dsindex.tools.inspect_origin import LengthCounter
+from dsindex.tools.lengths import LengthCounter
 from dsindex.tools.phases import count_drawn
 from dsindex.tools.verify_files import DocumentRun
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
-    from dsindex.tools.inspect_kinds import TokenStore
-    from dsindex.tools.inspect_origin import LengthSummary
+    from dsindex.tools.kinds import TokenStore
+    from dsindex.tools.lengths import LengthSummary
 
 
 # Documents that occur more than once, by 64-bit digests of their tokens, in memory that does not grow with the dataset.

@@ -28,7 +28,6 @@ from dsindex.instruction.blocks import BlockLayout
 from dsindex.option_problems import show_value
 from dsindex.options.mix_amounts import show_percent
 from dsindex.store.reading import is_stored
-from dsindex.tools.delivery import cache_and_prefixes, is_delivery
 from dsindex.tools.phases import count_read_tokens
 from dsindex.tools.verify_source import TracedTexts
 
@@ -243,10 +242,8 @@ def run_trace(config: TraceConfig) -> TracedSamples | TracedDocuments | Consumed
     texts = TracedTexts(config.tokenizer_model)
     document = None if config.document is None else _parse_place(config.document, "--document", "[PREFIX:]N")
     line = None if config.line is None else _parse_place(config.line, "--line", "FILE:LINE")
-    cache, prefixes = config.cache, config.prefix
-    if is_delivery(cache):
-        cache, prefixes = cache_and_prefixes(cache, config.split or "train")
-    samples = open_samples(cache, split=config.split, prefixes=prefixes)
+    cache = config.cache
+    samples = open_samples(cache, split=config.split, prefixes=config.prefix)
     if isinstance(samples, Packs) and (config.consumed is not None or batches is not None):
         raise InputError(f"{cache}: packs have no steps, as trainers shuffle them; give --sample, --document or --line")
     if config.consumed is not None and not isinstance(samples, Packs):
@@ -600,7 +597,7 @@ def trace_line(
     if not found:
         raise InputError(
             f"{path}, line {line}: expected a line that became a document, found none; the file ends before it, or the "
-            f"line is blank, was left out by --where, --sample or --repeat, or was quarantined"
+            f"line is blank, was left out by --where or --sample, or was quarantined"
         )
     return TracedDocuments(num_samples=len(samples), documents=tuple(found), notes=(*notes, *texts.notes))
 

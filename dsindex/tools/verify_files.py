@@ -162,7 +162,7 @@ class Documents:
     """Token ids of all sequences, shape [tokens]."""
 
 
-StoredDocuments: TypeAlias = "IndexedDocuments | ShuffledDocuments | PbinDocuments"
+StoredDocuments: TypeAlias = "IndexedDocuments | PbinDocuments"
 """Documents of a dataset that can be read by number; `end` is one past the number of the last."""
 
 
@@ -188,42 +188,6 @@ class IndexedDocuments:
             tokens=self._tokens[token : token + int(lengths.sum(dtype=np.int64))],
         )
 
-    def position(self, document: int) -> int:
-        """Return the document's own number."""
-        return document
-
-
-class ShuffledDocuments:
-    """Documents of a shuffled MMIDIDX dataset by the numbers that they had before.
-
-    Args:
-        prefix: The dataset, whose index must be intact.
-        first: Number of the first document that can be read.
-        positions: Place in the dataset of that document and of those after it.
-    """
-
-    def __init__(self, prefix: str, first: int, positions: NDArray[np.int64]) -> None:
-        self._documents = IndexedDocuments(prefix)
-        self._first = first
-        self._positions = positions
-        self.end = first + len(positions)
-
-    def read(self, first: int, count: int) -> Documents:
-        """Return the documents [first, first + count)."""
-        numbers = self._positions[first - self._first :][:count].tolist()
-        found = [self._documents.read(number, 1) for number in numbers]
-        none = np.empty(0, np.int64)
-        return Documents(
-            sequences_per_document=np.concatenate([none, *(each.sequences_per_document for each in found)]),
-            sequence_lengths=np.concatenate([none, *(each.sequence_lengths for each in found)]),
-            tokens=np.concatenate([none, *(each.tokens for each in found)]),
-        )
-
-    def position(self, document: int) -> int:
-        """Return the number that a document has in the dataset."""
-        at = document - self._first
-        return int(self._positions[at]) if at < len(self._positions) else document
-
 
 class PbinDocuments:
     """A run of documents of a `.pbin`."""
@@ -242,10 +206,6 @@ class PbinDocuments:
             sequence_lengths=self._run.lengths[begin : begin + count],
             tokens=self._tokens[self._ends[begin] : self._ends[begin + count]],
         )
-
-    def position(self, document: int) -> int:
-        """Return the document's own number."""
-        return document
 
 
 def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:

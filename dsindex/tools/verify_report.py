@@ -783,8 +783,6 @@ class RowPiece:
     path: str
     begin: int
     end: int
-    numbers: NDArray[np.int64] | None = None
-    """Number of each document before the documents were shuffled, shape [end - begin]; None if they were not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -796,22 +794,12 @@ class RowPieceResult:
 
 
 def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult:
-    """Check rows: inputs must be in order, offsets and lines must increase within an input and be inside it.
-
-    Rows of shuffled documents are checked in the documents' former order.
-    """
-    # One row of the previous piece, so that all neighbours are compared; shuffled documents have no neighbours there.
-    begin = max(0, piece.begin - 1) if piece.numbers is None else piece.begin
+    """Check rows: inputs must be in order, offsets and lines must increase within an input and be inside it."""
+    begin = max(0, piece.begin - 1)  # one row of the previous piece, so that all neighbours are compared
     try:
         numbers, offsets, lines = read_rows(piece.path, begin, piece.end)
     except FormatError as error:
         return RowPieceResult(rows_per_input={}, findings=(f"{error}; restore it or build again",))
-    documents = np.arange(begin, piece.end)
-    steps: NDArray[np.int64] | int = 1
-    if piece.numbers is not None:
-        former = np.argsort(piece.numbers)
-        documents, steps = documents[former], np.diff(piece.numbers[former])
-        numbers, offsets, lines = numbers[former], offsets[former], lines[former]
     findings: list[str] = []
 
     def check(wrong: NDArray[np.bool_], what: str) -> None:
@@ -819,7 +807,7 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
             row = int(np.argmax(wrong))
             findings.append(
                 f"{piece.path}: expected {what}, got input {numbers[row]}, offset {offsets[row]}, line {lines[row]} "
-                f"for document {documents[row]}; restore it or build again"
+                f"for document {begin + row}; restore it or build again"
             )
 
     check((numbers < 0) | (numbers >= len(inputs)), f"inputs from 0 to {len(inputs) - 1}")
@@ -835,12 +823,8 @@ def verify_rows(piece: RowPiece, inputs: Sequence[InputFacts]) -> RowPieceResult
     same = numbers[1:] == numbers[:-1]
     falls = numbers[1:] < numbers[:-1]
     # All rows of a row group have its number.
-    backwards = offsets[1:] - offsets[:-1] < np.where(is_table[1:], 0, steps)
-    stalls = same & (backwards | (lines[1:] - lines[:-1] < steps))
-    if piece.numbers is not None:
-        ends = np.cumsum([facts.kept for facts in inputs])
-        expected = np.searchsorted(ends, piece.numbers[former], side="right")
-        check(numbers != expected, "the input that its place in the shuffled order says")
+    backwards = offsets[1:] - offsets[:-1] < np.where(is_table[1:], 0, 1)
+    stalls = same & (backwards | (lines[1:] - lines[:-1] < 1))
     check(np.concatenate(([False], falls | stalls)), "documents in the order of their inputs and lines")
     own = numbers[piece.begin - begin :]
     found, counts = np.unique(own, return_counts=True)
@@ -900,14 +884,8 @@ def check_provenance(recorded: Recorded, *, num_documents: int, num_without_row:
     facts = _input_facts(recorded.content)
     if facts is None:
         return Check(notes=("the manifest does not describe the inputs, so provenance could not be checked",))
-    seed = recorded.content.options.shuffle_documents if recorded.content is not None else None
-    order = None
-    if seed is not None:
-        from dsindex.engine.shards.shuffle import shuffled_order  # needs pydantic, which readers lack
-
-        order = shuffled_order(seed, num_rows)
     pieces = (
-        RowPiece(path=path, begin=begin, end=end, numbers=None if order is None else order[begin:end])
+        RowPiece(path=path, begin=begin, end=end)
         for begin in range(0, num_rows, DOCUMENTS_PER_PIECE)
         for end in (min(begin + DOCUMENTS_PER_PIECE, num_rows),)
     )

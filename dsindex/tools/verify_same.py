@@ -13,7 +13,7 @@ from dsindex.amounts import count
 from dsindex.datasets.origins import find_document_origins
 from dsindex.errors import FormatError, InputError
 from dsindex.execution.calls import Call
-from dsindex.tools.inspect_kinds import IndexedStore, PackedStore, tell_kind
+from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.verify_report import Check, Step
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.tools.inspect_kinds import TokenStore
+    from dsindex.tools.kinds import TokenStore
 
 BLOCK_TOKENS = 1 << 21
 """Tokens that are compared at once."""

@@ -19,7 +19,6 @@ from dsindex.engine.inputs import detect_form, find_parts
 from dsindex.engine.manifest import read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
-from dsindex.engine.shards.shuffle import shuffled_order
 from dsindex.errors import BadRecordError, InputError, MissingObjectError, RecordProblem, StoreError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
@@ -30,7 +29,7 @@ from dsindex.text.fields import find_value, parse_record
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.jq import FieldPattern, open_patterns
 from dsindex.text.parts import read_part, read_part_lines
-from dsindex.text.record_blocks import HOLD_OUT_BY, OUTPUT_BY, TextColumn
+from dsindex.text.record_blocks import TextColumn
 from dsindex.text.sampling import ALL_RECORDS, Sample, sample_records
 from dsindex.text.selection import (
     Selection,
@@ -42,7 +41,7 @@ from dsindex.text.selection import (
 from dsindex.text.streams import LongLine
 from dsindex.text.tables.batches import measure_table
 from dsindex.text.tokenizer import decode, load_tokenizer
-from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, ShuffledDocuments, read_runs
+from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, read_runs
 from dsindex.tools.verify_report import Check, RanCheck, Step, Verdict, load_recorded, read_pbin_options, run_checks
 
 if TYPE_CHECKING:
@@ -106,11 +105,7 @@ class SourceSettings:
     provenance: str | None
     """Path of the provenance file, if there is one."""
     sample: Sample = ALL_RECORDS
-    value: str | None = None
-    """The value of --output-by of all records; None without the option."""
     """The records that were kept."""
-    shuffle_seed: int | None = None
-    """Seed of the documents' order; None: that of the inputs."""
 
     @property
     def has_offsets(self) -> bool:
@@ -144,8 +139,6 @@ class SourceRange:
     """Number of the first line, from 1."""
     run: DocumentRun | None = None
     """Documents of a `.pbin` with which the range is compared."""
-    positions: NDArray[np.int64] | None = None
-    """Place of each document in a shuffled dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,10 +233,7 @@ def compare_slice(piece: DocumentSlice, settings: SourceSettings) -> SourceResul
 
 def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
     """Tokenize a range again and compare it with its documents."""
-    stored = None
-    if piece.positions is not None:
-        stored = ShuffledDocuments(settings.dataset, piece.first_document, piece.positions)
-    comparison = _Comparison(settings, piece.run, stored)
+    comparison = _Comparison(settings, piece.run)
     comparison.compare(piece, None, None)
     return comparison.result()
 
@@ -263,7 +253,7 @@ def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]
         max_record_bytes=settings.max_record_bytes,
     ):
         _require_good(block, piece, settings)
-        yield sample_records(block, (settings.sample,), source.share, value=settings.value)
+        yield sample_records(block, (settings.sample,))
 
 
 def _require_good(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -> None:
@@ -288,17 +278,15 @@ def _lay_out(block: RecordBlock, piece: SourceRange, settings: SourceSettings) -
 class _Comparison:
     """Compares ranges until the first document that differs."""
 
-    def __init__(
-        self, settings: SourceSettings, run: DocumentRun | None, stored: StoredDocuments | None = None
-    ) -> None:
+    def __init__(self, settings: SourceSettings, run: DocumentRun | None) -> None:
         self._settings = settings
-        if stored is None and settings.pbin is None:
-            stored = IndexedDocuments(settings.dataset)
-        elif stored is None:
-            if run is None or settings.pbin is None:
-                raise ValueError("expected the documents of a .pbin with the piece, got none")
-            stored = PbinDocuments(settings.dataset, settings.pbin, run)
-        self._stored = stored
+        self._stored: StoredDocuments
+        if settings.pbin is None:
+            self._stored = IndexedDocuments(settings.dataset)
+        elif run is None:
+            raise ValueError("expected the documents of a .pbin with the piece, got none")
+        else:
+            self._stored = PbinDocuments(settings.dataset, settings.pbin, run)
         self._documents = 0
         self.difference: tuple[int, str] | None = None
 
@@ -339,7 +327,6 @@ class _Comparison:
 
     def _differs(self, document: int, what: str) -> None:
         again = "build" if self._settings.pbin is None else "pack"
-        document = self._stored.position(document)
         where = f"{self._settings.dataset}: document {document} differs from its source"
         remedy = f"restore the dataset's files, or {again} it again with --fresh"
         self.difference = document, f"{where}: {what}; {remedy}"
@@ -463,8 +450,6 @@ def open_recorded_source(
         quarantine=set_aside,
         provenance=provenance if is_stored(provenance) else None,
         sample=Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),
-        value=options.value,
-        shuffle_seed=options.shuffle_documents,
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
 
@@ -528,8 +513,7 @@ def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection 
     keys = options.json_keys or ([] if key is None else [key])
     if not keys or content.tokenizer is None:
         return None
-    shares = [options.sample, options.leave_out, *(file.share for file in content.inputs)]
-    is_sampled = any(share is not None for share in shares)
+    is_sampled = options.sample is not None or options.leave_out is not None
     has_bad = content.account is not None and content.account.quarantined > 0
     if (is_sampled or has_bad) and options.json_key is not None:
         # A record that is bad for another key was quarantined for all, and a sample depends on the texts of all keys.
@@ -537,8 +521,7 @@ def _recorded_selection(content: Content, plan: Mapping[str, Any]) -> Selection 
         if isinstance(others, list) and options.json_key in others:
             keys = [*keys, *(other for other in others if isinstance(other, str) and other != options.json_key)]
     size = None if options.token_ids is None else content.tokenizer.vocabulary_size
-    routes = {OUTPUT_BY: options.output_by, HOLD_OUT_BY: options.hold_out_by}
-    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size, routes=routes)
+    return open_selection(keys, where=options.where, join=options.join, vocabulary_size=size)
 
 
 def _find_inputs(
@@ -572,7 +555,7 @@ def _find_inputs(
                 f"{path}: expected the input of {file.size_bytes} bytes with fingerprint {file.fingerprint} as in the "
                 f"manifest, got {size_bytes} bytes with {fingerprint}; it changed, restore the original"
             )
-        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=form, share=file.share))
+        inputs.append(SourceInput(path=path, size_bytes=size_bytes, form=form))
     return tuple(inputs), findings
 
 
@@ -662,11 +645,10 @@ def compare_with_source(
         note = "the index is damaged, so the dataset could not be compared with its source"
         return RanCheck(check=Check(notes=(note,)), verdict=Verdict())
     settings, num_documents = source.settings, counts.num_documents
-    seed = settings.shuffle_seed
     function: Callable[..., SourceResult] = compare_range
     pieces: Iterable[DocumentSlice | SourceRange]
     missing: list[str] = []
-    if seed is None and settings.provenance is not None and settings.has_offsets:
+    if settings.provenance is not None and settings.has_offsets:
         function, slices = compare_slice, plan_slices(num_documents, share)
         pieces, bounds = slices, [(piece.begin, piece.end) for piece in slices]
     else:
@@ -676,8 +658,6 @@ def compare_with_source(
                 f"{settings.dataset}: expected the {wanted} documents of the inputs, got {num_documents}; "
                 f"run the job again with --fresh"
             )
-        if seed is not None:
-            ranges = [] if missing else find_positions(ranges, seed)
         pieces = chosen = choose_ranges(ranges, share)
         bounds = [(piece.first_document, piece.first_document + (piece.num_documents or 0)) for piece in chosen]
 
@@ -716,14 +696,6 @@ def _with_runs(
         return
     for piece, run in zip(pieces, read_runs(settings.dataset, settings.pbin, bounds), strict=True):
         yield replace(piece, run=run)
-
-
-def find_positions(ranges: Sequence[SourceRange], seed: int) -> list[SourceRange]:
-    """Return ranges with the places of their documents in the dataset shuffled with a seed."""
-    order = shuffled_order(seed, sum(piece.num_documents or 0 for piece in ranges))
-    positions = np.empty(len(order), np.int64)
-    positions[order] = np.arange(len(order))
-    return [replace(piece, positions=positions[piece.first_document :][: piece.num_documents or 0]) for piece in ranges]
 
 
 def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Reporter) -> tuple[list[SourceRange], int]:

@@ -13,8 +13,8 @@ from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools import report_measures as measuring
 from dsindex.tools.inspect import cut_pieces, show_text
-from dsindex.tools.inspect_kinds import IndexedStore, Match, PackedStore, find_ids, tell_kind
-from dsindex.tools.inspect_origin import SHARES, summarize_lengths
+from dsindex.tools.kinds import IndexedStore, Match, PackedStore, find_ids, tell_kind
+from dsindex.tools.lengths import SHARES, summarize_lengths
 from dsindex.tools.report_kernels import count_sources, measure_documents
 from dsindex.tools.report_measures import ConsecutiveSources, measure
 from tests.support.datasets import write_dataset

@@ -11,7 +11,7 @@ message_construction: [role, instruction, conversations]
 """
 """What `dsindex instruct` is told about the conversations of the tests."""
 
-KINDS = ("build", "merge", "shuffle", "pack", "instruct", "piped")
+KINDS = ("build", "merge", "pack", "instruct", "piped")
 
 
 def name_job(kind, prefix, *, source, chat, shard_size="6KiB"):
@@ -30,7 +30,6 @@ def name_job(kind, prefix, *, source, chat, shard_size="6KiB"):
     return {
         "build": ["build", *TOKENIZER, *texts, *keys, *output],
         "merge": ["merge", "--input", source, source, "--executor", "local", *output],
-        "shuffle": ["build", *TOKENIZER, *texts, *keys, "--shuffle-documents", "3", *output],
         "pack": ["pack", *TOKENIZER[:2], *texts, "--output", f"{prefix}.pbin"],
         "instruct": ["instruct", str(chat), *TOKENIZER[:2], "--input", f"{source}/c/*", *shared, "--split", "8,1,1",
                      "--seq-length", "768", *output],

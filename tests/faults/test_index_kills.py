@@ -13,8 +13,6 @@ LAYOUTS = {
     "megatron": ("--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
     "packed": ("--document-order", "packed", "--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
     "file": ("--document-order", "ORDER", "--data-cache-path", "cache", "-GPTDataset-train-", "description.txt"),
-    "bigscience": ("--layout", "bigscience", "_train_indexmap_8ns_30sl_1234s_", "shuffle_idx.npy"),
-    "maxtext": ("--layout", "maxtext", "--data-cache-path", "cache", "_index.npy", "shuffle_index.npy"),
 }
 
 
@@ -34,8 +32,7 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(layout, zygote, tmp_path):
     *more, middle, last = LAYOUTS[layout]
     data = tmp_path / "data"
     data.mkdir()
-    if layout != "bigscience":
-        more[-1] = str(data / "cache")
+    more[-1] = str(data / "cache")
     if layout == "file":
         np.save(tmp_path / "order.npy", [5, 0, 3, 1, 4, 2, 6])
         more[1] = str(tmp_path / "order.npy")
@@ -48,7 +45,7 @@ def test_rebuild_killed_anywhere_leaves_no_mixture(layout, zygote, tmp_path):
         return ended.calls
 
     def compared():
-        """The files that a job reads; it takes them when all four (or three) are there."""
+        """The files that a job reads; it takes them when all four are there."""
         return {name: content for name, content in cache(data, middle).items() if "dsindex" not in name}
 
     dataset(data, other=True)

@@ -4,12 +4,10 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import dsindex
-from dsindex.api.stub import write_stub
 from dsindex.datasets.opening import open_dataset
 from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import ConvertConfig, VerifyConfig
@@ -36,35 +34,6 @@ def parameters(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_function_has_the_options_of_its_job(name):
     assert MODELS[name].model_fields.keys() - parameters(name).keys() <= NOT_OFFERED
-
-
-def test_stub_is_what_the_functions_are():
-    stub = Path(dsindex.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-    assert stub == write_stub(), "write it again: python -m dsindex.api.stub"
-
-
-CALLS = """
-import dsindex
-index = dsindex.IndexOptions(seq_length=8, epochs="2.5", num_samples=[1, None, 2])
-built = dsindex.build(["a"], tokenizer="t", output_prefix="o", index=index, shard_size="1MiB")
-built.prefixes.index("o")
-dsindex.build("a", tokenizer="t", output_prefix="o", shard_sise=1)
-dsindex.build("a", tokenizer="t", output_prefix="o", workers="two")
-dsindex.build("a", tokenizer="t")
-dsindex.IndexOptions(seq_length="8")
-dsindex.merge(built, output_prefix="o", executor="dask")
-"""
-
-
-@pytest.mark.exhaustive
-def test_type_checker_refuses_wrong_calls(tmp_path):
-    pytest.importorskip("mypy")
-    (tmp_path / "calls.py").write_text(CALLS)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
-    shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
-    assert [line.split(":")[1] for line in shown.splitlines() if ": error:" in line] == ["6", "7", "8", "9", "10"], (
-        shown
-    )
 
 
 def test_open_takes_what_the_library_takes():

@@ -189,29 +189,6 @@ def test_verify_tokenizes_a_compressed_source_again(text, tmp_path):
         assert "against the source" in str(report)
 
 
-@pytest.mark.exhaustive
-def test_damaged_files_are_left_out_as_a_whole_if_wanted(text, tmp_path):
-    lines = text.splitlines(keepends=True)
-    whole = [gzip.compress(b"".join(lines[number * 100 : (number + 1) * 100])) for number in range(4)]
-    (tmp_path / "all").mkdir()
-    for number, content in enumerate([whole[0], whole[1][:-3], b"<html>404</html>", whole[3]]):
-        (tmp_path / f"all/{number}.gz").write_bytes(content)
-    sources = tuple(f"{number}.gz" for number in range(4))
-    for number, way in enumerate(WAYS):
-        out, expected = tmp_path / f"out{number}", tmp_path / f"expected{number}"
-        with pytest.raises(InputError, match=r"[12]\.gz: expected gzip data"):
-            build(tmp_path / "all/0.gz", out, input=sources, **way)
-        report = build(tmp_path / "all/0.gz", out, input=sources, on_bad_input="skip-file", fresh=True, **way)
-        build(tmp_path / "all/0.gz", expected, input=("0.gz", "3.gz"), **way)
-        for name in ("x_text_document.bin", "x_title_document.idx", "x_text_document.provenance.parquet"):
-            assert (out / name).read_bytes() == (expected / name).read_bytes()
-        assert report.input_notes[0] == "2 damaged inputs were left out:"
-        assert "1.gz: expected gzip data, but the member that begins at byte 0 is cut off" in report.input_notes[1]
-        content = json.loads((out / "x_text_document.manifest.json").read_bytes())["content"]
-        assert [entry["path"] for entry in content["damaged_inputs"]] == ["1.gz", "2.gz"]
-        assert len(content["inputs"]) == 2
-
-
 def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):
     monkeypatch.setattr("dsindex.text.parts.LARGEST_RECORD_BYTES", 8 << 20)
     source = tmp_path / "text"

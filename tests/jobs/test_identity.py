@@ -87,7 +87,6 @@ CHANGED = [
     pytest.param("plain", "local", [], id="threads"),
     pytest.param("plain", "processes", [], id="processes"),
     pytest.param("plain", "ray", [], marks=pytest.mark.ray, id="ray"),
-    pytest.param("plain", "local", ["--shuffle-documents", "3"], id="shuffled"),
     *(pytest.param(form, "local", [], id=form) for form in ("one.gz", "frames.zst", "parquet")),
 ]
 

@@ -44,13 +44,13 @@ def refusal(*patterns, lists=(), split=None):
 
 def test_folder_is_taken_by_names_from_top_to_bottom():
     names = [
-        "a-b/x.jsonl", "a/z.jsonl", "a.json", "b/c/d.ndjson.zst", "B.CSV", "b/c.tsv.xz", "é.arrow", "part-10.jsonl",
+        "a-b/x.jsonl", "a/z.jsonl", "a.json", "b/c/d.ndjson.zst", "B.JSON", "b/c.json.xz", "é.arrow", "part-10.jsonl",
     ]  # fmt: skip
     write(*(f"in/{name}" for name in [*names, "part-2.jsonl", "big.parquet", "y.jsonl.bgz"]))
     assert found("in") == [
         f"in/{name}"
         for name in [
-            *["B.CSV", "a/z.jsonl", "a-b/x.jsonl", "a.json", "b/c/d.ndjson.zst", "b/c.tsv.xz", "big.parquet"],
+            *["B.JSON", "a/z.jsonl", "a-b/x.jsonl", "a.json", "b/c/d.ndjson.zst", "b/c.json.xz", "big.parquet"],
             *["part-10.jsonl", "part-2.jsonl", "y.jsonl.bgz", "é.arrow"],
         ]
     ]
@@ -80,8 +80,8 @@ def test_folder_leaves_out_what_is_no_data():
     Path("in/loop").symlink_to(".")
     Path("in/linked").symlink_to("../elsewhere")
     assert refusal("in") == (
-        "in: expected files with records (.jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow, also compressed) in "
-        "this folder, found .json (5), hidden (2), links to folders (2), .md (1), .txt (1), others (3); "
+        "in: expected files with records (.jsonl, .ndjson, .json, .parquet, .arrow, also compressed) in "
+        "this folder, found .json (4), hidden (2), links to folders (2), .md (1), .txt (1), others (3); "
         "name files of another kind by a pattern"
     )
     Path("in/near.jsonl").symlink_to("../elsewhere/far.jsonl")
@@ -104,12 +104,12 @@ def test_patterns_follow_links_but_not_in_circles():
 
 @pytest.mark.parametrize("other", ["a.jsonl.gz", "a.parquet", "a.json"])
 def test_file_in_two_formats_is_refused(other):
-    write("in/a.jsonl", f"in/{other}", "in/b.csv", "in/sub/a.parquet")
+    write("in/a.jsonl", f"in/{other}", "in/b.ndjson", "in/sub/a.parquet")
     message = refusal("in")
     assert "a.jsonl" in message
     assert other in message
     assert "its records would count twice" in message
-    assert found("in/*.jsonl", "in/b.csv") == ["in/a.jsonl", "in/b.csv"]
+    assert found("in/*.jsonl", "in/b.ndjson") == ["in/a.jsonl", "in/b.ndjson"]
 
 
 @pytest.mark.parametrize(("path", "split"), [

@@ -156,7 +156,7 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
         (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
         (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
-        (1, ["clean", FORGED]), (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
+        (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
     ]  # fmt: skip
     lines = []
     for code, command in commands:

@@ -14,7 +14,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.options.build import BuildConfig
 from dsindex.tools import report as report_dataset
-from dsindex.tools.inspect_origin import LengthBin
+from dsindex.tools.lengths import LengthBin
 from dsindex.tools.page.page import Block, Example, Page, Section, Table, is_page, write_page
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset

@@ -58,12 +58,9 @@ def test_no_flag_of_a_command_shows_a_secret(command, capfd):
     for number, action in enumerate(actions):
         flag = action.option_strings[-1] if action.option_strings else None
         beside = [word for name, value in GIVEN.items() if name in known - {flag} for word in (name, value)]
-        places = ["x" for other in needed if other is not action and command != "submit"]
+        places = ["x" for other in needed if other is not action]
         for address in ADDRESSES[number % 3 :: 3]:
             words = [command, *beside, *places, f"{flag}={address}" if flag else address]
-            if command == "submit":
-                words += ["--", "verify", "x"] if flag else []
-                words = [command, "--dry-run", "--", "verify", address] if not flag else words
             shown = run(words, capfd)
             assert SECRET not in shown, words
     written = [path for path in Path.cwd().rglob("*") if path.is_file()]
@@ -129,7 +126,7 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
             ["trace", prefix, "--document", "3"], ["trace", prefix, "--line", f"{source}:3"],
             ["verify", prefix, "--against-source"], ["verify", "out/m"],
             ["report", prefix, "-o", f"r{len(address)}.html"],
-            ["verify", prefix, "--same-as", "out/m"], ["clean", "out/d.build"],
+            ["verify", prefix, "--same-as", "out/m"],
             ["build", "--input", source, *common], ["merge", "--input", prefix, "--output-prefix", "out/n"],
             ["mix", prefix], ["convert", prefix, "out/c.pbin"],
         ]  # fmt: skip

@@ -129,13 +129,12 @@ def test_a_rank_reads_its_samples_of_a_step(built, cli):
 
 def test_fields_of_the_records_of_inputs_of_all_forms(tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [{"text": f"number {number} of some", "meta": {"id": number}, "id": number} for number in range(40)]
+    rows = [{"text": f"number {number} of some", "meta": {"id": number}, "id": number} for number in range(30)]
     written = [json.dumps(row).encode() + b"\n" for row in rows]
     Path("a.jsonl").write_bytes(b"\n".join(written[:10]))  # with blank lines
     Path("b.jsonl.gz").write_bytes(gzip.compress(b"".join(written[10:20])))
     pq.write_table(pa.Table.from_pylist(rows[20:30]), "c.parquet", row_group_size=3)
-    Path("d.csv").write_text("id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in rows[30:]))
-    names = ["a.jsonl", "b.jsonl.gz", "c.parquet", "d.csv"]
+    names = ["a.jsonl", "b.jsonl.gz", "c.parquet"]
     dsindex.build(names, tokenizer=TOKENIZER, append_eod=True, output_prefix="all")
     dsindex.build_index("all_text_document", seq_length=16, epochs=1, split="1,0,0", data_cache_path="cache")
     words = ["cache", "--step", "1-2", "--global-batch-size", 8, "--fields", "id", ".meta.id", ".id + 1", ".x"]
@@ -145,9 +144,8 @@ def test_fields_of_the_records_of_inputs_of_all_forms(tmp_path, cli, monkeypatch
     for part in (part for shown in report["samples"] for part in shown["parts"]):
         number = part["document"]
         seen.add(part["source"]["path"])
-        cells = {"id": str(number), ".meta.id": None, ".id + 1": None, ".x": None}  # those of CSV are texts
         values = {"id": number, ".meta.id": number, ".id + 1": number + 1, ".x": None}
-        assert part["fields"] == (cells if number >= 30 else values)
+        assert part["fields"] == values
     assert seen == set(names)
     [own] = report["datasets"]
     assert (own["num_samples"], own["num_tokens"]) == (16, 16 * 17)

@@ -19,7 +19,7 @@ DOCUMENTS = [[[1, 2]], [], [[3], [4, 5]], [[6]], [[7, 8, 9]]]
 @pytest.fixture(autouse=True, params=[1, 3, 1 << 20])
 def _blocks(request, monkeypatch):
     monkeypatch.setattr(verify_same, "BLOCK_TOKENS", request.param)
-    monkeypatch.setattr("dsindex.tools.inspect_kinds.BLOCK_ITEMS", request.param)
+    monkeypatch.setattr("dsindex.tools.kinds.BLOCK_ITEMS", request.param)
 
 
 @pytest.mark.parametrize(("other", "says"), [

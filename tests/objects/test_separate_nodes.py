@@ -104,7 +104,6 @@ def test_files_that_only_the_driver_sees_are_refused(nodes, command, place):
 
 OTHERS = {
     "piped": "build --input - --append-eod --output-prefix {prefix}",
-    "shuffle": "build --input {docs} --shuffle-documents 3 --append-eod --output-prefix {prefix}",
     "pack": "pack --input {docs} --output {prefix}.pbin",
     "instruct": "instruct {chat} --input {chats} --seq-length 768 --output-prefix {prefix}",
 }
@@ -135,10 +134,8 @@ def test_other_jobs_need_nothing_but_a_bucket(nodes, store, command, tmp_path):
     assert not store.uploads
 
 
-@pytest.mark.parametrize("driver", ["apart", "on the head"])
-def test_bucket_is_all_that_the_nodes_share(nodes, store, expected, driver):
-    submitted = ["submit", "--"] if driver == "on the head" else []
-    code, shown = nodes.run(*submitted, *words(store, "s3://out/data/docs"))
+def test_bucket_is_all_that_the_nodes_share(nodes, store, expected):
+    code, shown = nodes.run(*words(store, "s3://out/data/docs"))
     assert code == 0, shown
     assert {name: store.content(f"out/data/docs_text_document.{name}") for name in PUBLISHED} == expected
     manifest = json.loads(store.content("out/data/docs_text_document.manifest.json"))

@@ -478,32 +478,3 @@ def test_megatron_bridge_trains_a_step_and_learns_the_trainable_tokens(made, bri
         optimizer.step()
         losses.append(loss.item())
     assert losses[1] < losses[0]
-
-
-def test_olmo_core_reads_tokens_and_masks_as_they_are(tmp_path):
-    """It finds conversations by their EOS, so the token must not begin them as well.
-
-    Its package `ai2-olmo-core` wants another release of rich, and is not in the extra `peers`.
-    """
-    readers = pytest.importorskip("olmo_core.data.numpy_dataset")
-    made = export(tmp_path, {**SPEC, "special_tokens": {"eos_token": "<|endoftext|>"}, "max_length": LENGTH})
-    texts, masks = (IndexedDataset(made / f"chat_train_{name}") for name in ("text_document", "loss_mask"))
-    for name in ("NumpyPaddedFSLDataset", "NumpyPackedFSLDataset"):
-        dataset = getattr(readers, name)(
-            f"{texts.prefix}.bin",
-            sequence_length=LENGTH,
-            pad_token_id=0,
-            eos_token_id=0,
-            vocab_size=len(tokenizer()),
-            dtype=np.uint16,
-            label_mask_paths=[f"{masks.prefix}.bin"],
-        )
-        dataset.work_dir = str(tmp_path / name)
-        dataset.prepare()
-        samples = [dataset[number] for number in range(len(dataset))]
-        assert sum(int(sample["label_mask"].sum()) for sample in samples) == sum(int(mask.sum()) for mask in masks)
-        if name == "NumpyPaddedFSLDataset":
-            assert len(samples) == len(texts)
-            assert all(
-                np.array_equal(sample["input_ids"][: len(own)], own) for sample, own in zip(samples, texts, strict=True)
-            )

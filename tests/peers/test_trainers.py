@@ -15,7 +15,6 @@ import importlib.machinery
 import itertools
 import json
 import os
-import random
 import shutil
 import sys
 from collections import Counter
@@ -31,13 +30,11 @@ from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
 from dsindex.datasets.pbin import PackedMemMapDatasetContinuous
 from tests.peers.test_gpt_samples import Tokenizer, megatron_config
-from tests.peers.three_datasets import NAMES
 from tests.support.datasets import write_dataset
 from tests.support.golden import DATASETS, GOLDEN, dataset_name
 
 LENGTH = 32
 NUM_SAMPLES = 400
-JOBS = int(os.environ.get("DSINDEX_PEER_JOBS", "60"))
 EOD = 0
 
 
@@ -264,30 +261,6 @@ def read_maxtext_mmap(data, _folder):
         yield "windows", theirs, list(grain.IterDataset.mix(ours, data.weights))
 
 
-def read_maxtext_npy(data, folder):
-    if all(np.array_equal(each.document_indices, range(len(each) + 1)) for each in map(IndexedDataset, data.prefixes)):
-        yield from maxtext_samples(data, folder, split="1", sizes=(NUM_SAMPLES,), part=0, length=LENGTH, seed=1234)
-
-
-def maxtext_samples(data, folder, *, split, sizes, part, length, seed):
-    cache = folder / "maxtext"
-    if not cache.exists():
-        flags = ["--layout", "maxtext", *(["--split", split] if split else [])]
-        data.index(cache, *flags, sizes=sizes, length=length, seed=seed)
-    with unchanged(cache):
-        read = maxtext().get_mmap_npy_dataset(
-            data.mixture(f"{cache}|"),
-            split_sentences=False, seq_length=length, eod_id=EOD, num_epoch=1, host_index=0, host_count=1,
-            num_threads=1, prefetch_buffer_size=1, blend_cache_dir=str(cache), blend_index_dir=None,
-            blend_split=("train", "eval")[part], apply_transforms=as_iterable, num_samples=sizes[part],
-            seed=seed, split=split, split_index=part,
-        )  # fmt: skip
-        theirs = [each["text"].tolist() for each in read]
-    job = {"split": split or "1", "part": part, "length": length, "seed": seed}
-    ours, _ = data.samples(folder / str(part), sizes=[sizes[part] if at == part else 0 for at in range(3)], **job)
-    yield "samples", theirs, whole(ours)[: sizes[part] if len(data.prefixes) > 1 else None]
-
-
 def read_grain(data, folder):
     grain = pytest.importorskip("grain")
     datasets = [IndexedDataset(prefix) for prefix in data.prefixes]
@@ -330,86 +303,6 @@ def read_torchtitan(data, folder):
     ours = [grain.MapDataset.source(sequences(prefix)) for prefix in data.prefixes]
     wanted = grain.MapDataset.mix(ours, weights=data.weights)
     yield "sequences", [tokens.tolist() for tokens in read(mix, 1)], list(wanted)
-
-
-def read_olmo(data, folder):
-    """Paths are read one after the other; borders of documents come from the sidecar."""
-    olmo = pytest.importorskip("olmo_core.data")
-    exports = [dsindex.export(prefix, trainer="olmo") for prefix in data.prefixes]
-    kind = getattr(np, olmo.NumpyDatasetDType(exports[0].settings[0].rpartition(".")[2]))
-    paths = [export.outputs[-1] for export in exports]
-    for path, prefix in zip(paths, data.prefixes, strict=True):
-        borders = list(olmo.utils.iter_document_indices(path, use_array_if_local=False, dtype=kind))
-        found = [olmo.utils.load_array_slice(path, *border, kind).tolist() for border in borders]
-        yield "documents", found, documents(prefix)
-    read = olmo.NumpyFSLDataset(
-        *paths, sequence_length=LENGTH, pad_token_id=0, eos_token_id=0, vocab_size=1 << 17, dtype=kind
-    )
-    read.work_dir = folder
-    read.prepare()
-    yield "windows", [read[each]["input_ids"].tolist() for each in range(len(read))], flat(data.windows())
-
-
-def read_olmo_composable(data, folder):
-    """Its mix draws each window at most once. A source takes every end-of-document token for an end."""
-    olmo = pytest.importorskip("olmo_core.data")
-    composable = pytest.importorskip("olmo_core.data.composable")
-    exports = [dsindex.export(prefix, trainer="olmo") for prefix in data.prefixes]
-    kind = getattr(np, olmo.NumpyDatasetDType(exports[0].settings[0].rpartition(".")[2]))
-    sources = []
-    for export, prefix in zip(exports, data.prefixes, strict=True):
-        tokens = flat(sequences(prefix))
-        config = olmo.TokenizerConfig(vocab_size=1 << 17, eos_token_id=tokens[-1], pad_token_id=tokens[-1])
-        source = composable.NumpyDocumentSource(
-            source_paths=[export.outputs[-1]], dtype=kind, work_dir=folder, tokenizer=config
-        )
-        offsets = list(source.get_document_offsets())
-        assert [end - 1 for _, end in offsets] == [place for place, token in enumerate(tokens) if token == tokens[-1]]
-        yield "tokens", flat(source.get_token_range(*each)["input_ids"].tolist() for each in offsets), tokens
-        sources.append(composable.ConcatAndChunkInstanceSource(source, sequence_length=LENGTH, work_dir=folder))
-    read = composable.ConcatenatedInstanceSource(*sources, work_dir=folder)
-    yield "windows", [read[each]["input_ids"].tolist() for each in range(len(read))], flat(data.windows())
-    specs = [
-        composable.MixingInstanceSource.Spec(source=own, ratio=weight)
-        for own, weight in zip(sources, data.weights, strict=True)
-    ]
-    if len(specs) > 1:
-        mix = composable.MixingInstanceSource(*specs, work_dir=folder, seed=3)
-        drawn = Counter(tuple(mix[each]["input_ids"].tolist()) for each in range(len(mix)))
-        assert len(mix) > len(flat(data.windows())) // 4
-        yield "drawn windows", drawn, drawn & Counter(map(tuple, flat(data.windows())))
-
-
-def read_nanotron(data, _folder):
-    """Its own blend, whose order its index has. Positions begin anew with a document, and with a window.
-
-    Three arguments that it gives datatrove are those of no release.
-    """
-    reading = pytest.importorskip("datatrove.utils.dataset").DatatroveFolderDataset
-    exports = [dsindex.export(prefix, trainer="nanotron") for prefix in data.prefixes]
-    nanoset = peer("nanotron.data.nanoset", without=("nanotron", "nanotron.data"))
-
-    def open_folder(folder_path, *, eos_token_id, **options):
-        options |= {"positions_from_eos_token_id": eos_token_id, "filename_pattern": "*.ds"}
-        return reading(folder_path, **options)
-
-    nanoset.DatatroveFolderDataset = open_folder
-    nanoset.log_rank = lambda *_words, **_options: None  # which asks torch for a rank
-    windows = data.windows(LENGTH + 1)
-    read = nanoset.Nanoset(
-        dataset_folders=[f"{prefix}_nanotron" for prefix in data.prefixes],
-        sequence_length=LENGTH,
-        token_size=int(exports[0].settings[1].split()[1]),
-        train_split_num_samples=len(flat(windows)),
-        dataset_weights=data.weights,
-    )
-    order = zip(read.dataset_index.tolist(), read.dataset_sample_index.tolist(), strict=True)
-    ours = [windows[number][own % len(windows[number])] for number, own in order]
-    yield "windows", [read[each]["input_ids"].tolist() for each in range(len(read))], ours
-    [places, *_] = [cut(flat(map(range, map(len, documents(prefix)))), LENGTH + 1) for prefix in data.prefixes]
-    begins = [own.index(0) if 0 in own else len(own) for own in places]
-    theirs = [read.datatrove_datasets[0][own]["positions"].tolist() for own in range(len(places))]
-    yield "positions", theirs, [[*range(begin), *own[begin:]] for begin, own in zip(begins, places, strict=True)]
 
 
 def read_modalities(data, folder):
@@ -474,12 +367,8 @@ READERS = {
     "Megatron-Bridge": read_bridge,
     "NeMo Automodel": read_automodel,
     "MaxText mmap": read_maxtext_mmap,
-    "MaxText mmap_npy": read_maxtext_npy,
     "Grain": read_grain,
     "torchtitan": read_torchtitan,
-    "OLMo-core": read_olmo,
-    "OLMo-core composable": read_olmo_composable,
-    "nanotron": read_nanotron,
     "Modalities": read_modalities,
     "PyTorch": read_torch,
     "Lightning": read_lightning,
@@ -501,30 +390,3 @@ def test_reader_returns_our_tokens(reader, name, data_sets, tmp_path, record_pro
         compared["datasets"] += bool(read)
     assert compared
     record_property("compared", dict(compared))
-
-
-def test_maxtext_finds_caches_made_ahead(data, tmp_path):
-    rng = random.Random(os.environ.get("DSINDEX_PEER_SEED", "7"))
-    for number in range(JOBS):
-        names = rng.sample(NAMES, rng.randrange(1, 4))
-        weights = tuple(rng.choice([3.0, 0.5, 7.0]) for _ in names) if len(names) > 1 else (1.0,)
-        split = rng.choice([None, "90, 10", "0.8,0.2", "9,1", "7"])
-        job = {
-            "sizes": (rng.randrange(5, 400), rng.randrange(1, 9)),
-            "length": rng.choice([16, 30]),
-            "seed": rng.randrange(99),
-        }
-        for part in range(2 if split and "," in split else 1):
-            own = Data(tuple(str(data / name) for name in names), weights)
-            for _, theirs, ours in maxtext_samples(own, tmp_path / str(number), split=split, part=part, **job):
-                assert theirs == ours, (own, split, job)
-
-
-def test_maxtext_refuses_what_index_refuses(tmp_path, capsys):
-    module = maxtext()
-    prefix = write_dataset(tmp_path / "x", [[[1, 2, 3]], [], [[4, 5]]])
-    flags = ["--data-path", prefix, "--seq-length", "2", "--num-samples", "2", "--data-cache-path", str(tmp_path / "c")]
-    assert main(["index", "--layout", "maxtext", *flags, "--executor", "local"]) == 1
-    assert "expected documents of one sequence each, got 3 documents of 2 sequences" in capsys.readouterr().err
-    with pytest.raises((ValueError, IndexError)):
-        module.create_mmap_npy_source(f"{tmp_path}|{prefix}", 0, 2, False, num_samples=2)

@@ -21,7 +21,7 @@ import numpy as np
 from dsindex.dtypes import cast_tokens, require_fit, starts_of
 from dsindex.engine.shards.places import PlacedFile
 from dsindex.errors import OutputError, TokenizerError
-from dsindex.formats.mmididx import IndexBuilder, open_spool
+from dsindex.formats.mmididx import IndexBuilder
 from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.clients import Blocks
 from dsindex.store.ownership import new_file_id, read_folder_id
@@ -329,7 +329,7 @@ class Attempt:
         self._folder = folder
         self._stem = f"{folder}/{name}"
         self._files: list[AttemptFile] = []
-        self._spools: list[IndexBuilder | IO[bytes]] = []
+        self._spools: list[IndexBuilder] = []
         self._committed = False
         self._in_store = holds_writes(work_dir)
         self._place = work_dir
@@ -392,18 +392,6 @@ class Attempt:
         if self._claim is not None:
             placed = [file for file in self._files if isinstance(file, PlacedFile)]
             self._claim.places.tell(self._claim.shard, [{file.key: file.writer.size_bytes for file in placed}])
-
-    def open_section(self, dtype: np.dtype[Any]) -> SectionWriter:
-        """Open a part that is going to be a section of files of this attempt."""
-        section = SectionWriter(self.open_spool(), IndexBuilder(dtype, folder=self.spool_folder))
-        self._spools.append(section.index)
-        return section
-
-    def open_spool(self) -> IO[bytes]:
-        """Open an unnamed file, which is gone with this attempt."""
-        spool = open_spool(self.spool_folder)
-        self._spools.append(spool)
-        return spool
 
     @property
     def spool_folder(self) -> str:
@@ -492,11 +480,14 @@ AttemptFile = SyncedFile | HeldFile | PlacedFile
 """One file of an attempt."""
 
 
-class _DocumentWriter:
-    def __init__(self, tokens: AttemptFile | IO[bytes], index: IndexBuilder) -> None:
-        self._tokens = tokens
+class PartWriter:
+    """A `.bin` and `.idx` to which documents are appended."""
+
+    def __init__(self, bin_file: AttemptFile, idx_file: AttemptFile, *, index: IndexBuilder) -> None:
         self.index = index
         """Counts sequences, documents and tokens."""
+        self._bin = bin_file
+        self._idx = idx_file
 
     def add(
         self,
@@ -505,47 +496,10 @@ class _DocumentWriter:
         sequences_per_document: NDArray[np.integer[Any]],
     ) -> None:
         """Append documents; the tokens must have the type on disk."""
-        self._tokens.write(tokens.data)
+        self._bin.write(tokens.data)
         self.index.add_documents(sequence_lengths, sequences_per_document)
-
-
-class PartWriter(_DocumentWriter):
-    """A `.bin` and `.idx` to which documents are appended."""
-
-    def __init__(self, bin_file: AttemptFile, idx_file: AttemptFile, *, index: IndexBuilder) -> None:
-        super().__init__(bin_file, index)
-        self._bin = bin_file
-        self._idx = idx_file
 
     def finish(self) -> tuple[StoredFile, StoredFile]:
         """Write the index, sync both files and return their names, sizes and digests."""
         self.index.write(self._idx.writer)
         return self._bin.finish(), self._idx.finish()
-
-
-class SectionWriter(_DocumentWriter):
-    """A part that becomes a section of a `.bin` and an `.idx` with several parts; it is spooled until it is complete.
-
-    Args:
-        tokens: An unnamed file.
-        index: Counts sequences, documents and tokens.
-    """
-
-    def __init__(self, tokens: IO[bytes], index: IndexBuilder) -> None:
-        super().__init__(tokens, index)
-        self._spool = tokens
-
-    def append_to(self, bin_file: AttemptFile, idx_file: AttemptFile) -> tuple[int, int]:
-        """Append the part to the files, and return where it begins in them."""
-        offset = idx_file.writer.size_bytes
-        self.index.write(idx_file.writer)
-        return append_spool(self._spool, bin_file), offset
-
-
-def append_spool(spool: IO[bytes], file: AttemptFile) -> int:
-    """Append what was written to an unnamed file, and return where it begins."""
-    offset = file.writer.size_bytes
-    spool.seek(0)
-    while data := spool.read(BUFFER_BYTES):
-        file.write(data)
-    return offset

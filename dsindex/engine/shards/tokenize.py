@@ -10,16 +10,15 @@ import base64
 import struct
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import xxhash
 
-from dsindex.datasets.provenance import PLACED_PROVENANCE, PROVENANCE, provenance_rows
+from dsindex.datasets.provenance import provenance_rows
 from dsindex.engine.shards.attempt import (
     Attempt,
     LaidOutDocuments,
-    append_spool,
     lay_out_documents,
     lay_out_pbin_documents,
     shard_folder,
@@ -40,15 +39,15 @@ from dsindex.store.storage import (
 )
 from dsindex.store.urls import joined, pin_object
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
-from dsindex.text.record_blocks import OUTPUT_BY, TextColumn, text_sizes
+from dsindex.text.record_blocks import TextColumn, text_sizes
 from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dsindex.engine.shards.attempt import AttemptFile, PartWriter, SectionWriter
+    from dsindex.engine.shards.attempt import AttemptFile, PartWriter
     from dsindex.engine.shards.places import TokenPlaces
     from dsindex.store.storage import DigestingWriter
     from dsindex.text.encoders import EncodedColumn, TokenBatch
@@ -220,8 +219,6 @@ class ShardTask:
     stored_bytes: int = 0
     """Size of its part of the file, for progress."""
     unpacked: UnpackedText | None = None
-    share: float | None = None
-    """Share of the input's records to keep; None: all."""
     files: tuple[SmallFile, ...] = ()
     """Consecutive inputs that are read as a whole, of which `input` and `path` are the first; empty for a part of one.
 
@@ -278,8 +275,7 @@ class ShardTask:
 
 def task_key(task: ShardTask) -> str:
     """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
-    share = "" if task.share is None else f"\0{task.share}"
-    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}{share}"
+    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,12 +312,6 @@ class KeyResult:
     """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
     tokenized_bytes: int | None = None
     """Size of the texts that were tokenized, in UTF-8; None in shards of versions that did not count it."""
-    value: str | None = None
-    """The value of --output-by that its documents have; None without the option."""
-    bin_offset: int = 0
-    """Where the part begins in a file that has the parts of several values; so too in the next two."""
-    idx_offset: int = 0
-    first_row: int = 0
     is_aligned: bool = False
     """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
 
@@ -355,7 +345,7 @@ class ShardResult:
     """The requests to object stores that this process has made so far; for the driver, and not recorded."""
 
     def find_part(self, key: str) -> KeyResult:
-        """Return the part of a key, of which a shard has one without --output-by."""
+        """Return the part of a key."""
         return next(part for part in self.keys if part.key == key)
 
 
@@ -369,7 +359,7 @@ class FileResult:
     num_quarantined: int
     num_filtered: int
     kept_of_groups: tuple[int, ...]
-    """Records kept in each group of `ShardResult.keys`: a sample, or a value of --output-by; () if all are one."""
+    """Records kept in each sample; () if there is one."""
     text_bytes: int
     tokenized_bytes: tuple[int, ...] | None
     """Of each key; None in shards of versions that did not count it."""
@@ -422,7 +412,7 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
 class KeyWriter:
     """Lays out one key's tokens and writes them to a part."""
 
-    def __init__(self, key: str, part: PartWriter | SectionWriter, settings: ShardSettings) -> None:
+    def __init__(self, key: str, part: PartWriter, settings: ShardSettings) -> None:
         self.key = key
         self.part = part
         self._dtype = np.dtype(settings.dtype)
@@ -538,7 +528,7 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     with shard_attempt(task, settings.work_dir, settings.places) as attempt:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
-            writer.add(sample_records(block, settings.samples, task.share))
+            writer.add(sample_records(block, settings.samples))
             report(*writer.so_far)
         check_unchanged(task)
         require_unpacked(task)
@@ -547,42 +537,24 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     return replace(result, requests=requests_so_far(task.path, settings.work_dir))
 
 
-MAX_VALUES = 256
-"""Most values of --output-by, each of which becomes a dataset."""
-
-
-def require_few_values(values: Collection[str], place: str) -> None:
-    """Refuse a key that has another value in nearly every record.
-
-    Raises:
-        InputError: If there are more values than there may be outputs.
-    """
-    if len(values) > MAX_VALUES:
-        shown = ", ".join(map(repr, sorted(values)[:3]))
-        raise InputError(
-            f"{place}: expected at most {MAX_VALUES} values of --output-by, each of which becomes a dataset, got more, "
-            f"such as {shown}; take a key with fewer, or map them with jq"
-        )
-
-
 def shard_attempt(task: ShardTask, work_dir: str, places: TokenPlaces | None = None) -> Attempt:
     """Return a new attempt at a shard, which writes tokens in place if it can."""
     claim = None if places is None else partial(places.claim, task.shard)
     return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}", claim=claim)
 
 
-class _OutputWriter:
-    """A group of a shard's records: a part for each key, and where the records are from."""
+class _SampleWriter:
+    """The records of a sample: a part for each key, and where the records are from."""
 
-    def __init__(
-        self,
-        parts: Sequence[PartWriter | SectionWriter],
-        provenance: AttemptFile | IO[bytes] | None,
-        settings: ShardSettings,
-        num_files: int,
-    ) -> None:
-        self.keys = [KeyWriter(key, part, settings) for key, part in zip(settings.keys, parts, strict=True)]
-        self._provenance = provenance
+    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
+        self.sample = sample
+        dtype = np.dtype(settings.dtype)
+        self._parts = [
+            attempt.open_part(f"{sample.prefix}{number}", dtype, key=f"{sample.prefix}{key}")
+            for number, key in enumerate(settings.keys)
+        ]
+        self.keys = [KeyWriter(key, part, settings) for key, part in zip(settings.keys, self._parts, strict=True)]
+        self._rows = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
         self.kept_of_files = np.zeros(num_files, np.int64)
         """Its records of each file, of several that are read together."""
         self.bytes_of_files = np.zeros((num_files, len(settings.keys)), np.int64)
@@ -617,22 +589,8 @@ class _OutputWriter:
             if is_document is not None:  # only in a layout with one key
                 offsets, lines = offsets[is_document], lines[is_document]
                 numbers = None if numbers is None else numbers[is_document]
-        if self._provenance is not None:
-            self._provenance.write(provenance_rows(offsets, lines, numbers).data)
-
-
-class _SampleWriter(_OutputWriter):
-    """The records of a sample, in files of their own."""
-
-    def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
-        self.sample = sample
-        dtype = np.dtype(settings.dtype)
-        self._parts = [
-            attempt.open_part(f"{sample.prefix}{number}", dtype, key=f"{sample.prefix}{key}")
-            for number, key in enumerate(settings.keys)
-        ]
-        self._rows = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
-        super().__init__(self._parts, self._rows, settings, num_files)
+        if self._rows is not None:
+            self._rows.write(provenance_rows(offsets, lines, numbers).data)
 
     def finish(self) -> list[KeyResult]:
         """Sync all files and return the results."""
@@ -642,39 +600,6 @@ class _SampleWriter(_OutputWriter):
             key.result(*own, key=f"{self.sample.prefix}{key.key}", provenance=provenance)
             for key, own in zip(self.keys, files, strict=True)
         ]
-
-
-class _ValueWriter(_OutputWriter):
-    """The records of a sample with one value of --output-by, spooled until the shard has all."""
-
-    def __init__(self, sample: Sample, value: str, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
-        self._prefix, self._value = sample.prefix, value
-        self._sections = [attempt.open_section(np.dtype(settings.dtype)) for _ in settings.keys]
-        self._rows = attempt.open_spool() if settings.provenance else None
-        super().__init__(self._sections, self._rows, settings, num_files)
-
-    def append_to(self, files: Sequence[AttemptFile]) -> Callable[[Sequence[StoredFile]], list[KeyResult]]:
-        """Append all to a `.bin`, an `.idx` and a `.prov`; return a function of the finished files for the results."""
-        bin_file, idx_file, *provenance = files
-        places = [section.append_to(bin_file, idx_file) for section in self._sections]
-        row_bytes = (PLACED_PROVENANCE if len(self.kept_of_files) else PROVENANCE).itemsize
-        first_row = 0 if self._rows is None else append_spool(self._rows, provenance[0]) // row_bytes
-
-        def results(stored: Sequence[StoredFile]) -> list[KeyResult]:
-            return [
-                key.result(
-                    *stored[:2],
-                    key=f"{self._prefix}{key.key}",
-                    value=self._value,
-                    provenance=stored[2] if provenance else None,
-                    bin_offset=bin_offset,
-                    idx_offset=idx_offset,
-                    first_row=first_row,
-                )
-                for key, (bin_offset, idx_offset) in zip(self.keys, places, strict=True)
-            ]
-
-        return results
 
 
 class _ShardWriter:
@@ -692,24 +617,13 @@ class _ShardWriter:
         self._audited = 0
         """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
-        self._is_by_value = settings.selection is not None and OUTPUT_BY in settings.selection.route_names
-        self._samples: list[_SampleWriter] = []
-        self._values: dict[tuple[str, Sample], _ValueWriter] = {}
-        """The groups of records by their values, in the order in which they are met."""
-        if not self._is_by_value:
-            with attempt.errors_named():
-                self._samples = [
-                    _SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples
-                ]
-
-    @property
-    def _outputs(self) -> list[_OutputWriter]:
-        return [*self._samples, *self._values.values()]
+        with attempt.errors_named():
+            self._samples = [_SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples]
 
     @property
     def so_far(self) -> tuple[int, int, int]:
         """Bytes of text, documents and tokens so far."""
-        return self._text_bytes, self._records, sum(key.num_tokens for output in self._outputs for key in output.keys)
+        return self._text_bytes, self._records, sum(key.num_tokens for sample in self._samples for key in sample.keys)
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
@@ -743,47 +657,17 @@ class _ShardWriter:
 
         columns = {key: column for key, column in block.columns.items() if isinstance(column, TextColumn)}
         sizes = {key: text_sizes(column) for key, column in columns.items()}
-        if not self._is_by_value and len(self._samples) == 1:
+        if len(self._samples) == 1:
             self._samples[0].add(encoded, block.offsets, block.lines, numbers, sizes)
             return
-        if not len(block.offsets):
-            return
-        outputs, groups = zip(*self._route(block), strict=True)
+        hashes = hash_records(block)
+        groups = [np.flatnonzero(output.sample.holds(hashes)) for output in self._samples]
         split = {key: split_encoded(column, groups) for key, column in encoded.items()}
-        for at, (output, records) in enumerate(zip(outputs, groups, strict=True)):
+        for at, (output, records) in enumerate(zip(self._samples, groups, strict=True)):
             own = None if numbers is None else numbers[records]
             tokens = {key: parts[at] for key, parts in split.items()}
             own_sizes = {key: each[records] for key, each in sizes.items()}
             output.add(tokens, block.offsets[records], block.lines[records], own, own_sizes)
-
-    def _route(self, block: RecordBlock) -> Iterator[tuple[_OutputWriter, NDArray[np.int64]]]:
-        """Yield each output with the numbers of its records."""
-        samples, num_records = self._settings.samples, len(block.offsets)
-        hashes = hash_records(block) if len(samples) > 1 else None
-        kept = {
-            sample: np.ones(num_records, np.bool_) if hashes is None else sample.holds(hashes, self._task.share)
-            for sample in samples
-        }
-        for output in self._samples:
-            yield output, np.flatnonzero(kept[output.sample])
-        if not self._is_by_value:
-            return
-        from dsindex.arrow import numbers_of
-
-        values = block.routes[OUTPUT_BY].texts.dictionary_encode()
-        for number, value in enumerate(values.dictionary.to_pylist()):
-            own = numbers_of(values.indices) == number
-            for sample in samples:
-                if (own & kept[sample]).any():
-                    yield self._value_writer(value, sample), np.flatnonzero(own & kept[sample])
-
-    def _value_writer(self, value: str, sample: Sample) -> _ValueWriter:
-        output = self._values.get((value, sample))
-        if output is None:
-            output = _ValueWriter(sample, value, self._attempt, self._settings, len(self._task.files))
-            self._values[value, sample] = output
-            require_few_values({value for value, _ in self._values}, self._task.place)
-        return output
 
     def _bad_record(self, record: BadRecord, *, num_more: int) -> BadRecordError:
         task, offset, reason = self._task, record.offset, record.reason
@@ -824,15 +708,6 @@ class _ShardWriter:
             audit(self._settings.tokenizer, self._settings.engine, text_array(self._chosen))
         self._chosen.clear()
 
-    def _finish_values(self) -> list[KeyResult]:
-        if not self._values:
-            return []
-        suffixes = ("bin", "idx", "prov") if self._settings.provenance else ("bin", "idx")
-        files = [self._attempt.open(suffix) for suffix in suffixes]
-        results = [output.append_to(files) for output in self._values.values()]
-        stored = [file.finish() for file in files]
-        return [key for result in results for key in result(stored)]
-
     def _set_aside(self, record: BadRecord) -> None:
         if self._quarantine is None:
             self._quarantine = self._attempt.open("quarantine")
@@ -845,7 +720,7 @@ class _ShardWriter:
         with self._attempt.errors_named():
             self._attempt.tell_sizes()
             leave_slot()  # the rest waits for the disk, and for the shards before this one
-            keys = (*(key for sample in self._samples for key in sample.finish()), *self._finish_values())
+            keys = tuple(key for sample in self._samples for key in sample.finish())
             provenance = None
             if len(self._samples) == 1:  # that of all keys
                 provenance, keys = keys[0].provenance, tuple(replace(key, provenance=None) for key in keys)
@@ -853,8 +728,8 @@ class _ShardWriter:
             counts = None
             if self._files is not None:
                 file = self._attempt.open("files")
-                kept = [output.kept_of_files for output in self._outputs if len(self._samples) != 1]
-                num_bytes = [output.bytes_of_files for output in self._outputs]
+                kept = [output.kept_of_files for output in self._samples if len(self._samples) != 1]
+                num_bytes = [output.bytes_of_files for output in self._samples]
                 rows = zip(
                     self._files.counts.tolist(),
                     self._files.fingerprints,

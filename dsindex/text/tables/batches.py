@@ -14,8 +14,6 @@ import pyarrow as pa
 from dsindex.errors import InputError
 from dsindex.store.object_reader import RANGE_BYTES
 from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION, ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
-from dsindex.text.streams import SourceFile, open_source
-from dsindex.text.tables.csv_rows import WrongRow, read_csv_rows, read_header
 from dsindex.text.tables.files import (
     RowGroup,
     TableFile,
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from dsindex.text.forms import TableFormat, TextPart
-    from dsindex.text.tables.csv_rows import Source
     from dsindex.text.tables.files import Content, TableFile
 
     Columns = Mapping[str, tuple[str, ...]]
@@ -609,11 +606,6 @@ def measure_table(
             another type.
     """
     with open_table(path, expected_size) as file:
-        if format in {"csv", "tsv"}:
-            _, schema = read_header(path, file, format)
-            if columns is not None:
-                find_columns(path, schema, columns)
-            return [RowGroup(num_rows=None, text_bytes=file.size)]
         if format == "parquet":
             opened = open_parquet(file)
             schema = opened.schema_arrow
@@ -634,8 +626,8 @@ def read_rows(
     batch_bytes: int,
     purpose: str,
     is_wanted: Callable[[pa.DataType], bool] = is_text,
-) -> Iterator[Rows | WrongRow]:
-    """Yield the rows of the row groups or record batches of a part, in order; CSV is one group, number 0.
+) -> Iterator[Rows]:
+    """Yield the rows of the row groups or record batches of a part, in order.
 
     A batch of Parquet has about `batch_bytes`, if its rows are of similar sizes. A batch of Arrow is a whole record
     batch, whose memory is the mapped file unless it is compressed.
@@ -645,7 +637,7 @@ def read_rows(
         columns: The wanted columns; None for all.
         batch_bytes: Bytes to decode at a time.
         purpose: What is expected, such as `a table with readable texts`, for errors.
-        is_wanted: Tells whether a column's type is acceptable. All types of CSV are.
+        is_wanted: Tells whether a column's type is acceptable.
 
     Raises:
         InputError: If the file is damaged, has fewer row groups, lacks a column or changes while it is read.
@@ -653,14 +645,7 @@ def read_rows(
     path, format = part.path, cast("TableFormat", part.form.format)
     if part.begin == part.end:
         return
-    if part.form.container != "plain":  # such as `.csv.gz`
-        with open_source(part) as source:
-            yield from _read_csv(path, SourceFile(source), format, columns)
-        return
     with open_table(path, part.expected_size) as file:
-        if format in {"csv", "tsv"}:
-            yield from _read_csv(path, file, format, columns)
-            return
         file.is_sampled = part.is_sample
         opened = open_parquet(file) if format == "parquet" else None
         schema = read_arrow_schema(file) if opened is None else opened.schema_arrow
@@ -683,20 +668,3 @@ def read_rows(
                     arrays = {name: nested_column(batch, places[name]) for name in columns}
             yield Rows(group=group, first_row=row, batch=batch, columns=arrays)
             row += batch.num_rows
-
-
-def _read_csv(path: str, source: Source, format: TableFormat, columns: Columns | None) -> Iterator[Rows | WrongRow]:
-    def choose(schema: pa.Schema) -> list[str]:
-        if columns is None:
-            require_different_names(path, schema)
-            return list(schema.names)
-        find_columns(path, schema, columns)
-        return [joined_fields(schema, fields)[0] for fields in columns.values()]
-
-    for rows in read_csv_rows(path, source, format=format, choose=choose):
-        if isinstance(rows, WrongRow):
-            yield rows
-        else:
-            names = rows.rows.schema.names if columns is None else columns
-            arrays = dict(zip(names, rows.rows.columns, strict=True))
-            yield Rows(group=0, first_row=rows.first_row, batch=rows.rows, columns=arrays)

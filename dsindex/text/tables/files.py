@@ -94,8 +94,6 @@ def find_columns(
 def require_different_names(path: str, schema: pa.Schema) -> None:
     """Refuse columns, or fields of a struct, of the same name: an object of JSON would have only the last of them.
 
-    Columns without names are no reason, since commas at the end of CSV's lines make such.
-
     Raises:
         InputError: Naming the first one found.
     """
@@ -106,7 +104,7 @@ def require_different_names(path: str, schema: pa.Schema) -> None:
         kinds += [field.type for field in inner]
         names = Counter(field.name for field in inner) if pa.types.is_struct(kind) else Counter()
         for name, count in names.items():
-            if name and count > 1:
+            if count > 1:
                 msg = f"{path}: expected columns of different names, got {count} of the name {name!r}; rename them"
                 raise InputError(msg)
 
@@ -188,8 +186,7 @@ _ERRORS_OF_SOURCES = (EOFError, zlib.error)
 class RowGroup:
     """What the metadata says about one row group of Parquet or record batch of Arrow."""
 
-    num_rows: int | None
-    """None if only reading tells, as for CSV."""
+    num_rows: int
     text_bytes: int
     """Uncompressed size of the wanted columns: an estimate, and as trustworthy as the file."""
 

@@ -25,7 +25,6 @@ from dsindex.json_text import encode_json
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
 from dsindex.text.streams import LineBlock
 from dsindex.text.tables.batches import read_rows
-from dsindex.text.tables.csv_rows import WrongRow
 from dsindex.text.tables.files import errors_named
 
 if TYPE_CHECKING:
@@ -47,9 +46,8 @@ def read_table_lines(
 ) -> Iterator[LineBlock]:
     """Read the rows of the row groups or record batches of a part of a table, each as an object of JSON on a line.
 
-    `json_values` says what values become. A row of CSV with a wrong number of cells, and a row with text that is not
-    UTF-8, become lines that are no JSON. In the blocks, `record_offsets` are numbers of groups, and lines are counted
-    from 0 at the start of the part.
+    `json_values` says what values become. A row with text that is not UTF-8 becomes a line that is no JSON.
+    In the blocks, `record_offsets` are numbers of groups, and lines are counted from 0 at the start of the part.
 
     Args:
         part: A part of a table.
@@ -78,10 +76,6 @@ def _read_lines(part: TextPart, columns: Columns | None, block_bytes: int) -> It
     """Yield lines, so many at a time that they have about `block_bytes`, with the number of their group."""
     purpose = "a table with values that JSON can store"
     for rows in read_rows(part, columns, batch_bytes=block_bytes, purpose=purpose, is_wanted=lambda _kind: True):
-        if isinstance(rows, WrongRow):
-            shown = rows.text.decode("utf-8", "surrogateescape")
-            yield 0, [rows.reason.encode() + b": " + encode_json(shown)]
-            continue
         what = f"{purpose} in row group {rows.group}"
         with errors_named(part.path, what):
             are_valid = {name: _is_utf8(array) for name, array in rows.columns.items()}

@@ -19,7 +19,6 @@ from dsindex.json_text import encode_json
 from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
 from dsindex.text.records import DEFAULT_BLOCK_BYTES
 from dsindex.text.tables.batches import read_rows
-from dsindex.text.tables.csv_rows import WrongRow
 from dsindex.text.tables.files import errors_named, is_list
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ _INLINE_BYTES = 12
 def read_table_records(
     part: TextPart, columns: Columns, *, block_bytes: int = DEFAULT_BLOCK_BYTES, max_record_bytes: int | None = None
 ) -> Iterator[RecordBlock]:
-    """Read the rows of the row groups or record batches of a part of a table; CSV is one group, number 0.
+    """Read the rows of the row groups or record batches of a part of a table.
 
     In the blocks, `offsets` are numbers of groups, and `lines` are numbers of rows, counted from 0 at the start of the
     part. A row is bad if a wanted column, or an item of its list, is null or not UTF-8, or if its texts together are
@@ -66,10 +65,7 @@ def read_table_records(
     """
     blocks = _Blocks(path=part.path, names=tuple(columns), block_bytes=block_bytes, limit=max_record_bytes)
     for rows in read_rows(part, columns, batch_bytes=block_bytes, purpose=_PURPOSE):
-        if isinstance(rows, WrongRow):
-            blocks.add_bad(rows.row, rows.text, rows.reason, group=0)
-        else:
-            yield from blocks.add_rows(rows)
+        yield from blocks.add_rows(rows)
     yield from blocks.flush()
 
 

@@ -12,7 +12,7 @@ from dsindex.tools.page.page import COLOURS, DASHES, NARROW, Picture, Table, dis
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.tools.inspect_origin import LengthBin
+    from dsindex.tools.lengths import LengthBin
 
 ROW_HEIGHT = 44
 """Height of a bar with its name above it and the gap, in CSS pixels."""

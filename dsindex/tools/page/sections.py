@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content, Manifest, RecordedInput, Run
     from dsindex.text.tokenizer import Tokenizer
-    from dsindex.tools.inspect_kinds import TokenStore
-    from dsindex.tools.inspect_origin import LengthBin
+    from dsindex.tools.kinds import TokenStore
+    from dsindex.tools.lengths import LengthBin
     from dsindex.tools.mix import MixResult
     from dsindex.tools.report_measures import DrawnCaches, Measurement, SourceTotals, TokenCounts
 
@@ -544,7 +544,6 @@ def show_records(content: Content) -> Block:
         if amount or name in {"kept", "quarantined"}
     )
     sentences = [f"{number(account.lines)} lines, {number(account.blank)} of them blank: {shown}."]
-    sentences += [f"{file.path} was left out: {file.reason}." for file in (content.damaged_inputs or [])[:SHOWN_INPUTS]]
     if content.options.split_name is not None:
         sentences.append(_describe_split(content, account.kept, account.elsewhere))
     tables = [_records_table(content.inputs)] if len(content.inputs) > 1 else []

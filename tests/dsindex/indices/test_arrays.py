@@ -45,13 +45,10 @@ LENGTHS = st.lists(st.one_of(st.integers(0, 9), st.sampled_from([0, 0, 40, 300])
     keep_partial=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
     begin=st.integers(0, 1000),
-    threshold=st.sampled_from([0.8, 0.95]),
     block=st.integers(1, 7),
 )
-def test_arrays_equal_the_slow_reference(
-    lengths, length, num_samples, extra, keep_partial, seed, begin, threshold, block
-):
-    rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=keep_partial, threshold=threshold)
+def test_arrays_equal_the_slow_reference(lengths, length, num_samples, extra, keep_partial, seed, begin, block):
+    rule = SampleRule(sequence_length=length, extra_token=extra, keep_partial=keep_partial)
     if not sum(lengths):
         num_samples = None
     plan = count_epochs(sum(lengths), num_samples, rule=rule, place="p")

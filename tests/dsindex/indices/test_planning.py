@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import FormatError, InputError, LimitError
-from dsindex.index import bigscience
 from dsindex.index.arrays import blend_by_weights, blend_exhaustively
 from dsindex.index.blend import MAX_DATASETS, Blend, check_draws, parse_data_path, samples_wanted
 from dsindex.index.cache import (
@@ -22,7 +21,6 @@ from dsindex.index.cache import (
     source_changes,
 )
 from dsindex.index.epochs import (
-    EpochCounts,
     SampleRule,
     count_epochs,
     count_samples,
@@ -32,7 +30,6 @@ from dsindex.index.epochs import (
     split_bounds,
     split_matrix,
 )
-from dsindex.index.maxtext import blend_files, index_stem
 from dsindex.index.needed_caches import (
     CacheSettings,
     PartCounts,
@@ -56,14 +53,10 @@ def test_epochs_are_the_least_that_give_the_samples(tokens, num_samples, epochs)
     assert count_epochs(tokens, num_samples, rule=RULE, place="p").num_epochs == epochs
 
 
-@pytest.mark.parametrize(("num_samples", "threshold", "separate"), [
-    (178, 0.80, False), (177, 0.80, True), (177, 0.75, False), (193, 0.95, False), (192, 0.95, True),
-    (99, 0.95, False),
-])  # fmt: skip
-def test_final_epoch_is_separate_below_the_threshold(num_samples, threshold, separate):
-    # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79; 95 % is 94.
-    rule = SampleRule(sequence_length=10, threshold=threshold)
-    plan = count_epochs(1000, num_samples, rule=rule, place="p")
+@pytest.mark.parametrize(("num_samples", "separate"), [(178, False), (177, True), (99, False)])
+def test_final_epoch_is_separate_below_the_threshold(num_samples, separate):
+    # 1000 tokens: 99 samples come before the second epoch; 80 % of an epoch's 99 is 79.2, cut to 79.
+    plan = count_epochs(1000, num_samples, rule=SampleRule(sequence_length=10), place="p")
     assert plan.separate_final_epoch == separate
     assert plan.shuffled_together == (99 if separate else plan.num_samples)
     assert plan.num_samples == (99 if num_samples == 99 else 199)
@@ -407,50 +400,3 @@ def test_dataset_without_tokens_has_a_fingerprint(tmp_path):
     (tmp_path / "d.bin").unlink()
     assert fingerprint(prefix, 0, 1, LENGTHS).bin_bytes is None
     assert source_changes(prefix, recorded) == []
-
-
-@given(
-    shares=st.lists(st.integers(0, 100), min_size=1, max_size=5).filter(lambda shares: sum(shares[:3]) > 0),
-    num_sequences=st.integers(0, 5000),
-    separator=st.sampled_from([",", "/"]),
-)
-def test_split_rounds_each_part_and_shifts_the_error(shares, num_sequences, separator):
-    text = separator.join(map(str, shares))
-    first = [*shares, 0, 0][:3]
-    sizes = [round(share / sum(first) * float(num_sequences)) for share in first]
-    excess = sum(sizes) - num_sequences
-    train, valid, test = bigscience.split_bounds(text, num_sequences)
-    assert train == (0, sizes[0] - excess)
-    assert valid == (train[1], train[1] + sizes[1])
-    assert test == (valid[1], num_sequences)
-
-
-@pytest.mark.parametrize("text", ["", "a,b", "0,0", "-1,2", "1 2"])
-def test_split_that_is_none_is_refused(text):
-    with pytest.raises(ValueError, match="split"):
-        bigscience.split_bounds(text, 10)
-
-
-def test_names_are_those_of_megatron_deepspeed():
-    path = bigscience.index_path(
-        "/d/web", split="valid", num_samples=7, sequence_length=2048, seed=42, array="shuffle_index"
-    )
-    assert path == "/d/web_valid_indexmap_7ns_2048sl_42s_shuffle_idx.npy"
-
-
-def test_blend_is_rounded_once():
-    assert bigscience.samples_wanted([1, 2], 100) == [34, 67]
-    assert bigscience.samples_wanted([3, 3, 3], 199) == [67, 67, 67]
-
-
-EPOCHS = EpochCounts(
-    tokens_per_epoch=9, num_epochs=3, num_samples=5, separate_final_epoch=True, shuffled_together=2
-)  # fmt: skip
-
-
-def test_names_are_those_of_maxtext():
-    """Both hashes were printed by MaxText."""
-    stem = index_stem("/data/web", epochs=EPOCHS, seed=1234, sequence_length=2048, split="99,1", part=1)
-    assert stem == "cded622465f5ba54bb44eed7b3efc183"
-    files, _ = blend_files("c", weights=[0.25, 0.75], lengths=[10, 30], size=40, split="train")
-    assert files.array("dataset_index") == "c/c046f1280ebe5843cb8f2e8b9dee73aa-dataset_index.npy"

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from dsindex.errors import InputError, OutputError
-from dsindex.options.build import BuildConfig
 from tests.jobs.index.index_jobs import IDENTIFIERS, described, index, indexed, options
 from tests.support.datasets import write_dataset
-from tests.support.golden import GOLDEN, OWN, SHARED_GOLDEN
-from tests.support.jobs import config_of, run_config
+from tests.support.golden import GOLDEN, SHARED_GOLDEN
 
 
 def golden_cases():
@@ -218,58 +216,7 @@ def test_check_shows_sizes_and_writes_nothing(folder):
     assert "of memory" in shown
     task = report.tasks[0]
     built = indexed()
-    assert built.tasks[0].file_bytes == task.file_bytes == sum(map(os.path.getsize, built.tasks[0].array_paths))
-
-
-def test_bigscience_layout_writes_its_names_beside_the_data(folder):
-    report = indexed(
-        layout="bigscience", split="3,1,0", data_cache_path=None, tokenizer_identifiers=None, final_epoch_threshold=0.95
-    )
-    train, _ = report.tasks
-    names = {path.name for path in folder.iterdir() if "indexmap" in path.name}
-    count = (265 * 40 * 3 // 4 * 5 // 2 - 1) // 30
-    one_epoch = (265 * 10 - 1) // 30
-    endings = ("doc_idx.npy", "sample_idx.npy", "shuffle_idx.npy", "dsindex.json")
-    assert names == {f"web_train_indexmap_{count}ns_30sl_1234s_{ending}" for ending in endings} | {
-        f"web_valid_indexmap_{one_epoch}ns_30sl_1234s_{ending}" for ending in endings
-    }
-    assert train.rule.threshold == 0.95
-    assert len(np.load(folder / f"web_valid_indexmap_{one_epoch}ns_30sl_1234s_shuffle_idx.npy")) == one_epoch
-
-
-MAXTEXT = {"layout": "maxtext", "tokenizer_identifiers": None, "epochs": None}
-
-
-def test_maxtext_layout_has_megatrons_arrays_under_its_names(folder):
-    report = indexed(**MAXTEXT, split="3,1", num_samples="900,50", dataset_path_as=[f"{folder}=/there"])
-    indexed(split="3,1", num_samples="900,50,0", epochs=None, data_cache_path="core")
-    for task, split in zip(report.tasks, ("train", "valid"), strict=True):
-        for path in task.array_paths:
-            name = path.rpartition("-")[2]
-            [core] = folder.glob(f"core/*-{split}-{name}")
-            assert core.read_bytes() == (folder / path).read_bytes()
-    assert "mmap_npy grain_train_files='cache|web' grain_eval_files='cache|web' mmap_npy_split='3,1'" in report.notes[0]
-    again = indexed(**MAXTEXT, split="3,1", num_samples="880,50")
-    assert [result.reused for result in again.results] == [True, True], "a hash covers epochs, not samples"
-    assert not report.descriptions
-
-
-def test_maxtext_blend_has_its_order_in_the_folder(folder):
-    report = indexed(**MAXTEXT, data_path=["1", "web", "2", "books"], num_samples="100")
-    assert len(report.tasks) == 3
-    assert "grain_train_files='cache|web,1.0;cache|books,2.0' blend_cache_dir='cache'" in report.notes[0]
-    assert len(np.load(next((folder / "cache").glob("*-dataset_index.npy")))) == 100
-
-
-@pytest.mark.parametrize(("given", "message"), [
-    ({"data_cache_path": None}, "needs --data-path and --data-cache-path"),
-    ({"data_path": ["web", "books"]}, "a weight before each of several"),
-    ({"data_path": ["1", "web", "1", "books"], "num_samples": "none"}, "expected --num-samples for the blend"),
-])  # fmt: skip
-def test_maxtext_layout_refuses_what_maxtext_cannot_read(folder, given, message):
-    with pytest.raises(InputError, match=message):
-        indexed(**{**MAXTEXT, "num_samples": "100", **given})
-    assert not (folder / "cache").exists()
+    assert built.tasks[0].file_bytes == task.file_bytes == sum(map(os.path.getsize, built.tasks[0].slot.paths[:-1]))
 
 
 RELEASED = {
@@ -347,64 +294,6 @@ def test_caches_of_all_phases_are_built(folder):
     job = options(epochs=None, split="1", train_samples=90, global_batch_size=10, full_validation=True)
     index(**job, phase_transition_iterations="2,4")
     assert sorted(d["num_samples"] for d in described(folder / "cache")) == [20, 50]
-
-
-def test_sequences_of_the_datasets_are_written_for_the_jobs_start(folder):
-    job = options(data_path=["1", "web", "1", "books"], num_samples="9,0,0", epochs=None, split="1")
-    job |= {
-        "per_dataset_sequences_path": "cache/sequences.json",
-        "dataset_path_as": [f"{name}=/x/{name}" for name in ("web", "books")],
-    }
-    assert index(**job, explain=True).findings[-1].sentences == (
-        "there is no such file; leave out --explain to write it",
-    )
-    index(**job)
-    written = json.loads((folder / "cache/sequences.json").read_text())
-    assert written == {"/x/web": [240, 241], "/x/books": [60, 61]}
-    assert index(**job, explain=True).ok
-    assert any("already" in note for note in index(**job).notes)
-    (folder / "cache/sequences.json").write_text('{"/x/web": [1, 2]}')
-    [*_, finding] = index(**job, explain=True).findings
-    assert finding.sentences == (
-        "/x/web has [1, 2] and should have [240, 241]",
-        "/x/books is missing, spelled as the job types it",
-    )
-    with pytest.raises(OutputError, match=r"should have \[240, 241\]; .* the file was not replaced"):
-        index(**job)
-    (folder / "cache/sequences.json").write_text("mine")
-    with pytest.raises(OutputError, match="it was not replaced: move it away"):
-        index(**job)
-    assert (folder / "cache/sequences.json").read_text() == "mine"
-
-
-@pytest.mark.parametrize(("release", "size", "dtype", "read"), [
-    ("0.19", 65_500, "<i4", "uint16"), ("0.19", 65_536, "<i4", "uint16"), ("0.19", 65_537, "<i4", None),
-    ("0.17", 65_536, "<i4", None), ("0.19", 65_499, "<u2", None), ("0.19", 70_000, "<u2", "int32"),
-])  # fmt: skip
-def test_vocabulary_whose_tokens_a_fast_start_misreads_is_refused(folder, release, size, dtype, read):
-    """From 65,500 tokens on Megatron writes int32; up to 65,536 a job with the file reads uint16."""
-    write_dataset(folder / "wide", [[[1] * 500]], dtype=np.dtype(dtype))
-    job = options(data_path=["wide"], split="1", tokenizer_identifiers=None, megatron_release=release)
-    job |= {
-        "job_tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": size},
-        "per_dataset_sequences_path": "s.json",
-    }
-    if read is None:
-        index(**job)
-        assert (folder / "s.json").exists()
-        return
-    with pytest.raises(InputError, match=rf"wide: its tokens are \w+, and a job .* reads them as {read}, as its toke"):
-        index(**job)
-    assert f"reads them as {read}" in index(**job, explain=True).findings[-1].sentences[0]
-    assert not (folder / "s.json").exists()
-
-
-def test_vocabulary_of_a_built_dataset_is_that_of_its_manifest(folder):
-    run_config(config_of(BuildConfig, OWN.docs, output_prefix=str(folder / "own"), append_eod=True))
-    write_dataset(folder / "own_text_document", [[[1] * 500]], dtype=np.dtype("<i4"))
-    job = options(data_path=["own_text_document"], split="1", per_dataset_sequences_path="s.json")
-    with pytest.raises(InputError, match=r"its tokens are int32, .* reads them as uint16, as its tokenizer has \d+"):
-        index(**job)
 
 
 def test_caches_of_nemo_automodel_have_the_tokenizers_name(folder):

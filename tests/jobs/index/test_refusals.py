@@ -86,10 +86,6 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
     ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "--split does not go"),
     ({"epochs": "zero"}, "positive number of epochs"),
     ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),
-    ({"layout": "bigscience", "no_extra_token": True}, "always has the extra token"),
-    ({"layout": "maxtext", "split": "9/1"}, "has a --split such as 99,1"),
-    ({"layout": "maxtext", "epochs": None, "train_iters": 5, "global_batch_size": 2, "eval_interval": 1},
-     "needs --num-samples TRAIN,EVAL"),
 ])  # fmt: skip
 def test_options_that_make_no_sense_together(changes, message):
     with pytest.raises(ValueError, match=message):

@@ -48,7 +48,6 @@ def folder(tmp_path_factory):
     ) as stream:
         stream.write_table(table, max_chunksize=50)
     (folder / "lines.txt").write_bytes(b"".join(b"%d alpha beta\n" % line for line in range(200)))
-    (folder / "cells.csv").write_bytes(b"text,n\n" + b"".join(b'"line %d, and more",3\n' % row for row in range(200)))
     return folder
 
 
@@ -77,7 +76,7 @@ def both(folder, tmp_path, name, **options):
 
 
 FORMS = [
-    *("text.jsonl", "rows.parquet", "rows.arrow", "stream.arrow", "cells.csv", "lines.txt"),
+    *("text.jsonl", "rows.parquet", "rows.arrow", "stream.arrow", "lines.txt"),
     *("text.one.gz", "text.blocks.gz", "text.frames.zst", "text.one.xz", "text.one.bz2"),
 ]
 

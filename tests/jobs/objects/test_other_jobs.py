@@ -56,7 +56,6 @@ OUTPUTS = {
     "report": ("report x --output s3://b/r.html", 2),
     "demo": ("demo --output s3://b/demo", 1),
     "raw-index": ("raw-index docs.jsonl --output s3://b/docs.idx", 1),
-    "sequences": ("index --data-path x --seq-length 8 --epochs 1 --per-dataset-sequences-path s3://b/s.json", 2),
 }
 
 

@@ -51,8 +51,7 @@ def test_full_disk_of_a_worker_is_named(store, text, monkeypatch, tmp_path):
     assert built(store, "out/x") == on_disk(tmp_path / "x")
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle_documents": 3}], ids=["in order", "shuffled"])
-def test_worker_has_nothing_to_leave_on_its_node(options, store, text, monkeypatch, tmp_path):
+def test_worker_has_nothing_to_leave_on_its_node(store, text, monkeypatch, tmp_path):
     """Large shards are in files without names, which are gone with their process, however it ends."""
     node = tmp_path / "node"
     node.mkdir()
@@ -67,7 +66,7 @@ def test_worker_has_nothing_to_leave_on_its_node(options, store, text, monkeypat
     monkeypatch.setattr(held_file, "HELD_BYTES", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(node))
     store.watch = look
-    build(text, "s3://out/x", **options)
+    build(text, "s3://out/x")
     assert written
     assert seen == []
 

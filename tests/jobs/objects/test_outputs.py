@@ -6,7 +6,6 @@ pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
 from dsindex.cli.main import main
-from dsindex.engine.shards import shuffle
 from dsindex.execution import local
 from dsindex.jobs import pack as pbin_ends
 from tests.faults.corpus import write_corpus
@@ -35,7 +34,7 @@ def words_of(kind, prefix, texts, **options):
 
 @pytest.fixture(scope="module")
 def expected(texts, tmp_path_factory):
-    """What each kind of job writes to a disk; a shuffle has one run there."""
+    """What each kind of job writes to a disk."""
     made = {}
 
     def of_kind(kind):
@@ -55,10 +54,7 @@ def expected(texts, tmp_path_factory):
 @pytest.mark.parametrize("way", ["small shards", "one shard", "kept", "work on a disk", "output on a disk"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "piped"])
 def test_objects_are_the_files_of_a_disk(kind, way, store, texts, expected, tmp_path, monkeypatch, cli):
-    """Runs and buckets of a shuffle are objects, and what is packed is written in several pieces."""
-    written = set()
-    store.watch = lambda *told: written.add(told[2].rpartition("/")[2].partition("-")[0])
-    monkeypatch.setattr(shuffle, "MIN_OBJECT_RUN_BYTES", 6 << 10)
+    """What is packed is written in several pieces."""
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)
     monkeypatch.setattr(local, "RECENT_BYTES", 1 << 20 if way == "kept" else 0)  # what is held needs no request
     more = {"kept": ["--keep-shards"], "work on a disk": ["--work-dir", str(tmp_path / "work")]}.get(way, [])
@@ -67,9 +63,7 @@ def test_objects_are_the_files_of_a_disk(kind, way, store, texts, expected, tmp_
         output, more = str(tmp_path / "data" / "x"), ["--work-dir", "s3://out/data/x.build"]
     words = [*words_of(kind, output, texts, shard_size="1MiB" if way == "one shard" else "3KiB"), *more]
     cli(words)
-    assert kind != "shuffle" or way == "work on a disk" or {"run", "bucket"} <= written
-    left = {name.rpartition("/")[2].partition("-")[0] for name in store.names("out", "data/x.build/")}
-    assert (bool(left), left & {"run", "bucket"}) == (way == "kept", set())
+    assert bool(store.names("out", "data/x.build/")) == (way == "kept")
     found = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
     assert {name: found[name] for name in found if not name.startswith("x.build/")} == expected(kind)
     assert not store.uploads

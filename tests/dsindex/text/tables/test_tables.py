@@ -237,27 +237,11 @@ def test_a_text_that_is_not_utf8_makes_its_line_bad_alone(format, tmp_path):
     assert "expected UTF-8, got byte 0xff" in bad[0].reason
 
 
-def test_csv_rows_are_objects_of_strings_and_wrong_rows_are_no_json(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b'id,text\n1,"a\nb"\n{}\n2,\n')
-
-    lines, groups = read(str(tmp_path / "a.csv"), 0, 1, format="csv")
-
-    assert lines == [
-        b'{"id":"1","text":"a\\nb"}',
-        b'expected 2 cells, one for each column, got 1: "{}"',
-        b'{"id":"2","text":""}',
-    ]
-    assert groups == [0, 0, 0]
-
-
-@pytest.mark.parametrize("format", [*STORED, "csv"])
+@pytest.mark.parametrize("format", STORED)
 def test_columns_of_one_name_are_refused_if_all_are_read(format, tmp_path):
     names = ["text", "", "", "text"]
     path = str(tmp_path / "table")
-    if format == "csv":
-        (tmp_path / "table").write_text(f"{','.join(names)}\na,b,c,d\n")
-    else:
-        write_table(tmp_path / "table", pa.Table.from_arrays([pa.array(["a"])] * 4, names=names), format)
+    write_table(tmp_path / "table", pa.Table.from_arrays([pa.array(["a"])] * 4, names=names), format)
 
     with pytest.raises(
         InputError, match="table: expected columns of different names, got 2 of the name 'text'; rename"

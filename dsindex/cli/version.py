@@ -1,0 +1,28 @@
+"""`dsindex --version --verbose`: what a bug report needs. It holds no secret: no variable, address or path is shown."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+
+import dsindex
+from dsindex.execution.local import available_cpus
+
+
+def describe_installation() -> list[str]:
+    """Return the versions of the program, Python, the system and all dependencies, and what jobs may use."""
+    libc = " ".join(filter(None, platform.libc_ver()))
+    lines = [
+        f"dsindex {dsindex.__version__}",
+        f"Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}, {libc}",
+        f"{available_cpus()} of {os.cpu_count()} CPUs for jobs",
+    ]
+    required = [each for each in importlib.metadata.requires("dsindex") or () if "extra ==" not in each]
+    for name in [*(re.split(r"[^\w.-]", each)[0] for each in required), "obstore", "torch", "megatron-core"]:
+        try:
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            lines.append(f"{name}: not installed")
+    return lines
