@@ -32,7 +32,7 @@ _MODULES = {
     "OptionsError": "dsindex.api.boundary",
     "PackResult": "dsindex.jobs.pack",
     "ReportResult": "dsindex.tools.report",
-    "Snapshot": "dsindex.execution.progress.reporter",
+    "Snapshot": "dsindex.engine.progress",
     "TraceResult": "dsindex.tools.trace",
     "VerifyResult": _RESULTS,
     "build": "dsindex.api.build",

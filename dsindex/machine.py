@@ -1,6 +1,6 @@
 """CPUs and memory that this process may use: those of the machine, or of its control groups, nested ones included.
 
-The files are those of the kernel's control groups, of version 2 (cgroup-v2.rst) and of version 1 (cgroup-v1/memory.rst).
+The files are those of the kernel's control groups: version 2 (cgroup-v2.rst) and version 1 (cgroup-v1/memory.rst).
 """
 
 from __future__ import annotations

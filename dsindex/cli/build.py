@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import ConfigFile, read_options, without_megatron_flags
-from dsindex.execution.progress.standard_streams import show_lines, write_summary
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexOptions, copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import PreprocessCommand
@@ -39,35 +38,23 @@ TAKES_PRETRAIN_FLAGS = True
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.jobs.build import run_build  # loads what a help text does not need
 
     config, index = read_build_options(options)
     if config.check:
         return _check(config)
-    with make_reporter(log_json=config.log_json) as reporter:
+    with make_reporter() as reporter:
         report = run_build(config, reporter=reporter, index=index)
-    write_summary(
-        report.lines(),
-        seconds=round(report.seconds, 3),
-        already_complete=report.already_complete,
-        outputs=[
-            {"prefix": dataset.prefix, "documents": dataset.num_documents, "tokens": dataset.num_tokens}
-            for dataset in report.datasets
-        ],
-    )
+    write_lines(report.lines())
     return 0
 
 
 def _check(config: BuildConfig) -> int:
-    from dsindex.execution.progress.displays import make_reporter
     from dsindex.tools.check import describe_check, run_check  # loads what a help text does not need
 
-    with make_reporter(log_json=config.log_json) as reporter:
-        report = run_check(config, reporter=reporter)
-    write_summary(describe_check(report))
-    sys.stderr.write(show_lines(report.faults))
-    return 1 if report.faults else 0
+    write_lines(describe_check(run_check(config)))
+    return 0
 
 
 def read_build_options(options: argparse.Namespace) -> tuple[BuildConfig, dict[str, Any] | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
 from dsindex.demo.run import run_demo
-from dsindex.execution.ray_address import JOB_VARIABLE
+from dsindex.engine.start import JOB_VARIABLE
 from dsindex.options.config import Options
 from dsindex.options.declare import option
 

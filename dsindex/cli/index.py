@@ -13,9 +13,9 @@ from dsindex.cli.options import (
     requests_since,
     without_megatron_flags,
 )
-from dsindex.engine.start import start_with_nodes
+from dsindex.engine.standard_streams import show_lines, write_lines
+from dsindex.engine.start import make_executor
 from dsindex.errors import InputError
-from dsindex.execution.progress.standard_streams import show_lines, write_lines
 from dsindex.options.config import StoreConfig, UsageError, validated
 from dsindex.options.index import (
     IndexConfig,
@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> int:
     stores = {name: value for name, value in read_options(options).items() if name in StoreConfig.model_fields}
     before = enter_stores(validated(stores, StoreConfig))
     config = read_index_config(options)
-    executor = start_with_nodes(config)
+    executor = make_executor(config)
     try:
         report = run_index(config, executor=executor)
     finally:

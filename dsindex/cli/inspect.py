@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import enter_stores, read_config, requests_since
-from dsindex.execution.progress.standard_streams import is_colored, write_json, write_lines
+from dsindex.engine.standard_streams import is_colored, write_json, write_lines
 from dsindex.json_text import encode_json
 from dsindex.options.datasets import InspectConfig
 from dsindex.tools.inspect import run_inspect

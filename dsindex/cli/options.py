@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
-from dsindex.execution.progress.standard_streams import show_lines
-from dsindex.execution.store_variables import STORE_VARIABLES, give_store_variables
+from dsindex.engine.standard_streams import show_lines
 from dsindex.options.config import Options, StoreConfig, UsageError, name_lists, validated
 from dsindex.options.declare import GROUPS, Declared, declared_options, members, option
 from dsindex.options.megatron_flags import take_megatron_flags
@@ -101,8 +101,6 @@ def read_options(options: argparse.Namespace, names: Collection[str] | None = No
     merged.update(
         {name: value for name, value in given.items() if value not in (None, []) and (names is None or name in names)}
     )
-    if "log_json" in merged:
-        options.log_json = merged["log_json"]  # decides how the command line reports an error
     return name_lists(merged)
 
 
@@ -140,10 +138,10 @@ def enter_stores(config: StoreConfig) -> RequestCounts:
     """
     from dsindex.store.requests import all_requests
 
-    for name in STORE_VARIABLES:
-        value = getattr(config, name)
-        if value is not None:
-            give_store_variables(name, value)
+    if config.endpoint_url is not None:
+        os.environ["AWS_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL_S3"] = config.endpoint_url
+    if config.region is not None:
+        os.environ["AWS_REGION"] = config.region
     return all_requests()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.build import OPTIONS, REQUIRED, TAKES_PRETRAIN_FLAGS, read_build_options
-from dsindex.execution.progress.standard_streams import write_lines
+from dsindex.engine.standard_streams import write_lines
 
 if TYPE_CHECKING:
     import argparse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import enter_stores, read_config, requests_since
-from dsindex.execution.progress.standard_streams import write_lines
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.config import StoreConfig
 from dsindex.options.datasets import ReportConfig
 
@@ -32,7 +32,7 @@ OPTIONS = (ReportConfig, StoreConfig)
 
 def run(options: argparse.Namespace) -> int:
     """Write a report and say what is in it."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.tools.report import run_report  # loads what a help text does not need
 
     before = enter_stores(read_config(options, StoreConfig))

@@ -1,8 +1,8 @@
 """Run many calls on an executor, a limited number at a time; retry machine faults, never data faults.
 
-A data fault (dsindex's own errors) is final at once. After a machine fault (a lost worker, an I/O error, an attempt past
-its deadline) the call is retried a few times, after growing pauses. Attempts write under unique names, so one that goes
-on unheard does no harm.
+A data fault (dsindex's own errors) is final at once. After a machine fault (a lost worker, an I/O error, an attempt
+past its deadline) the call is retried a few times, after growing pauses. Attempts write under unique names, so one that
+goes on unheard does no harm.
 """
 
 from __future__ import annotations

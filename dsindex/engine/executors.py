@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
 Key = TypeVar("Key")
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 
 class ClusterLostError(TaskError):
@@ -136,7 +138,9 @@ class ThreadExecutor(Executor):
 
     def abandon(self, attempt_id: int) -> None:
         """Drop a queued call; one that runs ends by itself, unheard."""
-        self._futures.pop(attempt_id).cancel()
+        future = self._futures.pop(attempt_id, None)
+        if future is not None:  # otherwise it ended meanwhile
+            future.cancel()
 
     def close(self) -> None:
         """Drop queued calls and wait for running ones."""
@@ -207,9 +211,7 @@ class _Worker:
     """A spawned process."""
 
     def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_driver
-        )
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_driver)
         self._known: set[int] = set()
         """Numbers of the shared values that it has."""
         self._process: SpawnProcess | None = None
@@ -335,3 +337,22 @@ def as_exception(error: BaseException) -> Exception:
 
 def _described(error: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def map_ahead(
+    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
+) -> Iterator[tuple[Item, Value]]:
+    """Yield items with their results, in order, while threads work on up to `ahead` items that follow."""
+    waiting: deque[tuple[Item, Future[Value]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) > ahead:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()

@@ -182,8 +182,16 @@ class ProgressFile(Display):
         self._lock = threading.Lock()
         """Held while the content changes or is written, since the heartbeat writes it too."""
         self._entry: dict[str, Any] = {
-            **{"format": PROGRESS_FORMAT, "state": "running", "updated": "", "started": utc_now(), "output": prefix},
-            **{"host": socket.gethostname(), "pid": os.getpid(), "error": None, "message": None, "stage": None},
+            "format": PROGRESS_FORMAT,
+            "state": "running",
+            "updated": "",
+            "started": utc_now(),
+            "output": prefix,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "error": None,
+            "message": None,
+            "stage": None,
             "finished_stages": [],
         }
         self.is_foreign = os.path.lexists(self._path) and read_progress(self._path) is None
@@ -286,6 +294,8 @@ class Reporter:
             raise
         finally:
             for display in displays:
+                if self._stage is not None:
+                    display.show(self._snapshot(self._stage))
                 display.close(error)  # first, so that a second signal meets it among those to close, or closed
                 del self._due[display]
 
@@ -381,14 +391,10 @@ def make_reporter(*, has_table: bool = False) -> Reporter:
 
 
 def describe(snapshot: Snapshot) -> str:
-    """Return a stage's time left, troubles, speeds and counts as far as they are known, or what it waits for."""
+    """Return a stage's counts, speeds, time left and troubles as far as they are known, or what it waits for."""
     if snapshot.waiting:
         return snapshot.waiting
-    done, eta = snapshot.done >= snapshot.total, snapshot.eta_seconds
-    parts = [f"done in {format_duration(snapshot.seconds)}"] if done else []
-    parts += [f"ETA {format_duration(eta)}"] if eta is not None else []
-    troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
-    parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]
+    parts = [f"done in {format_duration(snapshot.seconds)}"] if snapshot.done >= snapshot.total else []
     if snapshot.unit != "bytes":
         parts.append(f"{snapshot.done:,}/{snapshot.total:,} {snapshot.unit}")
     elif snapshot.tasks_total:
@@ -396,6 +402,9 @@ def describe(snapshot: Snapshot) -> str:
     parts += [count(snapshot.documents, "document")] if snapshot.documents else []
     parts += [format_speed(snapshot.speed)] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
     parts += [format_token_speed(snapshot.tokens_per_second)] if snapshot.tokens_per_second > 0 else []
+    parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []
+    troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
+    parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]
     return ", ".join(parts)
 
 

@@ -87,7 +87,9 @@ class NodeCheck:
                 continue
             if found != size_bytes:
                 faults.append(f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found:,}; {remedy}")
-        faults += [f"{folder}: cannot be written; {remedy}" for folder in self.folders if not os.access(folder, os.W_OK)]
+        faults += [
+            f"{folder}: cannot be written; {remedy}" for folder in self.folders if not os.access(folder, os.W_OK)
+        ]
         return faults
 
 
@@ -261,7 +263,7 @@ class RayExecutor(Executor):
             self._had_worker = now
         seconds = now - self._had_worker
         self.waiting = None
-        if seconds >= BUSY_SECONDS:
+        if seconds > BUSY_SECONDS:
             reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
             self.waiting = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
         if now - self._had_node >= NO_NODE_SECONDS:
@@ -334,7 +336,7 @@ def connect(address: str | None, workers: int | None) -> None:
     """Connect this process to a cluster.
 
     Args:
-        address: The cluster to join, as HOST:PORT, HOST, or auto for the one on this machine; None starts a private one.
+        address: The cluster to join: HOST:PORT, HOST, or auto for the one on this machine; None starts a private one.
         workers: Number of CPUs of a private one; None: all that this process may use.
 
     Raises:
@@ -347,8 +349,8 @@ def connect(address: str | None, workers: int | None) -> None:
     else:
         options["address"] = place = address if address == "auto" else require_listener(address)
         remedy = (
-            f"start a cluster (ray start --head) or name one as HOST:{CLUSTER_PORT}, from one of its nodes; if it has a "
-            f"token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; from elsewhere: ray job submit -- dsindex …"
+            f"start a cluster (ray start --head) or name one as HOST:{CLUSTER_PORT}, from one of its nodes; if it has "
+            f"a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; from elsewhere: ray job submit -- dsindex …"
         )
     try:
         ray.init(**options)

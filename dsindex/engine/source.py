@@ -29,8 +29,8 @@ from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, ke
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
 from dsindex.engine.start import THREADS_UP_TO_WORKERS
 from dsindex.errors import PlanError, TokenizerError
-from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
+from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.journal import ledger_path
 from dsindex.store.ownership import read_folder_id
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import Columns, InputFile
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.manifest import Manifest
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine

@@ -6,7 +6,6 @@ escaped. Text that cannot be written is dropped, and `flush_output` raises the r
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -14,12 +13,12 @@ import shutil
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsindex.json_text import encode_json, show_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
     from typing import TextIO
 
 

@@ -16,12 +16,12 @@ from dsindex.amounts import count, format_room
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import MAX_SHARDS, kept_share
 from dsindex.engine.merge import range_bytes
+from dsindex.engine.progress import format_duration
+from dsindex.engine.report import Report
 from dsindex.engine.sample import Piece, PieceCounts, encode_piece, extrapolate, join_pieces, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import WORKER_MEMORY_BYTES, Estimate, shard_copies
-from dsindex.execution.local import RECENT_BYTES, available_cpus
-from dsindex.execution.progress.displays import format_duration
-from dsindex.execution.report import Report
+from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes, holds_writes, nearest_folder
 from dsindex.store.urls import folder_of, local_paths
@@ -50,7 +50,7 @@ LOCAL_BASE_BYTES = 240 << 20
 LOCAL_WORKER_BYTES = 150 << 20
 """Peak memory per thread, beyond LOCAL_BASE_BYTES for libraries and driver (measured: 561 MB with 2 threads)."""
 BUCKET_WORKER_BYTES = 115 << 20
-"""As much more per thread, beside RECENT_BYTES, if the work folder is in a bucket: shards that are being sent, and text
+"""As much more per thread, if the work folder is in a bucket: shards that are being sent, and text
 that was asked for (measured: 816 MiB with 2 threads)."""
 DRIVER_SHARD_BYTES = 3 << 10
 """Memory of the driver per shard, measured on plans of a million shards."""
@@ -203,8 +203,7 @@ def run_plan(config: BuildConfig) -> EstimateResult:
 
 def _local_memory(threads: int, *, in_bucket: bool) -> int:
     """Return the peak memory of the driver's process without what it knows of shards."""
-    base = LOCAL_BASE_BYTES + (RECENT_BYTES if in_bucket else 0)
-    return base + threads * (LOCAL_WORKER_BYTES + (BUCKET_WORKER_BYTES if in_bucket else 0))
+    return LOCAL_BASE_BYTES + threads * (LOCAL_WORKER_BYTES + (BUCKET_WORKER_BYTES if in_bucket else 0))
 
 
 def run_sample(source: TextSource, keys: Sequence[str], selection: Selection, *, workers: int) -> SampledRun:

@@ -25,12 +25,9 @@ from dsindex.datasets.opening import MASK_SUFFIX, open_dataset
 from dsindex.datasets.raw import RawLines
 from dsindex.engine.export_folder import ExportedSplit, read_export_manifest
 from dsindex.engine.ledger import read_history
+from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
+from dsindex.engine.report import Report
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.execution.local import available_cpus
-from dsindex.execution.progress.displays import describe
-from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
-from dsindex.execution.progress.reporter import Snapshot
-from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import (
     BLENDED_CLASS,
@@ -40,12 +37,12 @@ from dsindex.index.cache import (
     source_changes,
 )
 from dsindex.index.cuts import count_cuts
-from dsindex.json_text import decode_json, show_name
+from dsindex.json_text import show_name
+from dsindex.machine import available_cpus
 from dsindex.options.mix_amounts import show_percent
 from dsindex.store.journal import ledger_path
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.ownership import LOCK_FILE
-from dsindex.store.storage import read_own
 from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode, reference_of
 from dsindex.tools.kinds import BLOCK_ITEMS, IndexedStore, PackedStore, find_ids, size_of, tell_kind
@@ -592,12 +589,12 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
         FormatError: If its ledger cannot be read.
     """
     history = read_history(ledger_path(path))
-    progress = _read_progress(os.path.join(path, PROGRESS_FILE))
+    progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
     facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
     stage = progress.get("stage")
     if isinstance(stage, dict):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
-            snapshot = Snapshot(**{name: value for name, value in stage.items() if name != "series"})
+            snapshot = Snapshot(**stage)
             done = f"{snapshot.tasks_done:,} of {count(snapshot.tasks_total, snapshot.tasks.removesuffix('s'))}, "
             facts["stage"] = f"{snapshot.stage}: {done if snapshot.tasks_total else ''}{snapshot.share:.0%}"
             if progress.get("state") == "running":
@@ -614,14 +611,6 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
         facts["state"] = "running when it ended: its driver is gone"
     return facts
-
-
-def _read_progress(path: str) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        progress = decode_json(read_own(path, most_bytes=LARGEST_BYTES))
-        if isinstance(progress, dict):
-            return progress
-    return {}
 
 
 SHOWN_ITEMS = 3

@@ -15,8 +15,8 @@ import numpy as np
 from dsindex.datasets.exports import export_folder_of, read_facts
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
+from dsindex.engine.executors import map_ahead
 from dsindex.errors import FormatError, InputError
-from dsindex.execution.local import map_ahead
 from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import MAGIC
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header

@@ -14,9 +14,9 @@ from dsindex.amounts import count, short_number
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import find_document_origins
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.report import Report
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
-from dsindex.execution.local import available_cpus
-from dsindex.execution.report import Report
+from dsindex.machine import available_cpus
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute, real_path
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.manifest import Content
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
     from dsindex.tools.kinds import Subject
@@ -323,7 +323,7 @@ def _describe(
         show_lengths(found),
         show_tokens(found.counts, tokenizer, vocabulary_size, shown=room.few(SHOWN_TOKENS)),
         show_unusual(found, texts),
-        *([show_run(opened.prefix, origin.manifest)] if content is not None and origin.manifest is not None else []),
+        *([show_run(origin.manifest)] if content is not None and origin.manifest is not None else []),
         *([show_digests(content)] if content is not None else []),
     ]
     section = _section(opened, facts, findings)

@@ -22,8 +22,8 @@ from dsindex.datasets.origins import DocumentOrigin, Origins, PartDocument, find
 from dsindex.datasets.samples import Batches, trace_samples
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import read_manifest
+from dsindex.engine.report import Report
 from dsindex.errors import FormatError, InputError, UsageError
-from dsindex.execution.report import Report
 from dsindex.instruction.blocks import BlockLayout
 from dsindex.option_problems import show_value
 from dsindex.options.mix_amounts import show_percent
