@@ -9,7 +9,7 @@ from dsindex.api.subjects import find_prefix, list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.api.verify import find_folder
 from dsindex.jobs.index import IndexResult
-from dsindex.options.config import JsonOutput, StoreConfig, validated
+from dsindex.options.config import JsonOutput, validated
 from dsindex.options.datasets import InspectConfig, TraceConfig
 from dsindex.tools.inspect import run_inspect
 from dsindex.tools.trace import run_trace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsindex.tools.inspect import InspectResult
     from dsindex.tools.trace import TraceResult
 
-_LEFT_OUT = {*StoreConfig.model_fields, *JsonOutput.model_fields, "ids"}
+_LEFT_OUT = {*JsonOutput.model_fields, "ids"}
 
 
 @api_function(InspectConfig, leave_out=_LEFT_OUT)

@@ -42,18 +42,14 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.jobs.build import run_build  # loads what a help text does not need
 
     config, index = read_build_options(options)
-    if config.check:
-        return _check(config)
+    if config.dry_run:
+        from dsindex.tools.estimate import estimate_build
+
+        write_lines(estimate_build(config).lines())
+        return 0
     with make_reporter() as reporter:
         report = run_build(config, reporter=reporter, index=index)
     write_lines(report.lines())
-    return 0
-
-
-def _check(config: BuildConfig) -> int:
-    from dsindex.tools.check import describe_check, run_check  # loads what a help text does not need
-
-    write_lines(describe_check(run_check(config)))
     return 0
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import (
     ConfigFile,
-    enter_stores,
     read_options,
-    requests_since,
     without_megatron_flags,
 )
 from dsindex.engine.standard_streams import show_lines, write_lines
 from dsindex.engine.start import make_executor
 from dsindex.errors import InputError
-from dsindex.options.config import StoreConfig, UsageError, validated
+from dsindex.options.config import UsageError, validated
 from dsindex.options.index import (
     IndexConfig,
     TokenizerCommand,
@@ -35,7 +32,6 @@ from dsindex.options.pretrain_command import (
     take_command,
 )
 from dsindex.options.shell_script import Command, Word
-from dsindex.tools.delivery import index_options, is_delivery, record_caches
 
 if TYPE_CHECKING:
     import argparse
@@ -61,8 +57,7 @@ def merge_command(merged: dict[str, Any], script: Sequence[str], words: Sequence
     if script and words:
         raise UsageError("give --from-command or the command after --, not both")
     if words and not any(word.endswith(".py") or word.startswith("--") for word in words):
-        hint = "; if it is a delivery, there is no such file" if words[0].endswith((".yaml", ".yml")) else ""
-        raise UsageError(f"expected a flag, got {words[0]!r}{hint}")
+        raise UsageError(f"expected a flag, got {words[0]!r}")
     place = next((word for word in script if "=" not in word), "the script") if script else "the command"
     replacements = parse_replacements(merged.get("dataset_path_as") or ())
     command = take_command(
@@ -113,8 +108,7 @@ of a Megatron training job and under its names, so that the job finds them and b
 The hash in a cache's name covers the job's settings character by character: use the same
 --seq-length, --split, --seed and paths as the job, and the tokenizer's identifiers
 (--tokenizer-identifiers or --like). --explain says why a job would not find a cache.
-Flags of pretrain_gpt.py on which no cache depends are accepted, and named.
-`dsindex index delivery.yaml` takes all of this from a file of dsindex mix --write."""
+Flags of pretrain_gpt.py on which no cache depends are accepted, and named."""
 EXAMPLES = (
     r"""dsindex index --data-path out/docs_text_document --seq-length 4096 \
   --train-iters 5000 --global-batch-size 256 --eval-interval 1000 \
@@ -122,7 +116,7 @@ EXAMPLES = (
     r"""dsindex index --data-path 0.9 web_text_document 0.1 code_text_document \
   --seq-length 4096 --num-samples 90000,1000,1000 --data-cache-path out/cache""",
 )
-OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand, StoreConfig)
+OPTIONS = (ConfigFile, TrainingCommand, IndexConfig, TokenizerCommand)
 REQUIRED = {"data_path": "one for each split", "seq_length": "--like"}
 TAKES_PRETRAIN_FLAGS = True
 
@@ -134,12 +128,8 @@ def read_index_config(options: argparse.Namespace) -> IndexConfig:
         UsageError: If they are invalid.
     """
     merged = read_options(options)
-    for name in StoreConfig.model_fields:
-        merged.pop(name, None)
     job = [*(merged.pop("from_command", None) or ())], [*(merged.pop("command", None) or ())]
-    if len(job[1]) == 1 and is_delivery(job[1][0]):
-        merged = {**index_options(job[1][0]), **merged}
-    elif any(job):
+    if any(job):
         merged = merge_command(merged, *job)
     take_job_tokenizer(merged)
     return validated(without_megatron_flags(merged), IndexConfig)
@@ -149,23 +139,11 @@ def run(options: argparse.Namespace) -> int:
     """Build or explain index caches, and print a summary."""
     from dsindex.jobs.index import run_index  # loads what a help text does not need
 
-    stores = {name: value for name, value in read_options(options).items() if name in StoreConfig.model_fields}
-    before = enter_stores(validated(stores, StoreConfig))
     config = read_index_config(options)
     executor = make_executor(config)
     try:
         report = run_index(config, executor=executor)
     finally:
         executor.close()
-    lines = report.lines()
-    words: Sequence[str] = getattr(options, "command", None) or ()
-    if len(words) == 1 and is_delivery(words[0]) and report.results:
-        names = [os.path.basename(path) for result in report.results for path in result.paths]
-        is_recorded = len(report.folders) == 1 and record_caches(words[0], report.folders[0], names)
-        lines.append(
-            f"note: {words[0]} has the digests of these caches now"
-            if is_recorded
-            else f"note: {words[0]} was left as it is: it was changed since, or names other places"
-        )
-    write_lines(lines + requests_since(before))
+    write_lines(report.lines())
     return 0 if report.ok else 1

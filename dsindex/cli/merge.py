@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import ConfigFile, read_config, requests_since
+from dsindex.cli.options import ConfigFile, read_config
 from dsindex.engine.standard_streams import write_lines
 from dsindex.options.merge import MergeConfig
-from dsindex.store.requests import all_requests
 
 if TYPE_CHECKING:
     import argparse
@@ -32,9 +31,8 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.engine.progress import make_reporter
     from dsindex.jobs.merge import run_merge  # loads what a help text does not need
 
-    before = all_requests()
     config = read_config(options, MergeConfig)
     with make_reporter() as reporter:
         report = run_merge(config, reporter=reporter)
-    write_lines(report.lines() + requests_since(before))
+    write_lines(report.lines())
     return 0

@@ -82,7 +82,6 @@ def _wrap_usage(words: Sequence[str]) -> str:
 
 COMMANDS = {
     "build": ("tokenize text and merge it into one dataset per key", "dsindex.cli.build"),
-    "plan": ("estimate the size, time and memory of a build from a sample", "dsindex.cli.plan"),
     "merge": ("merge datasets into one", "dsindex.cli.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "dsindex.cli.index"),
     "mix": ("plan a blend from token counts, or see what its weights mean", "dsindex.cli.mix"),
@@ -94,7 +93,6 @@ COMMANDS = {
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
     "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
-    "demo": ("run the main job on generated text", "dsindex.cli.demo"),
 }
 """Name → (summary, module); a module has DESCRIPTION, OPTIONS, which are models, and run(options) -> exit code.
 
@@ -118,7 +116,6 @@ _FORMER_FLAGS = {
 """Flags of older releases and forks of Megatron → the flag that took their place, and what to do."""
 _SHORTENED = {
     "--tokenizer": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
-    "--output": ("--output-prefix", "use --output-prefix P"),
 }
 """The same of what several flags begin with."""
 

@@ -141,7 +141,6 @@ def run_job(job: Job, *, reporter: Reporter) -> JobOutcome:
                     job.plan,
                     fresh=job.config.fresh,
                     keep=job.config.keep_shards,
-                    access=job.config.access,
                 )
             )
             for output in sorted(job.outputs, key=lambda output: output.prefix):
@@ -199,7 +198,7 @@ def _tidy_up(job: Job) -> None:
     with contextlib.suppress(PlanError), contextlib.ExitStack() as held:
         for output in job.outputs if history.runs and may_be_removed(history, job.plan) else ():
             held.enter_context(hold_output(output.prefix))  # by now another folder's driver may work on it
-        remove_finished_folder(job.work_dir, job.plan, job.config.access)
+        remove_finished_folder(job.work_dir, job.plan)
     conclude(job.prefix)
     for prefix in [*(output.prefix for output in job.outputs), job.prefix]:
         if is_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}")):

@@ -18,7 +18,6 @@ from dsindex.options.config import (
     LocalPath,
     MappedPath,
     Options,
-    StoreConfig,
 )
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share, parse_steps
@@ -40,7 +39,7 @@ class ConvertConfig(ExecutorConfig):
     )
 
 
-class ConvertCommand(ConvertConfig, StoreConfig):
+class ConvertCommand(ConvertConfig):
     """`dsindex convert`: MMIDIDX to `.pbin` or back."""
 
     source: DatasetPath = option(..., "PREFIX or FILE.pbin, here or in an object store", "SRC", positional=True)
@@ -73,7 +72,7 @@ class VerifyConfig(SourceConfig):
     same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
 
 
-class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):
+class VerifyCommand(VerifyConfig, JsonOutput):
     """`dsindex verify`: what is wrong with datasets."""
 
     as_json: bool = option(default=False, help="write one JSON object per dataset", flags=("--json",))
@@ -111,7 +110,7 @@ class ReportConfig(Options):
     cache: tuple[MappedPath, ...] = option((), "folders of index caches: show splits, epochs and blends, too", "D")
 
 
-class InspectConfig(StoreConfig, JsonOutput):
+class InspectConfig(JsonOutput):
     """`dsindex inspect`: what a path is. Without a choice, an overview."""
 
     path: DatasetPath = option(
@@ -151,7 +150,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) else value
 
 
-class TraceConfig(StoreConfig, JsonOutput):
+class TraceConfig(JsonOutput):
     """`dsindex trace`: where samples come from, and which samples have a line."""
 
     group: ClassVar = "steps"

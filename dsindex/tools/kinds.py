@@ -350,8 +350,8 @@ class PackedStore(TokenStore):
         self.num_documents = sum(map(len, self.document_lengths()))
 
     def document_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the tokens of each document, in file order, a block at a time; the index is read as a stream."""
-        return read_document_lengths(self.paths[0], self.header)
+        """Yield the tokens of all documents, in file order."""
+        yield read_document_lengths(self.paths[0], self.header)
 
     def runs(self, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
         """Yield runs of documents from one pass over the index."""

@@ -77,7 +77,6 @@ def test_required_options_are_marked(command, usage, marked, monkeypatch):
     (["build", "--chunk-size", "5"], "there is no flag --chunk-size; leave it out, or set the bytes"),
     (["build", "--vocab", "v"], "there is no flag --vocab; use --vocab-file"),
     (["build", "--tokenizer", "x"], "there is no flag --tokenizer; use --tokenizer-model FOLDER"),
-    (["build", "--output=x"], "there is no flag --output; use --output-prefix P"),
     (["build", "--tokenizer-name-or-path=x"], "there is no flag --tokenizer-name-or-path; use --tokenizer-model"),
     (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b' (inputs follow --input)"),
     (["build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),

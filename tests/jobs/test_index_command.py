@@ -156,8 +156,6 @@ def test_settings_in_yaml_take_the_place_of_flags(folder, capsys):
 def test_wrong_usage(capsys):
     assert main(["index", *FLAGS, "web"]) == 2
     assert "expected a flag, got 'web'" in capsys.readouterr().err
-    assert main(["index", "delivery.yaml"]) == 2
-    assert "expected a flag, got 'delivery.yaml'; if it is a delivery, there is no such file" in capsys.readouterr().err
     assert main(["index", "--from-command", "train.sh", "--", *FLAGS]) == 2
     assert "give --from-command or the command after --, not both" in capsys.readouterr().err
     assert main(["index", "--from-command", "A=1"]) == 1
