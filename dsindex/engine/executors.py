@@ -259,7 +259,7 @@ class _Worker:
 
     def _describe_exit(self) -> str:
         assert self._process is not None  # noqa: S101 - it has had a call
-        self._process.join()
+        self._pool.shutdown(wait=True)  # whose thread reaps the process
         code = self._process.exitcode
         return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
