@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LEVELS = [
     *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text", "option_problems"),
-    *("kernels", "store", "text", "formats", "instruction", "index", "datasets", "options"),
+    *("store", "text", "formats", "instruction", "index", "datasets", "options"),
     *("engine", "tools", "jobs", "demo", "api", "cli", "__main__"),
 ]
 """From the bottom: a room, or a module beside the rooms, imports what stands before it and its own."""

@@ -22,7 +22,7 @@ document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
 file (--config), with underscores for dashes. A command of preprocess_data.py works as it stands:
-its other flags are accepted, and those without effect are named; so are those of pretrain_gpt.py."""
+its other flags are accepted, and those without effect are named."""
 EXAMPLES = (
     r"""dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \
   --output-prefix out/docs""",
@@ -33,7 +33,6 @@ EXAMPLES = (
 )
 OPTIONS = (ConfigFile, BuildConfig, IndexOptions, PreprocessCommand)
 REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merge-file"}
-TAKES_PRETRAIN_FLAGS = True
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,7 +18,6 @@ from dsindex.locations import without_secrets
 from dsindex.option_problems import show_value
 from dsindex.options.config import MAY_BE_EMPTY
 from dsindex.options.declare import declared_options
-from dsindex.options.megatron_flags import split_pretrain_flags
 from dsindex.options.numbers import parse_integer
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ COMMANDS = {
 """Name → (summary, module); a module has DESCRIPTION, OPTIONS, which are models, and run(options) -> exit code.
 
 It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, options with what can stand in the place
-of each; add_arguments(parser), for what is no option; and TAKES_PRETRAIN_FLAGS, if flags of Megatron's pretrain_gpt.py
-are no mistake.
+of each; and add_arguments(parser), for what is no option.
 """
 
 EPILOG = """\
@@ -127,9 +125,6 @@ class Parser(argparse.ArgumentParser):
     none is refused. Groups and subparsers inherit this. An unknown flag or command is refused with the nearest one.
     """
 
-    takes_pretrain_flags = False
-    """Whether flags of pretrain_gpt.py are set aside, as `pretrain_flags` in the namespace."""
-
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
         super().__init__(**named)
         self.register("action", None, _Value)
@@ -143,12 +138,6 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse a command line; nothing is unknown afterwards."""
         words = list(sys.argv[1:] if args is None else args)
-        foreign: dict[str, tuple[str, ...]] = {}
-        if self.takes_pretrain_flags:
-            try:
-                words, foreign = split_pretrain_flags(words, own=self._option_string_actions)
-            except ValueError as error:
-                self.error(str(error))
         self._refuse_unknown(words)
         options, rest = super().parse_known_args(words, namespace)
         if rest:
@@ -157,8 +146,6 @@ class Parser(argparse.ArgumentParser):
             self.error(
                 f"expected a flag, got {rest[0]!r}{inputs}" if unknown is None else self._describe_unknown(unknown)
             )
-        if foreign:
-            options.pretrain_flags = tuple(foreign)
         return options, rest
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
@@ -237,7 +224,6 @@ def make_parser(command: str | None) -> Parser:
             add_options(subparser, *module.OPTIONS, EveryCommand, required=required)
             if hasattr(module, "add_arguments"):
                 module.add_arguments(subparser)
-            subparser.takes_pretrain_flags = getattr(module, "TAKES_PRETRAIN_FLAGS", False)
             mark_required(subparser, required)
             if subparser.epilog is None and hasattr(module, "EXAMPLES"):
                 subparser.epilog = examples_epilog(module.EXAMPLES)

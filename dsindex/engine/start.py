@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import format_room
 from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
 from dsindex.errors import OutputError
-from dsindex.kernels.loader import count_bytes, wait_for_kernels
 from dsindex.machine import available_cpus, available_memory
 from dsindex.options.config import WorkConfig, work_folder_path
 from dsindex.store.storage import can_map, free_bytes, nearest_folder
@@ -104,11 +103,9 @@ def start_and_examine(
         DsindexError: A problem that the examination found; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
-    count_bytes(num_bytes)
     executor = make_executor(config, holds_gil=holds_gil, text_bytes=num_bytes)
     try:
         examine()
-        wait_for_kernels()
     except BaseException:
         executor.close()
         raise

@@ -178,7 +178,7 @@ class BuildJob(TextJob):
         """Run the job and return its result."""
         outcome = self.carry_out(
             encodes=self._config.token_ids is None,
-            holds_gil=holds_gil(self._config, self._selection),
+            holds_gil=holds_gil(self._selection),
             conclude=self._build_indices if self._index_configs else None,
         )
         return self._report(outcome)

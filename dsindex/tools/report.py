@@ -356,7 +356,7 @@ def _lines_of(
     opened: OpenedDataset, content: Content | None, documents: list[int], notes: list[str], findings: list[str]
 ) -> dict[int, str]:
     """Return where documents come from, as far as it is recorded: lines of inputs, or documents of merged datasets."""
-    is_recorded = opened.origin.has_provenance or opened.origin.has_parts
+    is_recorded = opened.origin.has_lines
     if content is None or not is_recorded or opened.store is None:
         return {}
     try:
@@ -388,7 +388,7 @@ def _section(opened: OpenedDataset, facts: dict[str, Any], findings: Sequence[st
         facts=tuple(
             (name, tuple(value) if isinstance(value, list) else (str(value),)) for name, value in shown.items()
         ),
-        notes=tuple(opened.origin.notes),
+        notes=tuple(opened.origin.all_notes),
         findings=tuple(dict.fromkeys(findings)),
     )
 

@@ -231,7 +231,7 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     assert page.texts["h3"] == [
         *("Sources", "Document lengths", "Tokens", "Short, long and repeated documents", "Examples")
     ]
-    assert "no manifest: origin and tokenizer are unknown" in capsys.readouterr().out
+    assert "no manifest names the tokenizer" in capsys.readouterr().out
     assert all(word.isdigit() for text in page.texts["pre"] for word in text.split())
     page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
     assert any("<|endoftext|>" in text for text in page.texts["pre"])

@@ -12,7 +12,6 @@ from markupsafe import escape
 from dsindex.amounts import count, short_number, split_names
 from dsindex.datasets.decoding import has_id
 from dsindex.datasets.tails import describe_tails
-from dsindex.tools.inspect import cut_pieces, show_text, text_of
 from dsindex.tools.page.page import (
     Block,
     Example,
@@ -32,6 +31,7 @@ from dsindex.tools.page.pictures import (
     draw_shares,
 )
 from dsindex.tools.report_measures import DRAWN
+from dsindex.tools.token_text import cut_pieces, show_text, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
