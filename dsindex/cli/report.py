@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Write one HTML page about one or several datasets, from their manifests and one pass over their
-tokens: records, lengths, tokens, vocabulary, repeated documents, throughput, digests, and examples to
-leaf through and search. The page works offline and holds at most some MB.
+tokens: sources, lengths, tokens, repeated documents and examples; with --cache, what a mixture draws.
+The page works offline.
 
 Datasets of any tool are taken: .bin and .idx, .pbin, instruction data. What is not recorded is left
-out and named. A file is replaced only if it is a report that nobody has changed.
+out and named. A file is replaced only if it is such a page.
 
 The exit code is 1 if something is damaged; the page is written all the same."""
 EXAMPLES = (
