@@ -21,7 +21,7 @@ def test_exports_are_made_from_work_in_a_bucket(store, tmp_path):
     chats.write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:60]))
     for name, work in (("here", str(tmp_path / "work")), ("there", "s3://out/work")):
         instruct(str(tmp_path / name / "x"), work_dir=work, export=("parquet",), input=(str(chats),))
-    [here, there] = (sorted((tmp_path / name / "x_parquet").glob("*.parquet")) for name in ("here", "there"))
+    [here, there] = (sorted((tmp_path / name / "x_parquet_768").glob("*.parquet")) for name in ("here", "there"))
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there] != []
     assert not store.names("out")
 
