@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.indexed import IndexedDataset
     from dsindex.datasets.samples import Occurrence
-    from dsindex.store.ranges import ObjectArray
+    from dsindex.store.object_file import ObjectArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
