@@ -113,9 +113,7 @@ class _Parts(ABC):
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
-        numbers = [self._number(index) for index in indices]
-        _expect(self._tokens, [self._bounds(number) for number in numbers])
-        return [self._part(number) for number in numbers]
+        return [self._part(self._number(index)) for index in indices]
 
     def _number(self, index: SupportsIndex) -> int:
         number = operator.index(index)
@@ -369,9 +367,3 @@ class PbinDocuments(_Parts):
 
     def _bounds(self, number: int) -> tuple[int, int]:
         return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
-
-
-def _expect(tokens: Tokens, parts: list[tuple[int, int]]) -> None:
-    """Request parts of an object together, before they are read one after the other."""
-    if not isinstance(tokens, np.ndarray):
-        tokens.expect(parts)

@@ -235,15 +235,7 @@ class ObjectArray:
     def close(self) -> None:
         """Do nothing: an array holds nothing."""
 
-    def expect(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Do nothing."""
-
-    def read_many(
-        self,
-        parts: Sequence[tuple[int, int]],
-        *,
-        later: Sequence[tuple[int, int]] = (),  # noqa: ARG002
-    ) -> list[NDArray[Any]]:
+    def read_many(self, parts: Sequence[tuple[int, int]]) -> list[NDArray[Any]]:
         """Return items [begin, end) of many parts, which are requested at once.
 
         Raises:

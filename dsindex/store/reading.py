@@ -98,6 +98,8 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
 
 FINGERPRINT_SAMPLES = 16
 FINGERPRINT_SAMPLE_BYTES = 16 << 10
+SPOOLED = "/inputs/stdin"
+"""End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
 
 
 def fingerprint_input(path: str, *, version: str | None = None) -> str:
@@ -113,7 +115,7 @@ def fingerprint_input(path: str, *, version: str | None = None) -> str:
     Raises:
         InputError: If it cannot be read.
     """
-    if is_url(path):
+    if is_url(path) and not path.endswith(SPOOLED):
         return input_status(path).version if version is None else version
     try:
         with open_readable(path) as file:

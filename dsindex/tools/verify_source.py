@@ -24,7 +24,6 @@ from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there, stored_size
-from dsindex.store.spool import spooled_path
 from dsindex.text.fields import find_value, parse_record
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.jq import FieldPattern, open_patterns
@@ -536,7 +535,6 @@ def _find_inputs(
         if (is_piped or not is_there(path)) and number < len(absolute):
             path = absolute[number]
         try:
-            path = spooled_path(path) if is_piped else path
             status = input_status(path)
             path, size_bytes = status.path, status.size_bytes
             fingerprint = fingerprint_input(path)
@@ -864,7 +862,6 @@ class TracedTexts:
         problem = f"{path}: this input is not there any more"
         try:
             if is_there(path):
-                path = spooled_path(path) if is_piped else path
                 status = input_status(path)
                 path, problem = status.path, f"{status.path}: this input has changed"
                 if status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint:

@@ -14,9 +14,9 @@ pytest.importorskip("moto")
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, PackedInstructionDataset
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import FormatError, InputError
+from tests.support.buckets import ENVIRONMENT, serving_buckets
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
-from tests.support.buckets import ENVIRONMENT, serving_buckets
 from tests.support.pbin_files import write_pbin
 
 LENGTHS = [3, 0, 40, 7, 1, 300, 0, 12, 9, 2000]
@@ -36,7 +36,7 @@ if __name__ == "__main__":
         assert pool.starmap(read, [(dataset, [9, 3])] * 4) == [expected] * 4
     with multiprocessing.get_context("fork").Pool(1) as pool:
         try:
-            pool.apply(read, (dataset, [9, 3]))
+            pool.apply(IndexedDataset, ("s3://docs/d",))
         except Exception as error:
             assert "start workers with spawn" in str(error)
         else:
@@ -69,7 +69,8 @@ def store(folder):
         yield server
 
 
-def test_sequences_are_those_on_disk(folder, store):
+@pytest.mark.usefixtures("store")
+def test_sequences_are_those_on_disk(folder):
     for address in ("s3://docs/d",):
         plain, remote = IndexedDataset(folder / "d"), IndexedDataset(address)
         assert repr(remote) == repr(plain).replace(str(folder / "d"), address)
@@ -129,6 +130,18 @@ def test_spawned_processes_read_and_forked_ones_are_refused(tmp_path):
     script.write_text(PROCESSES)
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=100)
     assert ended.returncode == 0, ended.stderr
+
+
+def golden_blend(*, is_mixed=False):
+    """A blend on disk, and the same in the store, or with one of its datasets on disk."""
+    cache = golden_caches("BlendedDataset")[0]
+    remote = [f"s3://golden/{os.path.basename(prefix)}" for prefix in cache.prefixes()]
+    there = [cache.prefixes()[0], *remote[1:]] if is_mixed else remote
+    plain, blend = (
+        BlendedDataset.open_cache(cache.description_path, prefixes=prefixes, add_extra_token=cache.add_extra_token)
+        for prefixes in (cache.prefixes(), there)
+    )
+    return plain, blend
 
 
 @pytest.mark.usefixtures("store")
