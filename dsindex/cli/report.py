@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
-from dsindex.execution.progress.standard_streams import write_lines
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.datasets import ReportConfig
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ OPTIONS = (ReportConfig,)
 
 def run(options: argparse.Namespace) -> int:
     """Write a report and say what is in it."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.tools.report import run_report  # loads what a help text does not need
 
     with make_reporter() as reporter:

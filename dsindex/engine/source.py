@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import Columns, InputFile
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.manifest import Manifest
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine

@@ -18,9 +18,9 @@ from dsindex.amounts import count, format_size, short_number
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import PROVENANCE_SUFFIX
 from dsindex.datasets.tails import describe_tails
+from dsindex.engine.report import Report
 from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.execution.local import available_cpus
-from dsindex.execution.report import Report
+from dsindex.machine import available_cpus
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute, real_path
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dsindex.engine.manifest import Content
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.formats.mmididx import Tokens
     from dsindex.options.datasets import ReportConfig
     from dsindex.text.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ from numba import njit
 
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
+from dsindex.engine.executors import map_ahead
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
 from dsindex.index.cuts import count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds

@@ -17,8 +17,8 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.engine.ledger import Ledger
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import VerifyConfig
 from dsindex.text.tokenizer import load_tokenizer
