@@ -1,6 +1,5 @@
 """Standard input where the work folder is in a bucket: an object of it, with the rules that it has on a disk."""
 
-
 import pytest
 
 from dsindex.cli.main import main
