@@ -3,8 +3,7 @@
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
     │   ├── RecordError         one line of an input stops the job; knows the file and byte offset
-    │   │   ├── BadRecordError  the line is not a record
-    │   │   └── RecordLimitError    a template or pattern takes too much time or memory for the line
+    │   │   └── BadRecordError  the line is not a record
     │   └── StoreError          an object store refuses a request, or cannot be reached
     │       └── MissingObjectError  there is no object at an address
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
@@ -104,10 +103,6 @@ class RecordError(InputError):
 
 class BadRecordError(RecordError):
     """One line of an input is not a record."""
-
-
-class RecordLimitError(RecordError):
-    """A chat template or jq pattern takes too much time or memory for a record, which is never quarantined for it."""
 
 
 class TokenizerError(DsindexError):
