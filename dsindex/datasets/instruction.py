@@ -26,7 +26,7 @@ from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_unbuffered
-from dsindex.store.urls import located, pickled_address, refuse_address, with_suffix
+from dsindex.store.urls import located, refuse_address, with_suffix
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
@@ -461,7 +461,6 @@ class PackedInstructionDataset(Packs):
         return html_table("PackedInstructionDataset", facts)
 
     def __getstate__(self) -> dict[str, Any]:
-        pickled_address(self.prefix)
         return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.engine.progress import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
