@@ -20,7 +20,6 @@ from dsindex.engine.ledger import History, Ledger, read_history
 from dsindex.engine.partial_files import remove_partials
 from dsindex.engine.publishing import give_up_uploads
 from dsindex.errors import DsindexError, PlanError
-from dsindex.execution.progress.progress_file import PROGRESS_FILE, PROGRESS_TEMPORARY
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.journal import MOST_LINE_BYTES, has_journal, ledger_path, remove_journal
 from dsindex.store.lock import hold_lock, is_lock
@@ -82,7 +81,7 @@ class WorkFolder:
         stored = spool_path(self.path)
         if plan is None or all(file.absolute_path != stored for file in plan.inputs):
             remove_spool(self.path, self.folder_id)
-        remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY))
+        remove_named(self.path, (PLAN_FILE, PLAN_TEMPORARY))
         remove_journal(self.path)
 
     def write_plan(self, plan: bytes) -> None:

@@ -30,7 +30,6 @@ from dsindex.engine.shards.tokenize import (
 )
 from dsindex.engine.source import count_records
 from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
-from dsindex.execution.calls import report
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
@@ -157,7 +156,6 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             with _collected_later():
                 shard.add(block)
-            report(*shard.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = shard.finish()

@@ -20,7 +20,7 @@ from dsindex.text.tokenizer_file import TokenizerOptions
 if TYPE_CHECKING:
     import tokenizers
 
-    from dsindex.execution.progress.reporter import Snapshot
+    from dsindex.engine.progress import Snapshot
 
     TokenizerObject: TypeAlias = tokenizers.Tokenizer
     ProgressFunction: TypeAlias = Callable[[Snapshot], object]

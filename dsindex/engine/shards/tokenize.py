@@ -24,7 +24,6 @@ from dsindex.engine.shards.attempt import (
     shard_folder,
 )
 from dsindex.errors import BadRecordError, FormatError, InputError
-from dsindex.execution.calls import report
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
 from dsindex.store.requests import (
@@ -529,7 +528,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
             writer.add(sample_records(block, settings.samples))
-            report(*writer.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = writer.finish()

@@ -13,9 +13,9 @@ import yaml
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import count_rows, read_source
 from dsindex.engine import merge as ranges
+from dsindex.engine.progress import Reporter
 from dsindex.engine.start import Estimate
 from dsindex.errors import InputError, OutputError, TokenizerError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.jobs.pack import choose_token_bytes, run_pack
