@@ -68,11 +68,12 @@ class HelpFormatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 100))
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        blocks = re.split(r"\n(?=  )|\n\n", text)
-        filled = (block if block.startswith("  ") else textwrap.fill(" ".join(block.split()), width) for block in blocks)
-        glue = ("\n" if block.startswith("  ") else "\n\n" for block in blocks[1:])
-        return "".join(part for pair in zip(filled, [*glue, ""], strict=True) for part in pair)
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's signature
+        lines: list[str] = []
+        for paragraph in text.split("\n\n"):
+            plain, *examples = re.split(r"\n(?=  )", paragraph)
+            lines += [*textwrap.wrap(" ".join(plain.split()), width), *examples, ""]
+        return "\n".join(lines)
 
 
 class Parser(argparse.ArgumentParser):
@@ -147,7 +148,7 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None
             groups[title] = parser.add_argument_group(title, GROUPS.get(title))
         required = " (required)" if each.default is ... and not each.positional else ""
         groups[title].add_argument(
-            *((name,) if each.positional else (flag_of(name, each),)),
+            *((name,) if each.positional else filter(None, (each.short, flag_of(name, each)))),
             default=None,
             help=(each.help + required).replace("%", "%%"),
             **_settings(name, each),
@@ -173,7 +174,9 @@ def _value_kind(kind: Any) -> Any:  # noqa: ANN401 - an annotation
 
 
 def _is_list(option: Option) -> bool:
-    return get_origin(_value_kind(option.kind)) is tuple and not (option.metavar or "").count(",") and option.metavar != "S"
+    """Tell whether a flag takes several words; one word may hold several values as well, by the option's parser."""
+    kind = _value_kind(option.kind)
+    return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
 
 
 def _settings(name: str, option: Option) -> dict[str, Any]:

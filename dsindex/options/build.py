@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
 from dsindex.options.index import TOKENIZER_NAMES, IndexBasics, IndexConfig, take_installed_release
 from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
-from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
-from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
 
 if TYPE_CHECKING:
     from dsindex.text.sampling import Sample
+    from dsindex.text.tokenizer_file import TokenizerOptions
 
 Share = Parsed[float | str | None, float | None]
 
 
+TokenizerType: TypeAlias = Literal[
+    "HuggingFaceTokenizer",
+    "SentencePieceTokenizer",
+    "GPTSentencePieceTokenizer",
+    "Llama2Tokenizer",
+    "TikTokenizer",
+    "GPT2BPETokenizer",
+]
+
+
 def _tokenizer_type(value: object) -> object:
-    if value not in TOKENIZER_TYPES:
+    if value not in get_args(TokenizerType):
         other = {
             "HFTokenizer": ", which is called HuggingFaceTokenizer here",
             "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
             "NullTokenizer": ", whose texts are numbers: see --token-ids",
         }
-        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{other.get(str(value), '')}"
+        msg = f"expected one of {', '.join(get_args(TokenizerType))}, got {value!r}{other.get(str(value), '')}"
         raise ValueError(msg)
     return value
 
@@ -44,7 +53,7 @@ class TokenizerFormats(Options):
     vocab_file: OptionalPath = option("vocab.json of a GPT2BPETokenizer", "PATH", default=None)
     merge_file: OptionalPath = option("merges.txt of a GPT2BPETokenizer", "PATH", default=None)
     tiktoken_encoding: str | None = option(
-        f"pattern and special tokens of a tiktoken file whose name does not say them: {', '.join(FAMILIES)}",
+        "pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3",
         "NAME",
         default=None,
     )
@@ -55,8 +64,8 @@ class TokenizerFormats(Options):
     vocab_size: int | None = option(
         "vocabulary of a TikTokenizer with its special tokens (default: 131072)", "N", default=None, ge=1, lt=1 << 31
     )
-    tokenizer_special_tokens: tuple[str, ...] = option(
-        "the first special tokens of a TikTokenizer", "T", default=MEGATRON_SPECIAL_TOKENS
+    tokenizer_special_tokens: tuple[str, ...] | None = option(
+        "the first special tokens of a TikTokenizer (default: Megatron's)", "T", default=None
     )
 
     def _agree(self) -> None:
@@ -168,7 +177,10 @@ class BuildConfig(TextConfig, TokenizerFormats):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
-        return TokenizerOptions(**{name: getattr(self, name) for name in TokenizerOptions.__slots__})
+        from dsindex.text.tokenizer_file import TokenizerOptions  # loads what a help text does not need
+
+        given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
+        return TokenizerOptions(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def samples(self) -> tuple[Sample, ...]:

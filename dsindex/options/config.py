@@ -8,19 +8,21 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from dsindex.datasets.subjects import PBIN_SUFFIX as PBIN_SUFFIX
+from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches
 from dsindex.errors import UsageError as UsageError
 from dsindex.option_problems import show_value
 from dsindex.options.model import Model, Options, Parsed, option
 from dsindex.options.numbers import MAX_WORKERS, parse_shard_size, parse_size
-from dsindex.store.urls import absolute, as_prefix, dataset_address, locate, locate_output, refuse_url, with_suffix
-from dsindex.text.tokenizer_file import TokenizerOptions
+from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with_suffix
 
 if TYPE_CHECKING:
     import tokenizers
 
     from dsindex.engine.progress import Snapshot
+    from dsindex.text.tokenizer_file import TokenizerOptions
 
     TokenizerObject: TypeAlias = tokenizers.Tokenizer
     ProgressFunction: TypeAlias = Callable[[Snapshot], object]
@@ -28,37 +30,12 @@ else:
     TokenizerObject = ProgressFunction = Any  # not imported for a help text
 
 EngineName: TypeAlias = Literal["auto", "gigatoken", "reference", "tokenizers"]
-PBIN_SUFFIX = ".pbin"
 
 # Paths, tokenizers and datasets, which functions take as objects too.
 
-AnyPath: TypeAlias = str | os.PathLike[str]
 Path: TypeAlias = Parsed[AnyPath, str]
 OptionalPath: TypeAlias = Parsed[AnyPath | None, str | None]
 Paths: TypeAlias = Parsed[AnyPath | Iterable[AnyPath], tuple[str, ...]]
-
-
-@runtime_checkable
-class Result(Protocol):
-    """The result of a function that made datasets, which can be passed where a dataset is expected."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets: prefixes, or paths of `.pbin` files."""
-        ...
-
-
-@runtime_checkable
-class Caches(Protocol):
-    """The result of `build_index`."""
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The folders of its caches."""
-        ...
-
-
-AnyDataset: TypeAlias = AnyPath | Result
 Dataset: TypeAlias = Parsed[AnyDataset, str]
 Datasets: TypeAlias = Parsed[AnyDataset | Iterable[AnyDataset], tuple[str, ...]]
 Folder: TypeAlias = Parsed[AnyDataset | Caches, str]
@@ -68,49 +45,14 @@ OptionalTokenizer: TypeAlias = Parsed[AnyPath | TokenizerObject | None, str | No
 Progress: TypeAlias = bool | ProgressFunction
 
 
-def list_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
-    """Return the prefixes of datasets, all of each result, as paths or addresses."""
-    subjects = [value] if isinstance(value, str | os.PathLike | Result) else list(value)
-    names = [
-        name
-        for subject in subjects
-        for name in (subject.prefixes if isinstance(subject, Result) else [os.fspath(subject)])
-    ]
-    if not names:
-        raise ValueError("expected at least one dataset, got none")
-    return tuple(map(dataset_address, names))
-
-
-def one_prefix(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
-    """Return the prefix of a single dataset."""
-    found = list_prefixes(value)
-    if len(found) > 1:
-        raise ValueError(f"expected one dataset, got {len(found)} ({', '.join(found)}); choose one")
-    return found[0]
-
-
-def list_text_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
-    """Return the prefixes of datasets of .bin and .idx."""
-    found = list_prefixes(value)
-    packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
-    if packed is not None:
-        raise ValueError(f"expected datasets of .bin and .idx, got {packed}; convert it: dsindex convert")
-    return tuple(as_prefix(locate(prefix)) for prefix in found)
-
-
-def cache_folder(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
-    """Return the folder of index caches, or the path of a dataset."""
-    if not isinstance(value, Caches):
-        return one_prefix(value)
-    if len(value.folders) != 1:
-        where = ", ".join(value.folders) or "none, since nothing was built"
-        raise ValueError(f"expected caches in one folder, got {where}; pass one folder")
-    return value.folders[0]
-
-
 OBJECT_NAME = "tokenizers.Tokenizer"
 """Name of a tokenizer object in the manifest, which identifies it by its `sha256`."""
 _objects: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _remove_objects() -> None:
+    for folder in _objects:
+        folder.cleanup()
 
 
 def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
@@ -121,7 +63,7 @@ def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller pas
             raise ValueError("expected a path or a tokenizers.Tokenizer; pass its backend_tokenizer")
         return value
     if not _objects:
-        atexit.register(lambda: [folder.cleanup() for folder in _objects])
+        atexit.register(_remove_objects)
     _objects.append(tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-"))
     path = os.path.join(_objects[-1].name, OBJECT_NAME)
     with open(path, "w", encoding="utf-8") as file:
@@ -149,8 +91,12 @@ class ExecutorConfig(Reported):
     )
     address: str | None = option("the Ray cluster to join: HOST:6379, or auto for this machine's", "A", default=None)
     workers: int | None = option("tasks that run at once (default: all CPUs)", "N", default=None, ge=1, le=MAX_WORKERS)
-    shard_deadline: float | None = option(
-        "end a task that takes longer, and try it again", "SECONDS", default=None, gt=0, le=10**9
+    shard_deadline: float = option(
+        "end a task that takes longer, and try it again elsewhere with twice the time (default: 3600)",
+        "SECONDS",
+        default=3600.0,
+        gt=0,
+        le=10**9,
     )
 
 
@@ -289,6 +235,8 @@ class TextConfig(RecordsConfig):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say; nothing, for most jobs."""
+        from dsindex.text.tokenizer_file import TokenizerOptions  # loads what a help text does not need
+
         return TokenizerOptions()
 
 

@@ -5,33 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
-from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
+from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, cache_folder, list_prefixes, one_prefix
 from dsindex.options.config import (
     PBIN_SUFFIX,
-    AnyDataset,
-    AnyPath,
-    Caches,
     Dataset,
     Datasets,
     EngineName,
     ExecutorConfig,
     Folder,
-    JsonOutput,
     OptionalFolder,
     OptionalPath,
     OptionalTokenizer,
     Path,
     Reported,
-    cache_folder,
-    list_prefixes,
     local_output,
-    one_prefix,
     tokenizer_path,
 )
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_share, parse_steps
 from dsindex.store.urls import refuse_input_url
 
+PbinEra: TypeAlias = Literal["spec", "2024-01-30", "2024-04", "current"]
+"""Versions of .pbin files, oldest first."""
 OptionalDatasets: TypeAlias = Parsed[AnyDataset | Iterable[AnyDataset] | None, tuple[str, ...] | None]
 
 
@@ -53,7 +48,7 @@ class ConvertCommand(ExecutorConfig):
         "FILE.pbin or PREFIX; it must not exist", "DST", positional=True, kw_only=False, parse=local_output
     )
     pbin_era: PbinEra | None = option(
-        f"version of the .pbin to write (default: {CURRENT_VERSION.name}), or to read if DST is MMIDIDX", default=None
+        "version of the .pbin to write (default: current), or to read if DST is MMIDIDX", default=None
     )
     flatten: bool = option("join the sequences of each document", default=False)
     token_type: Literal["uint8", "uint16", "int32"] | None = option(
@@ -65,7 +60,7 @@ class ConvertCommand(ExecutorConfig):
             raise ValueError(f"expected SRC or DST to end in .pbin, got {self.source} and {self.destination}")
 
 
-class VerifyCommand(ExecutorConfig, JsonOutput, Decoded):
+class VerifyConfig(ExecutorConfig, Decoded):
     """`dsindex verify`: what is wrong with datasets."""
 
     prefix: Datasets = option(
@@ -113,7 +108,7 @@ class ReportConfig(Reported, Decoded):
         kw_only=False,
         parse=list_prefixes,
     )
-    output: Path = option("the page to write, such as report.html", "FILE", parse=local_output)
+    output: Path = option("the page to write, such as report.html", "FILE", short="-o", parse=local_output)
     cache: Parsed[AnyPath | Sequence[AnyPath] | Caches, tuple[str, ...]] = option(
         "folders of index caches: show splits, epochs and blends, too",
         "D",
@@ -122,7 +117,7 @@ class ReportConfig(Reported, Decoded):
     )
 
 
-class InspectConfig(JsonOutput, Decoded):
+class InspectConfig(Decoded):
     """`dsindex inspect`: what a path is. Without a choice, an overview."""
 
     path: Folder = option(
@@ -133,20 +128,8 @@ class InspectConfig(JsonOutput, Decoded):
         parse=cache_folder,
     )
     document: int | None = option("one document, counted from 0", "I", default=None, group="what to show")
-    sequence: int | None = option(
-        "one sequence of .bin and .idx, counted from 0", "I", default=None, group="what to show"
-    )
     sample: int | None = option("one training sample of an index cache", "K", default=None, group="what to show")
-    find: str | None = option(
-        "where a text occurs, with and without a space before it",
-        "TEXT",
-        default=None,
-        may_be_empty=True,
-        group="what to show",
-    )
-    limit: int | None = option("stop after this many occurrences (default: 10)", "N", default=None, ge=1)
     tokens: int | None = option("show at most this many tokens of each document", "N", default=None, ge=0)
-    ids: bool = option("show the id before the text of each token", default=False)
     split: Literal["train", "valid", "test"] | None = option("the split of an index cache", default=None)
     data_path: OptionalDatasets = option(
         "the datasets of an index cache, if they were moved", "PREFIX", default=None, parse=list_prefixes
@@ -155,17 +138,10 @@ class InspectConfig(JsonOutput, Decoded):
     @property
     def is_overview(self) -> bool:
         """Whether nothing was chosen."""
-        return (self.document, self.sequence, self.sample, self.find) == (None, None, None, None)
-
-    def _agree(self) -> None:
-        given = [f"--{name}" for name in ("document", "sequence", "sample", "find") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one of --document, --sequence, --sample and --find, got {' and '.join(given)}")
-        if self.limit is not None and self.find is None:
-            raise ValueError("--limit needs --find: it is the largest number of occurrences")
+        return self.document is None and self.sample is None
 
 
-class TraceConfig(JsonOutput, Decoded):
+class TraceConfig(Decoded):
     """`dsindex trace`: where samples come from, and which samples have a line."""
 
     group: ClassVar = "steps"
@@ -216,12 +192,6 @@ class TraceConfig(JsonOutput, Decoded):
     data_parallel_rank: int | None = option("only the samples of this rank", "R", default=None)
     text_tokens: int = option(
         "show the text of the first N tokens of each part (default: 32)", "N", default=32, ge=0, group="output"
-    )
-    fields: Parsed[str | Sequence[str], tuple[str, ...]] = option(
-        "show fields of the records that documents were made from, such as .meta.path",
-        "KEY",
-        default=(),
-        group="output",
     )
 
     def _agree(self) -> None:

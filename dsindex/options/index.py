@@ -10,19 +10,12 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
+from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
 from dsindex.index.defaults import FIM_CLASS, MID_LEVEL_SURPLUS
 from dsindex.index.job_tokenizer import JobTokenizer
 from dsindex.option_problems import show_value
-from dsindex.options.config import (
-    AnyDataset,
-    ExecutorConfig,
-    OptionalPath,
-    Result,
-    TrainingLength,
-    list_text_prefixes,
-    local_output,
-)
+from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
 from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
@@ -84,6 +77,17 @@ Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
 Words: TypeAlias = Parsed[Blend | None, tuple[str, ...] | None]
 Counts: TypeAlias = tuple[int | None, int | None, int | None]
 Epochs: TypeAlias = Parsed[Fraction | float | str | None, Fraction | None]
+
+
+class TokenizerFlags(Options):
+    """The flags of a job's tokenizer, by which a release of Megatron names its caches; the rest follow --."""
+
+    group: ClassVar = "the job's tokenizer"
+    tokenizer_type: str | None = option("the job's kind, such as HuggingFaceTokenizer", "TYPE", default=None)
+    tokenizer_model: str | None = option("its path or name, spelled as in the job", "X", default=None)
+    vocab_file: str | None = option("of a GPT2BPETokenizer or a Bert tokenizer", "PATH", default=None)
+    merge_file: str | None = option("of a GPT2BPETokenizer", "PATH", default=None)
+    vocab_size: int | None = option("of a NullTokenizer or TikTokenizer", "N", default=None)
 
 
 def take_installed_release(merged: dict[str, Any]) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path as Folder
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dsindex.options.config import Path, RecordsConfig, TextConfig
+from dsindex.datasets.subjects import AnyPath
+from dsindex.errors import UsageError
+from dsindex.options.config import Path, RecordsConfig, TextConfig, Tokenizer, tokenizer_path
 from dsindex.options.model import Parsed, option, options_of
 from dsindex.store.urls import locate_output, refuse_address
 
 ExportKind: TypeAlias = Literal["parquet", "bridge"]
+Reasoning: TypeAlias = Literal["learn", "mask", "drop"]
 LongerThanPack: TypeAlias = Literal["refuse", "drop", "truncate", "split-turns"]
 
 
@@ -36,10 +41,20 @@ class InstructConfig(RecordsConfig):
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
+    config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option(
+        "a YAML file: how records become prompts, and in its section `job`, options as below",
+        "CONFIG",
+        default=None,
+        positional=True,
+    )
     output_prefix: Path = option(
         "outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)",
         "P",
+        default=...,
         parse=locate_output,
+    )
+    tokenizer_model: Tokenizer = option(
+        "a tokenizer.json, or a folder with one", "PATH", default=..., alias="tokenizer", parse=tokenizer_path
     )
     seq_length: int | None = option(
         "pack conversations into blocks of L tokens; also sets max_length if CONFIG does not",
@@ -61,6 +76,16 @@ class InstructConfig(RecordsConfig):
         "cuts it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)",
         default=None,
     )
+    reasoning: Reasoning | None = option(
+        "learn reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of "
+        "CONFIG, or learn)",
+        default=None,
+    )
+    unwritten: Literal["count", "refuse"] | None = option(
+        "what the template does not write of a conversation, such as reasoning, is counted, or makes a bad record "
+        "(default: `unwritten` of CONFIG, or count)",
+        default=None,
+    )
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
         "shares of train, valid and test, by a hash of each conversation's content",
         "A,B,C",
@@ -75,6 +100,17 @@ class InstructConfig(RecordsConfig):
         default=(),
         parse=lambda kinds: (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds)),
     )
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take options from the section `job` of the configuration."""
+        if values.get("config") is None:
+            return values
+        settings, source, _ = read_instruction(values["config"])
+        job = settings.get("job") or {}
+        if not isinstance(job, dict):
+            raise UsageError(f"{source}: expected the section job to be a mapping of options to values, got {job!r}")
+        return {**{str(name).replace("-", "_"): value for name, value in job.items()}, **values}
 
     def _agree(self) -> None:
         """Check that packs and exports can be made."""
@@ -96,6 +132,22 @@ class InstructConfig(RecordsConfig):
                 f"expected a --seq-length that is a multiple of --pad-to-multiple {self.pad_to_multiple}, such as "
                 f"{below or self.pad_to_multiple}, got {self.seq_length}: a pack is cut like its conversations"
             )
+
+
+def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path or a mapping
+    """Return a configuration as parsed YAML, its name for messages, and the folder that its paths are relative to.
+
+    Raises:
+        InputError: If it is a file that cannot be read.
+        UsageError: If it is neither a path nor a mapping.
+    """
+    if isinstance(config, Mapping):
+        return config, "config", Folder.cwd()
+    if isinstance(config, str | os.PathLike):
+        from dsindex.store.config_files import read_yaml  # loads YAML
+
+        return read_yaml(os.fspath(config)), os.fspath(config), Folder(config).parent
+    raise UsageError(f"config: expected the path of a YAML file or a dict, got {config!r}")
 
 
 class _ChatText(TextConfig):

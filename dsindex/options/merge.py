@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dsindex.options.config import Datasets, Path, WorkConfig, list_text_prefixes
+from dsindex.datasets.subjects import list_text_prefixes
+from dsindex.options.config import Datasets, Path, WorkConfig
 from dsindex.options.model import option
 from dsindex.store.urls import locate_output
 

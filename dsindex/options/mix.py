@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
 from dsindex.errors import UsageError
-from dsindex.options.config import AnyDataset, JsonOutput, OptionalPath, TrainingLength, list_text_prefixes, one_prefix
-from dsindex.options.index import DEFAULT_SPLIT, MEGATRON_COUNT, Words, parse_blend
+from dsindex.options.config import OptionalPath, TrainingLength
+from dsindex.options.index import DEFAULT_SPLIT, Words, parse_blend
 from dsindex.options.mix_amounts import REST, Amount, is_number, parse_amount, parse_tokens
 from dsindex.options.model import Parsed, option
+from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
 DEFAULT_SEQ_LENGTH = 4096
@@ -24,7 +26,7 @@ def _sources(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the call
     return tuple(word for each in parts for word in ([each] if isinstance(each, str) else list_text_prefixes(each)))
 
 
-class MixConfig(TrainingLength, JsonOutput):
+class MixConfig(TrainingLength):
     """`dsindex mix`: a blend from the datasets' real token counts."""
 
     group: ClassVar = "length of the run"

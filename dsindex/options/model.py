@@ -18,7 +18,6 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import (
     Any,
     ClassVar,
@@ -69,6 +68,8 @@ class Option:
     """Title of its part of the help; by default that of its class: `group`, or that of a class derived from it."""
     flag: str | None = None
     """Its flag, if that does not follow from the name."""
+    short: str | None = None
+    """A flag of one letter beside it."""
     positional: bool = False
     """Whether the command line takes it without a flag."""
     kw_only: bool = True
@@ -193,7 +194,8 @@ class Options:
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.values() == getattr(other, "values", dict)()
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(tuple(self.values().items()))
 
     def __repr__(self) -> str:
         changed = (f"{name}={value!r}" for name, value in self.values().items() if name in self.given)
@@ -207,9 +209,17 @@ class Options:
 Model = TypeVar("Model", bound=Options)
 
 
-@cache
+_known: dict[type[Options], dict[str, Option]] = {}
+
+
 def options_of(model: type[Options]) -> dict[str, Option]:
     """Return the options of a model, those of its bases first."""
+    if model not in _known:
+        _known[model] = _find_options(model)
+    return _known[model]
+
+
+def _find_options(model: type[Options]) -> dict[str, Option]:
     kinds, found = get_type_hints(model), dict[str, Option]()
     lineage = model.__mro__
     for place in reversed(range(len(lineage))):

@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from dsindex.errors import InputError, UsageError
-from dsindex.formats import PICKLE_START
-from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
-from dsindex.formats.pickled_pairs import read_pairs
 from dsindex.option_problems import show_value
-from dsindex.options.config import PBIN_SUFFIX, OptionalPath, Path, Paths, TextConfig
+from dsindex.options.config import (
+    PBIN_SUFFIX,
+    ExecutorConfig,
+    OptionalPath,
+    Path,
+    Paths,
+    TextConfig,
+    local_output,
+)
+from dsindex.options.datasets import PbinEra
 from dsindex.options.model import Options, option
-from dsindex.store.storage import open_file
 from dsindex.store.urls import locate_output
-from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +43,20 @@ class PackCommand(Options):
     merge: Paths = option("join these files instead of packing text", "FILE.pbin", default=(), group="input and output")
 
 
+class JoinConfig(ExecutorConfig):
+    """`dsindex pack --merge`: `.pbin` files joined to one."""
+
+    merge: Paths = option(default=...)
+    output: Path = option(default=..., parse=local_output)
+    pbin_era: PbinEra = option(default="current")
+
+    def _agree(self) -> None:
+        if not self.output.endswith(PBIN_SUFFIX):
+            raise ValueError(
+                f"--output: expected the name of a new {PBIN_SUFFIX} file for --merge, got {self.output!r}"
+            )
+
+
 class PackConfig(TextConfig):
     """`dsindex pack`: from JSONL to a `.pbin`."""
 
@@ -52,7 +68,7 @@ class PackConfig(TextConfig):
         "JQ",
         default=".text",
     )
-    pbin_era: PbinEra = option(f"version of the .pbin to write (default: {CURRENT_VERSION.name})", default="current")
+    pbin_era: PbinEra = option("version of the .pbin to write (default: current)", default="current")
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -146,6 +162,8 @@ def _check_special_tokens(path: str, model: str, tokens: Mapping[str, Any]) -> N
     """Check that `special_tokens` names only existing special tokens: adding those changes no token."""
     if not tokens:
         return
+    from dsindex.text.tokenizer import load_tokenizer  # loads what a help text does not need
+
     known = load_tokenizer(model).special_tokens
     for name, value in tokens.items():
         for token in [value] if isinstance(value, str) else value:
@@ -158,6 +176,12 @@ def _check_special_tokens(path: str, model: str, tokens: Mapping[str, Any]) -> N
 
 def _check_index(path: str, source: str, given: str | None) -> None:
     """Check that the raw index has every line, because dsindex finds lines in the JSONL and not through the index."""
+    import numpy as np  # as others here, what a help text does not need
+
+    from dsindex.formats import PICKLE_START
+    from dsindex.formats.pickled_pairs import read_pairs
+    from dsindex.store.storage import open_file
+
     index_path = given or os.path.splitext(source)[0] + ".idx"
     try:
         with open_file(index_path) as file:

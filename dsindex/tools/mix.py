@@ -647,7 +647,7 @@ def run_mix(config: MixConfig) -> MixResult:
     mixture = mix(counts, weights, num_samples, settings=settings)
     warnings = find_warnings(mixture, counts)
     if is_held:
-        config = config.model_copy(update={"valid_data_path": _with_weights(held, mixture)})
+        config = config.replaced(valid_data_path=_with_weights(held, mixture))
     elif held:
         warnings.append(
             f"{', '.join(held[:3])}: held out of its dataset, but valid is by --split; give --valid-data-path in place "
