@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from dsindex.engine.progress import Display, Reporter, make_reporter
+from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
 from dsindex.engine.report import Report
 from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
@@ -100,6 +100,8 @@ def _document(text: str, model: Any) -> str:  # noqa: ANN401 - a class of option
 
 class FunctionDisplay(Display):
     """Calls a function with snapshots; an exception from it stops the job, which can be continued."""
+
+    seconds = BAR_SECONDS
 
     def __init__(self, function: Callable[[Snapshot], object]) -> None:
         self._function = function

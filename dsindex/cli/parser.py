@@ -58,7 +58,9 @@ start here:
 class EveryCommand(Options):
     """Options of every command."""
 
-    config: str | None = option("read options from this file; flags override it", "FILE.yaml", default=None)
+    config_file: str | None = option(
+        "read options from this file; flags override it", "FILE.yaml", default=None, flag="--config"
+    )
     debug: bool = option("show the traceback of an error", default=False)
 
 
@@ -202,13 +204,13 @@ def read_values(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InputError: If the file cannot be read, or is not a configuration.
     """
-    path = getattr(options, "config", None)
+    path = getattr(options, "config_file", None)
     values: dict[str, Any] = {}
     if path:
         from dsindex.store.config_files import option_names, read_yaml  # loads YAML
 
         values = option_names(read_yaml(path), source=path)
-    own = ("command", "config", "debug", "version", "verbose", "ignored")
+    own = ("command", "config_file", "debug", "version", "verbose", "ignored")
     given = {name: value for name, value in vars(options).items() if name not in own}
     return values | {name: value for name, value in given.items() if value not in (None, False, [])}
 

@@ -6,12 +6,15 @@ Nothing here loads more than readers of datasets need.
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.errors import UsageError
 from dsindex.store.urls import as_prefix, dataset_address, locate
 
 if TYPE_CHECKING:
+    import tokenizers
+
     from dsindex.datasets.gpt import SampleOptions
     from dsindex.datasets.opening import Dataset
 
@@ -44,7 +47,9 @@ AnyDataset: TypeAlias = AnyPath | Result
 
 def list_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
     """Return the prefixes of datasets, all of each result, as paths or addresses."""
-    subjects = [value] if isinstance(value, str | os.PathLike | Result) else list(value)
+    subjects = [value] if isinstance(value, str | os.PathLike | Result | Caches) else list(value)
+    if any(isinstance(subject, Caches) for subject in subjects):
+        raise ValueError("expected a dataset, got index caches; pass the dataset that they were built for")
     names = [
         name
         for subject in subjects
@@ -65,6 +70,8 @@ def one_prefix(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
 
 def list_text_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
     """Return the prefixes of datasets of .bin and .idx."""
+    if hasattr(value, "splits"):
+        raise ValueError("expected datasets of texts, got instruction data, whose tokens and masks belong together")
     found = list_prefixes(value)
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
@@ -82,6 +89,27 @@ def cache_folder(value: Any) -> str:  # noqa: ANN401 - anything the caller passe
     return value.folders[0]
 
 
+OBJECT_NAME = "tokenizers.Tokenizer"
+"""Name of a tokenizer object in the manifest, which identifies it by its `sha256`."""
+_objects: list[Any] = []
+"""Temporary folders, which last as long as the process."""
+
+
+def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
+    """Return the path of a tokenizer; an object of `tokenizers` is written to a temporary file."""
+    library = sys.modules.get("tokenizers")
+    if library is None or not isinstance(value, library.Tokenizer):
+        if hasattr(value, "backend_tokenizer"):
+            raise ValueError("expected a path or a tokenizers.Tokenizer; pass its backend_tokenizer")
+        return value
+    import tempfile
+
+    _objects.append(tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-"))
+    path = os.path.join(_objects[-1].name, OBJECT_NAME)
+    value.save(path, pretty=False)
+    return path
+
+
 def open(
     path: AnyDataset | Caches,
     *,
@@ -92,7 +120,7 @@ def open(
     split: str | None = None,
     prefix: AnyDataset | list[AnyDataset] | None = None,
     options: SampleOptions | None = None,
-    tokenizer: AnyPath | None = None,
+    tokenizer: AnyPath | tokenizers.Tokenizer | None = None,
     check: bool = True,
     torch: bool = False,
 ) -> Dataset:
@@ -133,7 +161,7 @@ def open(
         if descriptions and not given.keys() - {"split", "options", "check", "torch"}:
             return open_cache(descriptions, place="path", **given)
         found = _split_of(path, given) or cache_folder(path)
-        return open_dataset(found, **given, tokenizer=tokenizer)
+        return open_dataset(found, **given, tokenizer=tokenizer if tokenizer is None else tokenizer_path(tokenizer))
     except ValueError as error:
         raise UsageError(f"open: {error}") from error
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from dsindex.datasets.subjects import PBIN_SUFFIX as PBIN_SUFFIX
-from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches
+from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, tokenizer_path
 from dsindex.errors import UsageError as UsageError
 from dsindex.option_problems import show_value
 from dsindex.options.model import Model, Options, Parsed, option
@@ -21,11 +18,10 @@ from dsindex.store.urls import absolute, locate, locate_output, refuse_url, with
 if TYPE_CHECKING:
     import tokenizers
 
-    from dsindex.engine.progress import Snapshot
     from dsindex.text.tokenizer_file import TokenizerOptions
 
     TokenizerObject: TypeAlias = tokenizers.Tokenizer
-    ProgressFunction: TypeAlias = Callable[[Snapshot], object]
+    ProgressFunction: TypeAlias = Callable[[Any], object]
 else:
     TokenizerObject = ProgressFunction = Any  # not imported for a help text
 
@@ -43,32 +39,6 @@ OptionalFolder: TypeAlias = Parsed[AnyPath | Caches | None, str | None]
 Tokenizer: TypeAlias = Parsed[AnyPath | TokenizerObject, str]
 OptionalTokenizer: TypeAlias = Parsed[AnyPath | TokenizerObject | None, str | None]
 Progress: TypeAlias = bool | ProgressFunction
-
-
-OBJECT_NAME = "tokenizers.Tokenizer"
-"""Name of a tokenizer object in the manifest, which identifies it by its `sha256`."""
-_objects: list[tempfile.TemporaryDirectory[str]] = []
-
-
-def _remove_objects() -> None:
-    for folder in _objects:
-        folder.cleanup()
-
-
-def tokenizer_path(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
-    """Return the path of a tokenizer; an object of `tokenizers` gets a file, which lasts as long as the process."""
-    library = sys.modules.get("tokenizers")
-    if library is None or not isinstance(value, library.Tokenizer):
-        if hasattr(value, "backend_tokenizer"):
-            raise ValueError("expected a path or a tokenizers.Tokenizer; pass its backend_tokenizer")
-        return value
-    if not _objects:
-        atexit.register(_remove_objects)
-    _objects.append(tempfile.TemporaryDirectory(prefix="dsindex-tokenizer-"))
-    path = os.path.join(_objects[-1].name, OBJECT_NAME)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(value.to_str())
-    return path
 
 
 # Models of what jobs have in common.

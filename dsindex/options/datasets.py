@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import AnyDataset, AnyPath, Caches, cache_folder, list_prefixes, one_prefix
+from dsindex.datasets.subjects import (
+    AnyDataset,
+    AnyPath,
+    Caches,
+    cache_folder,
+    list_prefixes,
+    one_prefix,
+    tokenizer_path,
+)
 from dsindex.options.config import (
     PBIN_SUFFIX,
     Dataset,
@@ -19,7 +27,6 @@ from dsindex.options.config import (
     Path,
     Reported,
     local_output,
-    tokenizer_path,
 )
 from dsindex.options.model import Options, Parsed, option
 from dsindex.options.numbers import parse_share, parse_steps

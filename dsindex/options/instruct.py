@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as Folder
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dsindex.datasets.subjects import AnyPath
+from dsindex.datasets.subjects import AnyPath, tokenizer_path
 from dsindex.errors import UsageError
-from dsindex.options.config import Path, RecordsConfig, TextConfig, Tokenizer, tokenizer_path
+from dsindex.options.config import Path, RecordsConfig, TextConfig, Tokenizer
 from dsindex.options.model import Parsed, option, options_of
 from dsindex.store.urls import locate_output, refuse_address
 

@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from dsindex.api.verify import verify
 from dsindex.cli.main import main
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import look_at_inputs
 from dsindex.errors import InputError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.text.streams import LineBlock
 from tests.faults.corpus import write_corpus
