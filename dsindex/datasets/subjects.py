@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from dsindex.errors import UsageError
-from dsindex.store.urls import as_prefix, dataset_address, locate
+from dsindex.store.urls import as_prefix, located
 
 if TYPE_CHECKING:
     import tokenizers
@@ -48,16 +48,14 @@ AnyDataset: TypeAlias = AnyPath | Result
 def list_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
     """Return the prefixes of datasets, all of each result, as paths or addresses."""
     subjects = [value] if isinstance(value, str | os.PathLike | Result | Caches) else list(value)
-    if any(isinstance(subject, Caches) for subject in subjects):
-        raise ValueError("expected a dataset, got index caches; pass the dataset that they were built for")
-    names = [
-        name
-        for subject in subjects
-        for name in (subject.prefixes if isinstance(subject, Result) else [os.fspath(subject)])
-    ]
+    names: list[str] = []
+    for subject in subjects:
+        if isinstance(subject, Caches):
+            raise ValueError("expected a dataset, got index caches; pass the dataset that they were built for")
+        names += subject.prefixes if isinstance(subject, Result) else [os.fspath(subject)]
     if not names:
         raise ValueError("expected at least one dataset, got none")
-    return tuple(map(dataset_address, names))
+    return tuple(map(located, names))
 
 
 def one_prefix(value: Any) -> str:  # noqa: ANN401 - anything the caller passed
@@ -76,7 +74,7 @@ def list_text_prefixes(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anythin
     packed = next((prefix for prefix in found if prefix.endswith(PBIN_SUFFIX)), None)
     if packed is not None:
         raise ValueError(f"expected datasets of .bin and .idx, got {packed}; convert it: dsindex convert")
-    return tuple(as_prefix(locate(prefix)) for prefix in found)
+    return tuple(as_prefix(prefix) for prefix in found)
 
 
 def cache_folder(value: Any) -> str:  # noqa: ANN401 - anything the caller passed

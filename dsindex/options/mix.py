@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
 from dsindex.errors import UsageError
-from dsindex.options.config import OptionalPath, TrainingLength
+from dsindex.options.config import TrainingLength
 from dsindex.options.index import DEFAULT_SPLIT, Words, parse_blend
 from dsindex.options.mix_amounts import REST, Amount, is_number, parse_amount, parse_tokens
 from dsindex.options.model import Parsed, option
@@ -31,8 +31,8 @@ class MixConfig(TrainingLength):
 
     group: ClassVar = "length of the run"
     source: Parsed[AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None], tuple[str, ...]] = option(
-        "a dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest; without an amount "
-        "also the rest, which is divided in proportion to the datasets' tokens",
+        "a dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in "
+        "proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit",
         "PREFIX[=AMOUNT]",
         default=(),
         positional=True,
@@ -64,12 +64,6 @@ class MixConfig(TrainingLength):
         default=None,
         group="the job",
     )
-    per_split_data_args_path: OptionalPath = option(
-        "write the mixture as this file of Megatron's, with which train draws from the whole of its datasets",
-        "FILE.json",
-        default=None,
-        group="the job",
-    )
     valid_data_path: Words = option(
         "datasets of valid, such as what was held out; train then has the whole of its own",
         "P",
@@ -78,12 +72,6 @@ class MixConfig(TrainingLength):
         parse=parse_blend,
     )
     test_data_path: Words = option("the same, for test", "P", default=None, group="the job", parse=parse_blend)
-    check: bool = option(
-        "compare with what the blends in the cache folder draw; exit code 1 if it differs by more than rounding",
-        default=False,
-        group="check",
-    )
-    data_cache_path: OptionalPath = option("the job's cache folder", "D", default=None, group="the job")
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +92,7 @@ class MixConfig(TrainingLength):
     @property
     def has_splits_of_their_own(self) -> bool:
         """Whether train draws from the whole of its datasets, since valid and test have others."""
-        return bool(self.per_split_data_args_path or self.valid_data_path or self.test_data_path)
+        return bool(self.valid_data_path or self.test_data_path)
 
     def _agree(self) -> None:
         lengths = [self.tokens, self.train_samples, self.train_iters]
@@ -114,10 +102,8 @@ class MixConfig(TrainingLength):
             "give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX": not (self.source or self.data_path),
             "give one of --tokens, --train-samples and --train-iters": sum(n is not None for n in lengths) > 1,
             "--train-iters needs --global-batch-size": self.train_iters is not None and self.global_batch_size is None,
-            "--split does not go with --per-split-data-args-path, --valid-data-path and --test-data-path, by which "
+            "--split does not go with --valid-data-path and --test-data-path, by which "
             "train has all of its datasets": self.split is not None and self.has_splits_of_their_own,
-            "--check needs --data-cache-path, the folder of the caches": self.check and self.data_cache_path is None,
-            "--data-cache-path needs --check": self.data_cache_path is not None and not self.check,
         }
         for problem, there in problems.items():
             if there:

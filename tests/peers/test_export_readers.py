@@ -18,7 +18,7 @@ import pytest
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.engine.progress import PlainDisplay, Reporter
 from dsindex.instruction.config import check_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig
