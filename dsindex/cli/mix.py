@@ -19,7 +19,7 @@ EXAMPLES = (
     r"""dsindex mix web_text_document books_text_document=2epochs \
   code_text_document=20% --tokens 300B --global-batch-size 1024""",
     "dsindex mix --data-path 0.3 web_text_document 0.7 books_text_document",
-    "dsindex mix code=30% books=max2epochs web --tokens 1.2T --global-batch-size 1024",
+    "dsindex mix code=30% books=max2epochs web --tokens 1.2T",
 )
 OPTIONS = (
     MixConfig,

@@ -90,15 +90,6 @@ def test_four_packages_read_what_all_packages_read(python):
     assert light == whole
 
 
-def test_open_loads_nothing_that_only_stores_tracing_and_other_formats_need(python):
-    code = "import sys, numpy; known = {*sys.modules}; import dsindex, dsindex.datasets.opening; dsindex.open; "
-    code += "print(*{*sys.modules} - known)"
-    loaded = set(run(python, "-c", code).stdout.split())
-    others = {"dsindex.store.requests", "dsindex.datasets.origins", "dsindex.formats.pbin", "hashlib", "urllib.parse"}
-    assert "dsindex.datasets.gpt" in loaded
-    assert loaded.isdisjoint({*others, "logging", "subprocess", "concurrent.futures"})
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("package", "words"), [
     ("ray", ["--executor", "ray"]),
