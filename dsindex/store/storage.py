@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsindex.store.clients import Bytes
     from dsindex.store.ranges import ObjectArray
 
 
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
 # Opening a pipe waits for a writer, perhaps forever, and a device may be endless. Besides, an input is read in ranges,
 # in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
 # OSError that names its kind, and every reader reports that like a missing file.
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+"""Content to write."""
 
 STANDARD_INPUT_KIND = "standard input"
 _STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
@@ -336,30 +338,56 @@ class ArrowSink(io.RawIOBase):
         return True
 
 
+class _OutputFile:
+    """A file of an output, whose errors name it."""
+
+    def __init__(self, path: str, file: IO[bytes]) -> None:
+        self._path, self._file = path, file
+        self.fileno = file.fileno
+
+    def write(self, data: Bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            raise output_error(self._path, error) from error
+
+
 @contextlib.contextmanager
 def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[DigestingWriter]:
     """Open `path` for writing; the file appears complete and synced when the block ends, or not at all.
 
     Args:
-        path: The final path.
+        path: The final path, whose folder is created.
         attempt_id: A unique word, for a caller that needs to know the temporary file's name after a crash; see
             `temporary_name`.
 
     Raises:
         OutputError: If the folder or the disk refuses.
     """
-    require_path(path)
+    make_folder(os.path.dirname(path) or ".")
     temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
     try:
-        with open(temporary, "xb", buffering=BUFFER_BYTES) as file:
-            yield DigestingWriter(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(os.path.dirname(path))
+        file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
     except OSError as error:
         raise output_error(path, error) from error
+    try:
+        try:
+            yield DigestingWriter(_OutputFile(path, file))
+        except BaseException:
+            with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+                file.close()
+            raise
+        try:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(temporary, path)
+            sync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise output_error(path, error) from error
     finally:
+        with contextlib.suppress(OSError):
+            file.close()
         with contextlib.suppress(OSError):
             os.unlink(temporary)
 

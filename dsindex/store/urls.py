@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dsindex.errors import InputError
 from dsindex.locations import BUCKET_SCHEMES, OTHER_NAMES, URL, WEB_SCHEMES, Location
@@ -25,7 +25,7 @@ OUTPUT_SCHEMES = ("s3", "gs")
 SCHEMES = (*BUCKET_SCHEMES, *WEB_SCHEMES)
 HUB_ADDRESS = re.compile(r"datasets/([^/@]+/[^/@]+)(?:@(refs/[^/]+/[^/]+|[^/]+))?(?:/(.*))?")
 """Dataset, revision and path of an address on the Hugging Face Hub."""
-_MAGIC = re.compile(r"[*?[]")
+MAGIC = re.compile(r"[*?[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class ObjectUrl(Location):
     @property
     def has_magic(self) -> bool:
         """Whether it is a pattern."""
-        return not self.is_web and _MAGIC.search(self.key) is not None
+        return not self.is_web and MAGIC.search(self.key) is not None
 
     def with_key(self, key: str, *, identity: ObjectIdentity | None = None) -> ObjectUrl:
         """Return another URL of the same bucket."""
@@ -115,6 +115,41 @@ class ObjectUrl(Location):
     def identified(self, identity: ObjectIdentity) -> ObjectUrl:
         """Return the URL pinned to an identity."""
         return ObjectUrl(str(self), query=self.query, access=self.access, identity=identity)
+
+
+class Address(NamedTuple):
+    """The parts of an address."""
+
+    scheme: str
+    bucket: str
+    """The bucket, or the server with its port."""
+    key: str
+
+
+def split_address(url: str) -> Address:
+    """Split an address.
+
+    >>> split_address("s3://bucket/data/docs.jsonl")
+    Address(scheme='s3', bucket='bucket', key='data/docs.jsonl')
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    return Address(scheme, bucket, key)
+
+
+def is_web(url: str) -> bool:
+    """Whether an address is that of a file on a web server, which has no listing."""
+    return url.startswith(tuple(f"{scheme}://" for scheme in WEB_SCHEMES))
+
+
+def names_folder(url: str) -> bool:
+    """Whether an address is that of a folder: it ends with a slash, or is a bucket."""
+    return not is_web(url) and (url.endswith("/") or not split_address(url).key)
+
+
+def has_magic(url: str) -> bool:
+    """Whether an address is a pattern."""
+    return not is_web(url) and MAGIC.search(split_address(url).key) is not None
 
 
 def is_url(path: object) -> bool:
@@ -151,7 +186,7 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
     if shown != shown.raw:
         msg = f"{shown}: expected an address without user, password and query; give credentials by the environment"
         raise InputError(msg)
-    if not bucket or _MAGIC.search(bucket) or "@" in bucket:
+    if not bucket or MAGIC.search(bucket) or "@" in bucket:
         msg = (
             f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check the address"
         )
@@ -161,7 +196,7 @@ def parse_url(url: str, access: Access = NO_ACCESS) -> ObjectUrl:
         raise InputError(msg)
     if scheme == "hf":
         match = HUB_ADDRESS.fullmatch(f"{bucket}/{key}")
-        if match is None or _MAGIC.search(match[1] + (match[2] or "")):
+        if match is None or MAGIC.search(match[1] + (match[2] or "")):
             msg = f"{shown}: expected hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
             raise InputError(f"{msg}; check the address")
         if match[3] is None:  # all of the dataset

@@ -1,0 +1,276 @@
+"""One driver per work folder and per output: a lock, in a file or an object, that names its owner.
+
+On a disk the lock is the system's (flock): it ends with its process. In a bucket, and on file systems without flock, it
+is a lease: written if absent, renewed by its owner, and taken over once it was not renewed for LEASE_SECONDS. A driver
+asks `require_held` before it publishes, since another may have taken a lease over while it slept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import DsindexError, MissingObjectError, PlanError
+from dsindex.store.storage import make_folder, output_error
+from dsindex.store.store import store_of
+from dsindex.store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEASE_SECONDS = 60.0
+RENEWAL_SECONDS = 15.0
+MAX_LOCK_BYTES = 4096
+_NO_FLOCK = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class Lock:
+    """A lock that this driver holds or held."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path, self._what = path, what
+
+    def still_held(self) -> bool:
+        """Whether no other driver can hold it."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Remove the lock, unless another driver has it."""
+        raise NotImplementedError
+
+    def require_held(self) -> None:
+        """Refuse to go on without the lock.
+
+        Raises:
+            PlanError: If it was lost.
+        """
+        if not self.still_held():
+            raise PlanError(
+                f"{self.path}: expected to hold the lock of {self._what} still, but it was removed or not renewed for "
+                f"{LEASE_SECONDS:g} s, and another driver may have begun; run the same command again"
+            )
+
+
+@contextlib.contextmanager
+def hold_lock(path: str, *, what: str) -> Iterator[Lock]:
+    """Hold a lock while the block runs.
+
+    Args:
+        path: The lock's file, whose folder is created, or its object.
+        what: What the lock protects, for the message to a second driver.
+
+    Raises:
+        PlanError: If another driver holds it, naming its host and process.
+        OutputError: If it cannot be written.
+    """
+    lock: Lock | None = None if is_url(path) else _take_file(path, what)
+    lock = lock or _Lease(path, what)
+    try:
+        yield lock
+    finally:
+        with contextlib.suppress(OSError, DsindexError):  # otherwise it lapses
+            lock.release()
+
+
+def is_lock(path: str) -> bool:
+    """Whether a file or an object is a driver's lock."""
+    found = store_of(path).read(path, most_bytes=MAX_LOCK_BYTES)
+    return found is not None and _owner(found[0]) is not None
+
+
+def owner_is_gone(path: str) -> bool:
+    """Whether a lock's file is there, and its owner has ended; nothing is changed. False for a lease."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        owner = _owner(os.pread(descriptor, MAX_LOCK_BYTES, 0))
+        return owner is not None and not owner["lease"]
+    finally:
+        os.close(descriptor)
+
+
+def _owner(content: bytes) -> dict[str, Any] | None:
+    try:
+        owner = json.loads(content)
+    except ValueError:
+        return None
+    return owner if isinstance(owner, dict) and {"host", "pid", "token", "lease"} <= owner.keys() else None
+
+
+def _self(*, lease: bool) -> bytes:
+    owner = {"host": socket.gethostname(), "space": _space(), "pid": os.getpid(), "token": uuid.uuid4().hex}
+    return json.dumps({**owner, "lease": lease}).encode()
+
+
+def _space() -> str:
+    """Return what tells process ids of containers apart that share a host's name."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def _has_ended(owner: dict[str, Any]) -> bool:
+    """Whether an owner is known to have ended: it was a process of this machine, and there is none of its number."""
+    if (owner["host"], owner.get("space")) != (socket.gethostname(), _space()) or not isinstance(owner["pid"], int):
+        return False
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _refusal(path: str, what: str, content: bytes, remedy: str = "") -> PlanError:
+    owner = _owner(content)
+    if owner is None and content.strip():
+        return PlanError(f"{path}: expected a lock of dsindex or nothing, got another file; move it away")
+    driver = "another driver" if owner is None else f"another driver (process {owner['pid']} on {owner['host']})"
+    msg = f"{path}: {driver} works on {what}; wait for it, or stop it and run the same command again{remedy}"
+    return PlanError(msg)
+
+
+# A file that the system locks.
+
+
+class _FileLock(Lock):
+    def __init__(self, path: str, what: str, descriptor: int) -> None:
+        super().__init__(path, what)
+        self._descriptor = descriptor
+
+    def still_held(self) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(self._descriptor), os.lstat(self.path))
+        return False
+
+    def release(self) -> None:
+        try:
+            if self.still_held():
+                os.unlink(self.path)
+        finally:
+            os.close(self._descriptor)
+
+
+def _take_file(path: str, what: str) -> _FileLock | None:
+    """Lock a file; None if the file system cannot."""
+    make_folder(os.path.dirname(path) or ".")
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise output_error(path, error) from error
+        lock = _FileLock(path, what, descriptor)
+        try:
+            content = os.pread(descriptor, MAX_LOCK_BYTES, 0)
+            if content.strip(b"\0") and (_owner(content) or {"lease": True}).get("lease"):
+                raise _refusal(path, what, content)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock.still_held():  # its former owner removed it between the two calls
+                os.close(descriptor)
+                continue
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _self(lease=False), 0)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _refusal(path, what, content) from None
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in _NO_FLOCK:
+                return None
+            raise output_error(path, error) from error
+        except PlanError:
+            os.close(descriptor)
+            raise
+        return lock
+
+
+# A lease, renewed by a thread.
+
+
+class _Lease(Lock):
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(path, what)
+        self._store = store_of(path)
+        self._stop = threading.Event()
+        self._content = b""
+        self._version = ""
+        self._renewed = 0.0
+        self._is_lost = False
+        self._take()
+        self._renewer = threading.Thread(target=self._renew, daemon=True, name="dsindex-lease")
+        self._renewer.start()
+
+    def still_held(self) -> bool:
+        return not self._is_lost and time.monotonic() - self._renewed < LEASE_SECONDS
+
+    def release(self) -> None:
+        self._stop.set()
+        self._renewer.join()
+        found = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES)
+        if found is not None and found[0] == self._content:
+            self._store.delete([self.path])
+
+    def _take(self) -> None:
+        """Write the lease, in place of one that was not renewed while this driver watched it."""
+        version = self._write(None)
+        if version is not None and is_url(self.path) and self._store.put_if_absent(self.path, b"{}") is not None:
+            self._store.delete([self.path])
+            raise PlanError(
+                f"{self.path}: expected a store with conditional writes (If-None-Match), got one that ignores them; "
+                f"write to another store, or to a disk"
+            )
+        while version is None:
+            found = self._store.read(self.path, most_bytes=MAX_LOCK_BYTES)
+            if found is None:
+                version = self._write(None)
+                continue
+            owner = _owner(found[0])
+            left = self._seconds_left() if owner is None or not _has_ended(owner) else 0.0
+            if left > 0 or (owner is None and found[0].strip()):
+                remedy = f"; if it no longer runs, its lock lapses in {left:.0f} s"
+                raise _refusal(self.path, self._what, found[0], remedy)
+            version = self._write(found[1])
+            if version is None:
+                raise _refusal(self.path, self._what, b"")
+        self._version = version
+
+    def _seconds_left(self) -> float:
+        """Return for how long a lease holds, by the time at which the store says that it was written."""
+        with contextlib.suppress(FileNotFoundError, MissingObjectError):
+            return LEASE_SECONDS - time.time() + self._store.head(self.path).modified_ns / 1e9
+        return 0.0
+
+    def _write(self, version: str | None) -> str | None:
+        content, now = _self(lease=True), time.monotonic()
+        put = (
+            self._store.put_if_absent(self.path, content)
+            if version is None
+            else self._store.put_if_match(self.path, content, version)
+        )
+        if put is not None:
+            self._content, self._renewed = content, now
+        return put
+
+    def _renew(self) -> None:
+        while not self._stop.wait(RENEWAL_SECONDS):
+            with contextlib.suppress(OSError, DsindexError):
+                version = self._write(self._version)
+                if version is None:
+                    self._is_lost = True
+                    return
+                self._version = version
