@@ -324,7 +324,7 @@ build:
   output_prefix: {{folder}}/demo
   shard_size: {{shard_size}}
   executor: ray
-  fresh: true
+  replace: true
 index:
   seq_length: {SEQUENCE_LENGTH}
   epochs: 2.5

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dsindex.datasets.exports import EXPORT_MANIFEST, WrittenFile
-from dsindex.engine.identity import Plan
 from dsindex.engine.manifest import LARGEST_MANIFEST_BYTES, Count, Run
-from dsindex.engine.partial_files import partial_path
+from dsindex.engine.output import partial_path
+from dsindex.engine.plan import Plan
 from dsindex.errors import FormatError, OutputError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import digest_file

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
 from dsindex.json_text import decode_json
 from dsindex.store.hub import described_configurations, pin
 from dsindex.store.listing import Entry, Lister, expand_pattern, is_folder, is_match, open_listing
-from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
 from dsindex.store.stores import Say, ignore

@@ -1,9 +1,9 @@
 """The work folder's ledger: lines of receipts, to which only the driver appends.
 
-It governs nothing but what is done. A line is a checksum and a JSON object; one that a crash cut off, or that is damaged
-otherwise, is ignored, and its work is done again. Its kinds:
+It governs nothing but what is done. A line is a checksum and a JSON object; one that a crash cut off, or that is
+damaged otherwise, is ignored, and its work is done again. Its kinds:
 
-plan         a run began: the plan, and the place of each input, from which its shards follow
+plan         a run began: its plan
 shard        a shard was made: its key and its receipt
 range        bytes of an output's partial file were merged: digests of their blocks
 file         a file of an output is complete under its partial name; in a bucket, under its final name
@@ -14,6 +14,7 @@ finished     everything is published
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,6 @@ class Ledger:
         self._synced = time.monotonic()
         self.plan: dict[str, Any] | None = None
         """The last run's plan, as `Plan.to_json` wrote it; None if no run began."""
-        self.places: dict[tuple[str, int, str], int] = {}
-        """Path, size and version of an input → its place in the run that cut it last."""
         self.shards: dict[str, ShardResult] = {}
         """Key of a shard → its receipt."""
         self.is_publishing = self.is_finished = False
@@ -59,6 +58,17 @@ class Ledger:
             if entry is not None:
                 self._take(entry)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is made."""
+        return bool(self.shards or self._ranges or self._files)
+
+    def forget_all(self) -> None:
+        """Begin again, since the ledger was removed."""
+        self.plan, self.shards = None, {}
+        self._ranges, self._ends, self._files = {}, {}, {}
+        self.is_publishing = self.is_finished = False
+
     def begin(self) -> None:
         """Open the ledger for what is recorded from now on.
 
@@ -71,7 +81,6 @@ class Ledger:
         match entry["kind"]:
             case "plan":
                 self.plan = dict(entry["plan"])
-                self.places |= zip(map(tuple, self.plan["inputs"]), entry["places"], strict=False)
                 self.is_publishing = self.is_finished = False
             case "shard":
                 self.shards[entry["task"]] = msgspec.convert(entry["result"], ShardResult)
@@ -97,7 +106,7 @@ class Ledger:
         """Record that a run of a plan begins."""
         stored = plan.decoded()
         if self.plan != stored or self.is_finished:
-            self._record({"kind": "plan", "plan": stored, "places": list(plan.places)}, sync=True)
+            self._record({"kind": "plan", "plan": stored}, sync=True)
 
     def shard(self, task: ShardTask) -> ShardResult | None:
         """Return the receipt of a shard."""
@@ -110,16 +119,21 @@ class Ledger:
 
     def range(self, task: MergeRange) -> list[str] | None:
         """Return the digests of a merged range's blocks, if it was merged from exactly these pieces."""
-        return self._ranges.get(task.output, {}).get(task.identity)
+        return self._ranges.get(os.path.basename(task.output), {}).get(task.identity)
 
     def record_range(self, task: MergeRange, blocks: Sequence[str]) -> None:
         """Record a merged range."""
-        entry = {"output": task.output, "range": task.identity, "end": task.end, "blocks": list(blocks)}
+        entry = {
+            "output": os.path.basename(task.output),
+            "range": task.identity,
+            "end": task.end,
+            "blocks": list(blocks),
+        }
         self._record({"kind": "range", **entry}, sync=False)
 
     def merged_bytes(self, output: str) -> int:
         """Return where the last merged range of an output ends: its file must have at least this size."""
-        return self._ends.get(output, 0)
+        return self._ends.get(os.path.basename(output), 0)
 
     def file(self, output: str, suffix: str, made_of: str) -> StoredFile | None:
         """Return a complete file of an output, if it was made from these parts."""

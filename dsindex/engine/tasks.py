@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import xxhash
 
 from dsindex.json_text import name_bytes
-from dsindex.store.storage import StoredFile
+from dsindex.store.storage import StoredFile  # noqa: TC001 - receipts are decoded by their types
 from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ class ShardTask:
         return range(self.input, self.input + max(1, len(self.files)))
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of its inputs."""
+        return tuple(file.path for file in self.files) or (self.path,)
+
+    @property
     def place(self) -> str:
         """What it reads, for messages."""
         if self.files:
             return f"{len(self.files):,} files from {self.path} to {self.files[-1].path}"
         return f"{self.path}, {'row groups' if self.form.is_table else 'bytes'} {self.begin} to {self.end}"
-
-    @property
-    def text_bytes(self) -> int | None:
-        """Size of its text, if it is known before it is read."""
-        return self.end - self.begin if self.form.container == "plain" and not self.form.is_table else None
 
     @property
     def part(self) -> TextPart:

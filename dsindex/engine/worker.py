@@ -1,8 +1,9 @@
 """The worker: one function of a task and its settings, which writes under names of its own and returns a receipt.
 
-`tokenize_shard` runs unchanged on any executor: it tokenizes a part of an input, or a list of small ones, into a `.bin` and
-an `.idx` for each key. Any number of attempts at one task may run at once, even after the job has moved on; the driver alone
-decides which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks, never a whole part.
+`tokenize_shard` runs unchanged on any executor: it tokenizes a part of an input, or a list of small ones, into a `.bin`
+and an `.idx` for each key. Any number of attempts at one task may run at once, even after the job has moved on; the
+driver alone decides which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks, never a whole
+part.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import decode_json, encode_json
 from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
-from dsindex.store.storage import BUFFER_BYTES, ArrowSink, DigestingWriter, StoredFile, holds_writes, make_folder, output_error
+from dsindex.store.storage import (
+    BUFFER_BYTES,
+    ArrowSink,
+    DigestingWriter,
+    StoredFile,
+    holds_writes,
+    make_folder,
+    output_error,
+)
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
 from dsindex.text.record_blocks import TextColumn, text_sizes
@@ -627,9 +636,7 @@ class _SampleWriter:
     def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
         self.sample = sample
         dtype = np.dtype(settings.dtype)
-        self._parts = [
-            attempt.open_part(f"{sample.prefix}{number}", dtype) for number, _ in enumerate(settings.keys)
-        ]
+        self._parts = [attempt.open_part(f"{sample.prefix}{number}", dtype) for number, _ in enumerate(settings.keys)]
         self.keys = [KeyWriter(key, part, settings) for key, part in zip(settings.keys, self._parts, strict=True)]
         self._rows = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
         self.kept_of_files = np.zeros(num_files, np.int64)

@@ -32,13 +32,11 @@ from dsindex.engine.export_folder import (
     remove_export,
     require_own,
 )
-from dsindex.engine.frame import JobOutcome, Made
-from dsindex.engine.identity import Plan
 from dsindex.engine.manifest import describe_run, read_manifest
-from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
+from dsindex.engine.plan import Plan
+from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import Estimate, check_room
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
@@ -56,7 +54,7 @@ from dsindex.jobs.instruct_shards import (
 )
 from dsindex.jobs.packs import FORMAT as PACKING_FORMAT
 from dsindex.jobs.packs import Packings
-from dsindex.jobs.text_job import TextJob, TextResult
+from dsindex.jobs.text_job import Made, TextJob, TextResult, make_text_shards
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
@@ -76,15 +74,17 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from dsindex.engine.job import Job, JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.source import TextSource
-    from dsindex.engine.start import Work
+    from dsindex.engine.tasks import ShardResult, ShardTask
+    from dsindex.engine.work import Work
     from dsindex.execution.calls import Executor
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.recipe import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
+    from dsindex.jobs.text_job import MadeShards
     from dsindex.options.instruct import ExportKind
 
     Results = Sequence[tuple[ShardTask, ShardResult]]
@@ -217,7 +217,7 @@ class InstructExports:
         began = time.time()
         folder = ExportFolder(path=os.path.abspath(path), plan=self._plan(kind, contents))
         with hold_lock(f"{folder.path}.dsindex-lock", what=f"the export {path}"):
-            finished = None if self._config.fresh else folder.find_finished()
+            finished = folder.find_finished()
             if finished is not None:
                 return MadeExport(kind=kind, path=path, content=finished.content, already_complete=True)
             require_own(path)
@@ -448,9 +448,6 @@ class _Instruct(TextJob):
             SplitOutputs(split=split, config=config, work_dir=self.work_dir, dtype=self._dtype)
             for split in split_names(config.split)
         ]
-        self.outputs = [
-            Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
-        ]
         # Reports wrong tokens, patterns and templates before work begins.
         self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model, engine=source.engine)
         self.source = replace(source, engine=self._recipe.engine)
@@ -466,9 +463,10 @@ class _Instruct(TextJob):
             "split-seed": config.split_seed,
             "output-prefix": str(absolute(config.output_prefix)),
         }
-        self.plan = Plan(settings=settings, inputs=self.source.inputs, places=self.source.places)
+        self.plan = Plan(settings=settings, inputs=self.source.inputs)
         self._token_sources = [split.token_sources(self.plan.plan_id, self.source.text_bytes) for split in self._splits]
 
+        self.outputs = [source.output for group in self._token_sources for source in group]
         self._packings = Packings(config, [split.prefix for split in self._splits], reporter)
         self._exports = InstructExports(
             config,
@@ -483,14 +481,15 @@ class _Instruct(TextJob):
         engine = self.source.engine
         outcome = self.carry_out(
             holds_gil=self.source.text_bytes > THREADS_UP_TO_BYTES[engine.name == "gigatoken"],
-            conclude=self._conclude if self._exports.are_due else None,
         )
         self._packings.make()
         return self._report(outcome)
 
-    def _conclude(self, executor: Executor) -> None:
-        self._packings.make()
-        self._exports.make(executor)
+    def conclude(self, job: Job) -> None:
+        """Make the exports."""
+        if self._exports.are_due:
+            self._packings.make()
+            self._exports.make(job.executor)
 
     def examine(self) -> None:
         """Check the places of packs and exports, and the disk space."""
@@ -505,30 +504,31 @@ class _Instruct(TextJob):
             num_keys=2,
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
-            unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
+            unfinished=[output.token_file for output in self.outputs],
         )
 
     def make(self, work: Work) -> Made:
-        results = self._encode(work)
+        self.shards = shards = self._encode(work)
         inputs = [file.path for file in self.source.inputs]
         return Made(
             groups=tuple(
-                tuple(split.datasets(sources, results, inputs))
+                tuple(split.datasets(sources, shards.results, inputs))
                 for split, sources in zip(self._splits, self._token_sources, strict=True)
             ),
-            num_shards=len(results),
+            num_shards=len(shards.results),
         )
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         remaining = iter(files)
         contents: list[Content] = []
+        results = [] if self.shards is None else self.shards.results
         for split, group in zip(self._splits, made.groups, strict=True):
             described = [(dataset, next(remaining)) for dataset in group]
-            contents += split.contents(self.source, self._instruction, self.results, described)
+            contents += split.contents(self.source, self._instruction, results, described)
         return contents
 
-    def _encode(self, work: Work) -> Results:
-        """Make every shard; return all with their tasks, in plan order."""
+    def _encode(self, work: Work) -> MadeShards:
+        """Make every shard."""
         config = self._config
         settings = InstructionSettings(
             recipe=self._recipe,
@@ -536,10 +536,10 @@ class _Instruct(TextJob):
             dtype=self._dtype.str,
             fractions=config.split,
             split_seed=config.split_seed,
-            **self.shard_options(),
+            **self.source.shard_options(),
         )
         sources = [source for group in self._token_sources for source in group]
-        return self.tokenize(work, settings, sources, function=encode_shard)
+        return make_text_shards(work, self.source, settings, sources, function=encode_shard)
 
     def _report(self, outcome: JobOutcome) -> InstructResult:
         contents = outcome.contents

@@ -16,26 +16,17 @@ import numpy as np
 
 from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
-from dsindex.engine.assemble import TokenSource
 from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.publishing import Dataset, Target, shard_provenance, shard_quarantine
-from dsindex.engine.shards.attempt import Attempt, check_ids
-from dsindex.engine.shards.tokenize import (
-    KeyResult,
-    ShardResult,
-    check_unchanged,
-    quarantine_line,
-    require_unpacked,
-    shard_attempt,
-)
+from dsindex.engine.output import Dataset, TokenSource, shard_provenance, shard_quarantine
 from dsindex.engine.source import count_records
+from dsindex.engine.tasks import KeyResult, ShardResult
+from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt
 from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
 from dsindex.execution.calls import report
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.store.reading import fingerprint_input
-from dsindex.store.requests import requests_so_far
 from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.guarded.limits import Limits, default_limits
@@ -48,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.manifest import RecordedInput
-    from dsindex.engine.shards.attempt import AttemptFile
-    from dsindex.engine.shards.tokenize import ShardTask
     from dsindex.engine.source import TextSource
+    from dsindex.engine.tasks import ShardTask
+    from dsindex.engine.worker import AttemptFile
     from dsindex.instruction.encoder import EncodedConversation
     from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
@@ -159,10 +150,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
                 shard.add(block)
             report(*shard.so_far)
         check_unchanged(task)
-        require_unpacked(task)
-        result = shard.finish()
-        attempt.commit()
-    return result
+        return shard.finish()
 
 
 @contextlib.contextmanager
@@ -275,9 +263,7 @@ class _Shard:
             provenance=None,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
-            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
-            requests=requests_so_far(self._task.path, self._settings.work_dir),
         )
 
 
@@ -391,7 +377,7 @@ class SplitOutputs:
         text, mask = self.prefixes[:2]
         return [
             TokenSource(
-                target=Target(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
+                output=Output(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
                 key=key,
                 dtype=dtype,
                 work_dir=self.work_dir,
@@ -419,13 +405,13 @@ class SplitOutputs:
         found = [result.find_part(text_key(self.split)) for _, result in results]
         return [
             Dataset(
-                target=text.target,
+                output=text.output,
                 parts=tuple(text.part_of(result) for _, result in results),
                 provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, found),
                 # Bad records belong to no split, so each split's tokens get all of them.
                 quarantine=shard_quarantine(results, self.work_dir, inputs),
             ),
-            Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
+            Dataset(output=mask.output, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
         ]
 
     def contents(

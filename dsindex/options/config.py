@@ -154,10 +154,9 @@ class WorkConfig(ExecutorConfig, StoreConfig):
     keep_shards: bool = option(default=False, help="keep the work folder after success")
     replace: bool = option(
         default=False,
-        help="replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs "
-        "are used again",
+        help="replace what has the output's name once the new one is complete; kept shards of unchanged inputs are "
+        "used again",
     )
-    fresh: bool = option(default=False, help="start over; an old output is replaced once the new one is complete")
     log_json: bool = option(default=False, help="write progress and errors as one JSON object per line")
 
     @field_validator("output_prefix", "work_dir")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import align, count
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.inputs import kept_share
 from dsindex.engine.nodes import NO_NODE, SAME_VERSIONS, check_nodes
+from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.source import open_source, select, wanted_columns
-from dsindex.engine.start import check_room, shard_copies, wait_for_nodes
+from dsindex.engine.start import wait_for_nodes
 from dsindex.execution.choice import make_executor
 from dsindex.execution.local import available_cpus
 from dsindex.options.config import work_folder_path
@@ -21,8 +21,8 @@ from dsindex.tools.estimate import run_sample
 
 if TYPE_CHECKING:
     from dsindex.engine.nodes import NodeReport
+    from dsindex.engine.room import Estimate
     from dsindex.engine.source import TextSource
-    from dsindex.engine.start import Estimate
     from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
 
@@ -56,14 +56,13 @@ def run_check(config: BuildConfig, *, reporter: Reporter) -> CheckReport:
     estimate = run_sample(source, names, selection, workers=config.workers or available_cpus()).estimate
     output_folder = folder_of(config.output_prefix)
     work_dir = work_folder_path(config)
-    estimate = estimate.scaled(kept_share(config.samples))
+    estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
     check_room(
         estimate,
         itemsize=dtype_for_vocabulary(source.tokenizer.vocabulary_size).itemsize,
         num_keys=len(names),
         output_folder=nearest_folder(output_folder),
         work_dir=nearest_folder(work_dir),
-        copies=shard_copies(config),
     )
     executor = make_executor(config)
     try:

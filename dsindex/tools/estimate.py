@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_room
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.inputs import MAX_SHARDS, kept_share
 from dsindex.engine.merge import range_bytes
+from dsindex.engine.room import Estimate
 from dsindex.engine.sample import Piece, PieceCounts, encode_piece, extrapolate, join_pieces, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
-from dsindex.engine.start import WORKER_MEMORY_BYTES, Estimate, shard_copies
+from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.execution.local import RECENT_BYTES, available_cpus
 from dsindex.execution.progress.displays import format_duration
 from dsindex.execution.report import Report
@@ -147,6 +147,9 @@ class EstimateResult(Report):
         return lines
 
 
+_MANY_SHARDS = 100_000
+
+
 def run_plan(config: BuildConfig) -> EstimateResult:
     """Estimate a build.
 
@@ -156,16 +159,14 @@ def run_plan(config: BuildConfig) -> EstimateResult:
     source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
     workers = config.workers or available_cpus()
     sample = run_sample(source, config.output_names, select(config, source.tokenizer), workers=workers)
-    estimate = sample.estimate.scaled(kept_share(config.samples))
+    estimate = sample.estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
     documents, tokens = estimate.documents, estimate.tokens
     num_keys = len(config.output_names)
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes = tokens * dtype.itemsize
     idx_bytes = documents * num_keys * (SEQUENCE_BYTES + BOUNDARY_BYTES)
     provenance = 0.0 if config.no_provenance else documents * PROVENANCE_BYTES
-    copies = shard_copies(config)
-    shard_bytes = idx_bytes + provenance + (0.0 if copies.in_place else bin_bytes)
-    work_bytes = shard_bytes * copies.at_most
+    work_bytes = shard_bytes = idx_bytes + provenance + bin_bytes
     merged_provenance = 0.0 if config.no_provenance else documents * num_keys * MERGED_PROVENANCE_BYTES
     output_bytes = bin_bytes + idx_bytes + merged_provenance
     num_shards = len(source.tasks())
@@ -292,9 +293,9 @@ def find_limits(
     if shard_size > wanted_shard_size:
         limits.append(
             f"shards of {shard_size / 2**20:,.0f} MiB instead of {wanted_shard_size / 2**20:,.0f} MiB, "
-            f"so that there are at most about {MAX_SHARDS:,}"
+            f"so that there are at most about {_MANY_SHARDS:,}"
         )
-    if num_shards > 2 * MAX_SHARDS:
+    if num_shards > 2 * _MANY_SHARDS:
         limits.append(
             f"{num_shards:,} shards, since no shard spans two inputs: the driver needs about "
             f"{num_shards * DRIVER_SHARD_BYTES / 1e9:,.1f} GB of memory; join small inputs first"

@@ -24,7 +24,8 @@ from dsindex.datasets.instruction import packing_prefix
 from dsindex.datasets.opening import MASK_SUFFIX, open_dataset
 from dsindex.datasets.raw import RawLines
 from dsindex.engine.export_folder import ExportedSplit, read_export_manifest
-from dsindex.engine.ledger import read_history
+from dsindex.engine.ledger import Ledger
+from dsindex.engine.work_folder import LOCK_FILE
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.execution.local import available_cpus
 from dsindex.execution.progress.displays import describe
@@ -42,9 +43,7 @@ from dsindex.index.cache import (
 from dsindex.index.cuts import count_cuts
 from dsindex.json_text import decode_json, show_name
 from dsindex.options.mix_amounts import show_percent
-from dsindex.store.journal import ledger_path
 from dsindex.store.lock import owner_is_gone
-from dsindex.store.ownership import LOCK_FILE
 from dsindex.store.storage import read_own
 from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode, reference_of
@@ -591,9 +590,9 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     Raises:
         FormatError: If its ledger cannot be read.
     """
-    history = read_history(ledger_path(path))
+    ledger = Ledger(path)
     progress = _read_progress(os.path.join(path, PROGRESS_FILE))
-    facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
+    facts: dict[str, Any] = {"finished": "yes" if ledger.is_finished else "no: run the same command again to continue"}
     stage = progress.get("stage")
     if isinstance(stage, dict):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
@@ -602,11 +601,11 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
             facts["stage"] = f"{snapshot.stage}: {done if snapshot.tasks_total else ''}{snapshot.share:.0%}"
             if progress.get("state") == "running":
                 facts["pace"] = describe(snapshot)
-    if history.plan is not None:
-        inputs = [str(entry[0]) for entry in history.plan["inputs"]]
+    if ledger.plan is not None:
+        inputs = [str(entry[0]) for entry in ledger.plan["inputs"]]
         more = len(inputs) - SHOWN_INPUTS
         facts["inputs"] = inputs[:SHOWN_INPUTS] + [f"and {more:,} more"] * (more > 0)
-        settings: Mapping[str, Any] = history.plan["settings"]
+        settings: Mapping[str, Any] = ledger.plan["settings"]
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     for name in ("output", "state", "started", "updated", "host", "error", "message"):
         if isinstance(progress.get(name), str):

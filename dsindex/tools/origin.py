@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsindex.datasets.origins import PartDocument, find_parts, part_number
 from dsindex.datasets.provenance import read_source
 from dsindex.engine.manifest import read_manifest
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.errors import DsindexError, FormatError, MissingObjectError
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.text.recorded_tokenizer import find_tokenizer

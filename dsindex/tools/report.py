@@ -13,7 +13,7 @@ import dsindex
 from dsindex.amounts import count, short_number
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import find_document_origins
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.execution.local import available_cpus
 from dsindex.execution.report import Report

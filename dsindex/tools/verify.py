@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import manifest_path
 from dsindex.engine.nodes import require_shared
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.engine.start import start_with_nodes
 from dsindex.errors import FormatError
 from dsindex.execution.calls import Call

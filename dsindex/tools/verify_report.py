@@ -14,7 +14,7 @@ import xxhash
 
 from dsindex.amounts import count, short_number, split_names
 from dsindex.datasets.provenance import count_rows, read_rows
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order

@@ -17,8 +17,8 @@ from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.inputs import detect_form, find_parts
 from dsindex.engine.manifest import read_manifest
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
-from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.engine.output import PROVENANCE_SUFFIX
+from dsindex.engine.worker import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.errors import BadRecordError, InputError, MissingObjectError, RecordProblem, StoreError, TokenizerError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
