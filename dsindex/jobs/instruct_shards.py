@@ -17,7 +17,7 @@ import numpy as np
 from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
 from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.output import Dataset, TokenSource, shard_provenance, shard_quarantine
+from dsindex.engine.output import Dataset, Output, TokenSource, shard_provenance, shard_quarantine
 from dsindex.engine.source import count_records
 from dsindex.engine.tasks import KeyResult, ShardResult
 from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count, format_room
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.merge import range_bytes
-from dsindex.engine.room import Estimate
 from dsindex.engine.sample import Piece, PieceCounts, encode_piece, extrapolate, join_pieces, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import WORKER_MEMORY_BYTES
@@ -29,6 +28,7 @@ from dsindex.store.urls import folder_of, local_paths
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.engine.room import Estimate
     from dsindex.engine.source import TextSource
     from dsindex.options.build import BuildConfig
     from dsindex.text.selection import Selection

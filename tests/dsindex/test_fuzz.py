@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.provenance import count_rows, read_rows
-from dsindex.engine.identity import Plan, describe_inputs, describe_settings
+from dsindex.engine.plan import Plan, describe_inputs, describe_settings
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.ledger import Ledger, read_committed_shards
 from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dsindex.engine.shards import attempt as held_file
-from dsindex.engine.shards.attempt import HeldFile
+from dsindex.engine.worker import HeldFile
 from dsindex.errors import OutputError
 from dsindex.store import writing as recent
 from dsindex.store.clients import Blocks

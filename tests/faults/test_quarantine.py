@@ -143,7 +143,7 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     build(corpus, tmp_path, json_keys=("text",))
     name = "x_text_document.quarantine.jsonl.zst"
     assert name in os.listdir(tmp_path)
-    build(OWN.docs, tmp_path, json_keys=("text",), fresh=True)
+    build(OWN.docs, tmp_path, json_keys=("text",), replace=True)
     assert name not in os.listdir(tmp_path)
 
 

@@ -165,12 +165,12 @@ def test_output_of_another_plan_is_refused_by_name(make_config, options, message
     run_config(make_config())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
         run_config(make_config(**options))
-    run_config(make_config(**options, fresh=True))
+    run_config(make_config(**options, replace=True))
 
 
 def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
     import dsindex.engine.tokenize
-    from dsindex.engine.shards.tokenize import tokenize_shard
+    from dsindex.engine.worker import tokenize_shard
 
     run_config(make_config(keep_shards=True))
     tokenized = []

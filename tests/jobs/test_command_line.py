@@ -79,7 +79,7 @@ def test_required_options_are_marked(command, usage, marked, monkeypatch):
     (["build", "--tokenizer", "x"], "there is no flag --tokenizer; use --tokenizer-model FOLDER"),
     (["build", "--output=x"], "there is no flag --output; use --output-prefix P"),
     (["build", "--tokenizer-name-or-path=x"], "there is no flag --tokenizer-name-or-path; use --tokenizer-model"),
-    (["build", "--input", "a", "--fresh", "b"], "expected a flag, got 'b' (inputs follow --input)"),
+    (["build", "--input", "a", "--replace", "b"], "expected a flag, got 'b' (inputs follow --input)"),
     (["build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
     (["build", "--shard-deadline", "soon"], "argument --shard-deadline: expected a number, got 'soon'"),
     (["biuld", "--input", "x"], "there is no command 'biuld'; did you mean build?"),

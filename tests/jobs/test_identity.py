@@ -190,16 +190,16 @@ def test_interrupted_fresh_build_goes_on_under_fresh(monkeypatch, capsys):
     assert build("a") == 0
     with monkeypatch.context() as patch:
         patch.setattr(frame, "assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert build("b c", options=["--fresh", "--keep-shards"]) == 130
+        assert build("b c", options=["--replace", "--keep-shards"]) == 130
     shards = {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")}
     assert len(shards) == 2
     was = datasets("out/x")
     capsys.readouterr()
     assert build("b c") == 1  # the old output of another plan is not replaced without being asked for
     assert datasets("out/x") == was
-    assert build("b c", options=["--fresh", "--keep-shards"]) == 0
+    assert build("b c", options=["--replace", "--keep-shards"]) == 0
     assert "continuing the interrupted --fresh job" in capsys.readouterr().err
     assert {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")} == shards
-    assert build("b c", options=["--fresh", "--keep-shards"]) == 0  # it was finished: this one starts over
+    assert build("b c", options=["--replace", "--keep-shards"]) == 0  # it was finished: this one starts over
     assert not shards.keys() & {path.name for path in Path("out/x.build/shards").rglob("*.bin")}
     shutil.rmtree("out/x.build")

@@ -198,7 +198,7 @@ def test_exports_of_earlier_tokens_are_replaced_or_removed(tmp_path, chats):
     (tmp_path / "chat_bridge_768" / "notes.txt").write_text("mine")
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(CONVERSATIONS.read_bytes())
-    config = job(tmp_path, longer, export=("parquet",), fresh=True)
+    config = job(tmp_path, longer, export=("parquet",), replace=True)
     run_config(config, CONFIG)
     assert exported(tmp_path, "chat_parquet") != before
     assert names_in(tmp_path) == {"chat_parquet", "chat_bridge_768"}

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dsindex.engine import ledger as journal
 from dsindex.engine.ledger import Ledger
-from dsindex.engine.merge import MergeRange, Piece, RangeResult
-from dsindex.engine.shards.tokenize import KeyResult, ShardResult, ShardTask
+from dsindex.engine.tasks import MergeRange, Piece
+from dsindex.engine.tasks import KeyResult, ShardResult, ShardTask
 from dsindex.store.journal import FileJournal
 from dsindex.store.storage import StoredFile
 

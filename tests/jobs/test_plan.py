@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.cli.main import main
-from dsindex.engine.identity import Plan, describe_inputs, describe_settings
+from dsindex.engine.plan import Plan, describe_inputs, describe_settings
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import (
     MAX_SHARDS,

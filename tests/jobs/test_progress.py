@@ -445,7 +445,7 @@ def test_errors_are_json_lines_too(tmp_path, cli):
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--shard-size"], "dsindex build: argument --shard-size: expected one argument"),
-    (["--fresh", "--fresh"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
+    (["--replace", "--replace"], "dsindex build: argument --fresh: expected once, got it twice; leave one out"),
     (["--workers", "0"], "dsindex build: "),
 ], ids=["argument", "twice", "value"])  # fmt: skip
 @pytest.mark.parametrize("flag", ["--log-json", "--log-j"])

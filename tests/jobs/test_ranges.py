@@ -7,7 +7,7 @@ import os
 import pytest
 
 from dsindex.engine import merge as ranges
-from dsindex.engine.assemble import EarlyRanges
+from dsindex.engine.output import EarlyRanges
 from dsindex.engine.ledger import Ledger
 from dsindex.errors import BadRecordError, InputError
 from dsindex.execution.local import ThreadExecutor

@@ -74,7 +74,7 @@ def test_fresh_reads_again(pipe, monkeypatch):
     pipe(TEXT)
     interrupt(monkeypatch)
     pipe(OTHER)
-    assert main([*WORDS, "--fresh", "--keep-shards"]) == 0
+    assert main([*WORDS, "--replace", "--keep-shards"]) == 0
     manifest = json.loads(Path("out/x_text_document.manifest.json").read_bytes())
     assert manifest["content"]["inputs"][0]["size_bytes"] == len(OTHER)
     assert STORED.read_bytes() == OTHER
@@ -108,7 +108,7 @@ def test_damage_is_named_and_can_be_piped_again(pipe, cli):
     assert f"dsindex build: - (stored as {STORED.absolute()}): expected gzip data, but the member" in said
     assert said.rstrip().endswith("; --fresh reads standard input again")
     pipe(gzip.compress(TEXT))
-    assert main([*WORDS, "--fresh"]) == 0
+    assert main([*WORDS, "--replace"]) == 0
 
 
 def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe, cli):
@@ -161,7 +161,7 @@ def test_users_file_in_place_of_the_folder_stays(kind, pipe, cli):
     else:
         STORED.parent.write_text("mine")
     pipe(TEXT)
-    assert "inputs: expected a folder, got a symbolic link or a file; move it away" in cli([*WORDS, "--fresh"], 1).err
+    assert "inputs: expected a folder, got a symbolic link or a file; move it away" in cli([*WORDS, "--replace"], 1).err
     assert Path("mine/stdin").read_text() == "mine"
 
 

@@ -292,7 +292,7 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path):
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
         run_config(job(tmp_path / name, split=None), SPLIT_IN_PARTS)
     before = published(tmp_path)
-    config = job(tmp_path / "chat", split=None, seq_length=1024, fresh=True)
+    config = job(tmp_path / "chat", split=None, seq_length=1024, replace=True)
     run_config(config, SPLIT_IN_PARTS.model_copy(update={"max_length": 512}))
     after = published(tmp_path)
     gone = {name for name in before if name not in after}

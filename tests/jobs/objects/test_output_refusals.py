@@ -30,7 +30,7 @@ def test_same_command_again_does_nothing_and_another_is_refused(store, text):
     with pytest.raises(PlanError, match=r"s3://out/x_text_document: finished output of another plan.*append-eod"):
         build(text, "s3://out/x", append_eod=False)
     before = built(store, "out/x")
-    build(text, "s3://out/x", append_eod=False, fresh=True)
+    build(text, "s3://out/x", append_eod=False, replace=True)
     assert built(store, "out/x")["bin"] != before["bin"]
 
 

@@ -69,7 +69,7 @@ def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(store, pipe,
     assert "expected the standard input of the shards that are here" in capsys.readouterr().err
     assert store.content(f"out/{STORED}") == TEXT
     pipe(OTHER)
-    assert build("s3://out/x", "--keep-shards", "--fresh") == 0
+    assert build("s3://out/x", "--keep-shards", "--replace") == 0
     assert store.content(f"out/{STORED}") == OTHER
     manifest = json.loads(store.content("out/x_text_document.manifest.json"))
     assert manifest["content"]["inputs"][0]["size_bytes"] == len(OTHER)

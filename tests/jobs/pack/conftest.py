@@ -3,7 +3,7 @@
 import pytest
 
 import dsindex.engine.tokenize
-from dsindex.engine.shards.tokenize import tokenize_shard
+from dsindex.engine.worker import tokenize_shard
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
