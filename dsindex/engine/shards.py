@@ -98,7 +98,7 @@ def make_shards(
     *,
     sources: Sequence[TokenSource] = (),
     max_bad_records: str | None = None,
-    function: Callable[[ShardTask, Any], ShardResult] = tokenize_shard,
+    function: Callable[[ShardTask, Any], ShardResult] | None = None,
     filters: Sequence[str] = ("--where",),
 ) -> list[ShardResult]:
     """Make the shards of a plan that the ledger does not have; return the receipts of all, in plan order.
@@ -109,7 +109,7 @@ def make_shards(
         settings: The settings that all shards share; sent to every worker once.
         sources: Datasets whose ranges may be merged while shards are made.
         max_bad_records: Largest allowed number of bad records, or share of all such as `0.1%`.
-        function: The function that makes a shard.
+        function: The function that makes a shard; None: `tokenize_shard`.
         filters: Flags that leave out records, for messages.
 
     Raises:
@@ -125,7 +125,7 @@ def make_shards(
     stage = _Stage(work, tasks, EarlyRanges(sources, work, num_shards=len(tasks)), BadRecordBudget(max_bad_records))
     ready = [task for number, result in kept.items() for task in stage.take(number, result, fresh=False)]
     shared = work.executor.share(settings)
-    calls = ((task.shard, _shard_call(task, function, shared)) for task in tasks if task.shard not in kept)
+    calls = ((task.shard, _shard_call(task, function or tokenize_shard, shared)) for task in tasks if task.shard not in kept)
     dispatch: Dispatch[Key] = Dispatch(
         work.executor, calls, policy=work.policy, statistics=work.statistics, on_idle=work.reporter.tick
     )

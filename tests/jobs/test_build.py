@@ -169,7 +169,7 @@ def test_output_of_another_plan_is_refused_by_name(make_config, options, message
 
 
 def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
-    import dsindex.engine.tokenize
+    import dsindex.engine.shards
     from dsindex.engine.worker import tokenize_shard
 
     run_config(make_config(keep_shards=True))
@@ -179,7 +179,7 @@ def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
         tokenized.append(task.path)
         return tokenize_shard(task, settings)
 
-    monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
+    monkeypatch.setattr(dsindex.engine.shards, "tokenize_shard", spy)
     run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True, replace=True))
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))
