@@ -39,7 +39,8 @@ $(DEV_READY): pyproject.toml
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/dsindex demo
+	@[ -e demo-output ] || { mkdir demo-output && touch demo-output/dsindex-demo.txt; }
+	$(BIN)/python workflows/pretraining.py demo-output
 
 # Without sweeps and other cases marked `exhaustive`, which test-all runs too.
 test: $(DEV_READY)

@@ -80,15 +80,19 @@ def split_names(prefixes: Sequence[str]) -> tuple[str, list[str], str]:
     return (begin, names, end) if all(names) else ("", list(prefixes), "")
 
 
-def format_size(size_bytes: int) -> str:
-    """Return a size in megabytes, or in a smaller unit if it is small.
+def format_size(size_bytes: float) -> str:
+    """Return a size in the unit that suits it.
 
-    >>> format_size(17), format_size(3400), format_size(7_300_000)
-    ('17 B', '3.4 kB', '7.3 MB')
+    >>> format_size(17), format_size(3400), format_size(7_300_000), format_size(2.5e13)
+    ('17 B', '3.4 kB', '7.3 MB', '25.0 TB')
     """
-    if size_bytes < 1000:
-        return f"{size_bytes:,} B"
-    return f"{size_bytes / 1e3:,.1f} kB" if size_bytes < 100_000 else f"{size_bytes / 1e6:,.1f} MB"
+    if size_bytes < 999.5:
+        return f"{size_bytes:,.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        size_bytes /= 1000
+        if size_bytes < 999.95:
+            return f"{size_bytes:,.1f} {unit}"
+    return f"{size_bytes / 1000:,.1f} TB"
 
 
 def format_room(needed_bytes: float, free_bytes: float) -> tuple[str, str]:

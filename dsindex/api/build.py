@@ -1,4 +1,4 @@
-"""`dsindex.build` and `dsindex.estimate`."""
+"""`dsindex.build`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.jobs.build import BuildResult, run_build
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import split_options
-from dsindex.tools.estimate import EstimateResult, run_plan
 
 if TYPE_CHECKING:
     from dsindex.api.boundary import Paths
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from dsindex.api.tokenizers import TokenizerLike
 
 
-@api_function(BuildConfig, leave_out={"check"})
+@api_function(BuildConfig, leave_out={"dry_run"})
 def build(
     input: Paths = (),
     *,
@@ -48,30 +47,3 @@ def build(
         config, of_index = split_options(placed | index_options(index))
         with open_reporter(progress) as reporter:
             return run_build(config, reporter=reporter, index=of_index)
-
-
-@api_function(BuildConfig, leave_out={"check"})
-def estimate(
-    input: Paths = (),
-    *,
-    tokenizer: TokenizerLike,
-    index: IndexOptions | None = None,
-    **options: Any,  # noqa: ANN401 - those of BuildConfig
-) -> EstimateResult:
-    """Estimate the output, time, memory and disk space of `build` with the same options, as `dsindex plan` does.
-
-    Up to 64 MiB of the input are tokenized and timed. Nothing is written and no cluster is joined; for a cluster, set
-    `workers` to its CPUs. Options that do not affect the estimate are validated and otherwise ignored.
-
-    Args:
-        input: As for `build`, as are all others.
-        tokenizer: As for `build`.
-        index: As for `build`.
-
-    Raises:
-        OptionsError: If the options are invalid.
-        DsindexError: If the inputs or the tokenizer cannot be used.
-    """
-    with tokenizer_in_place(input_options(options, input), tokenizer) as placed:
-        config, _ = split_options(placed | index_options(index))
-        return run_plan(config)

@@ -9,7 +9,7 @@ from dsindex.api.subjects import find_prefix, list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.api.verify import find_folder
 from dsindex.jobs.index import IndexResult
-from dsindex.options.config import JsonOutput, StoreConfig, validated
+from dsindex.options.config import JsonOutput, validated
 from dsindex.options.datasets import InspectConfig, TraceConfig
 from dsindex.tools.inspect import run_inspect
 from dsindex.tools.trace import run_trace
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     from dsindex.api.subjects import Subject, Subjects
     from dsindex.api.tokenizers import TokenizerLike
-    from dsindex.tools.inspect import InspectResult
-    from dsindex.tools.trace import TraceResult
+    from dsindex.tools.results import InspectResult, TraceResult
 
-_LEFT_OUT = {*StoreConfig.model_fields, *JsonOutput.model_fields, "ids"}
+_LEFT_OUT = {*JsonOutput.model_fields}
 
 
 @api_function(InspectConfig, leave_out=_LEFT_OUT)
@@ -44,7 +43,7 @@ def inspect(
 
     Raises:
         OptionsError: If the options are invalid.
-        InputError: If there is nothing that dsindex knows, or no such document, sequence or sample.
+        InputError: If there is nothing that dsindex knows, or no such document or sample.
     """
     options["path"] = _place("path", path)
     options |= {} if data_path is None else {"data_path": tuple(list_prefixes("data_path", data_path))}

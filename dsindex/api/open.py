@@ -33,8 +33,6 @@ def open(
     tokenizer: TokenizerLike | None = None,
     check: bool = True,
     torch: bool = False,
-    endpoint_url: str | None = None,
-    region: str | None = None,
 ) -> Dataset:
     """Open a dataset; its format is detected from the files.
 
@@ -54,8 +52,6 @@ def open(
         tokenizer: For a JSONL file: tokenizes lines, which are bytes otherwise.
         check: Check every entry of an MMIDIDX index; without it, even a very large dataset opens at once.
         torch: Return tensors instead of arrays.
-        endpoint_url: Server of an `s3://` address; `AWS_ENDPOINT_URL` or Amazon's own if None.
-        region: Region of an `s3://` address; `AWS_REGION` or us-east-1 if None.
 
     Raises:
         OptionsError: If `path` is neither a path nor a result, or is a result with several datasets.
@@ -68,8 +64,6 @@ def open(
         "pad_to_multiple": pad_to_multiple,
         "split": split,
         "options": options,
-        "endpoint_url": endpoint_url,
-        "region": region,
     }
     given |= {"check": None if check else False, "torch": torch or None}
     given = {name: plain_value(value) for name, value in given.items() if value is not None}
@@ -91,7 +85,7 @@ def open(
 
 def _open_result(caches: IndexResult, given: dict[str, Any]) -> Dataset:
     """Open one split of the index caches in a result."""
-    foreign = given.keys() - {"split", "options", "check", "torch", "endpoint_url", "region"}
+    foreign = given.keys() - {"split", "options", "check", "torch"}
     if foreign:
         raise OptionsError(f"path: this is an index cache, which does not take the option {min(foreign)}; omit it")
     if not caches.descriptions:

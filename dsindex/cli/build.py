@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import ConfigFile, read_options, without_megatron_flags
-from dsindex.execution.progress.standard_streams import show_lines, write_summary
+from dsindex.execution.progress.standard_streams import write_lines, write_summary
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexOptions, copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import PreprocessCommand
@@ -23,7 +22,7 @@ document.
 
 Run the same command again to continue an interrupted build. Every option can also be set in a YAML
 file (--config), with underscores for dashes. A command of preprocess_data.py works as it stands:
-its other flags are accepted, and those without effect are named; so are those of pretrain_gpt.py."""
+its other flags are accepted, and those without effect are named."""
 EXAMPLES = (
     r"""dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \
   --output-prefix out/docs""",
@@ -34,7 +33,6 @@ EXAMPLES = (
 )
 OPTIONS = (ConfigFile, BuildConfig, IndexOptions, PreprocessCommand)
 REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merge-file"}
-TAKES_PRETRAIN_FLAGS = True
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,8 +41,11 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.jobs.build import run_build  # loads what a help text does not need
 
     config, index = read_build_options(options)
-    if config.check:
-        return _check(config)
+    if config.dry_run:
+        from dsindex.tools.estimate import estimate_build
+
+        write_lines(estimate_build(config).lines())
+        return 0
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_build(config, reporter=reporter, index=index)
     write_summary(
@@ -57,17 +58,6 @@ def run(options: argparse.Namespace) -> int:
         ],
     )
     return 0
-
-
-def _check(config: BuildConfig) -> int:
-    from dsindex.execution.progress.displays import make_reporter
-    from dsindex.tools.check import describe_check, run_check  # loads what a help text does not need
-
-    with make_reporter(log_json=config.log_json) as reporter:
-        report = run_check(config, reporter=reporter)
-    write_summary(describe_check(report))
-    sys.stderr.write(show_lines(report.faults))
-    return 1 if report.faults else 0
 
 
 def read_build_options(options: argparse.Namespace) -> tuple[BuildConfig, dict[str, Any] | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import enter_stores, read_config, requests_since
+from dsindex.cli.options import read_config
 from dsindex.execution.progress.standard_streams import write_lines
 from dsindex.options.datasets import ConvertCommand
 
@@ -29,6 +29,5 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.jobs.conversion import convert_dataset  # loads what a help text does not need
 
     config = read_config(options, ConvertCommand)
-    before = enter_stores(config)
-    write_lines(convert_dataset(config).lines() + requests_since(before))
+    write_lines(convert_dataset(config).lines())
     return 0

@@ -6,8 +6,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import enter_stores, read_config, requests_since
-from dsindex.execution.progress.standard_streams import is_colored, write_json, write_lines
+from dsindex.cli.options import read_config
+from dsindex.execution.progress.standard_streams import write_json
 from dsindex.json_text import encode_json
 from dsindex.options.datasets import InspectConfig
 from dsindex.tools.inspect import run_inspect
@@ -28,7 +28,7 @@ are trained on are green in a terminal, and in brackets elsewhere.
 Exit code 0: readable. 1: damaged; each finding is one line."""
 EXAMPLES = (
     "dsindex inspect out/docs_text_document",
-    "dsindex inspect out/docs_text_document --find 'some words'",
+    "dsindex inspect out/docs_text_document --document 7",
     "dsindex inspect out/cache --sample 3",
 )
 OPTIONS = (InspectConfig,)
@@ -37,12 +37,9 @@ OPTIONS = (InspectConfig,)
 def run(options: argparse.Namespace) -> int:
     """Look at one path and print what was seen."""
     config = read_config(options, InspectConfig)
-    before = enter_stores(config)
     seen = run_inspect(config)
     if not config.as_json:
-        shown = seen.lines(ids=config.ids, colored=is_colored())
-        sys.stdout.write("".join(f"{line}\n" for line in shown))
-        write_lines(requests_since(before))
+        sys.stdout.write("".join(f"{line}\n" for line in seen.lines()))
     elif sys.stdout.isatty():  # C1 control characters, which JSON allows, may control a terminal
         sys.stdout.write(encode_json(asdict(seen), newline=True, ascii_only=True).decode())
     else:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct", "demo"})
+MAKING_FILES = frozenset({"build", "merge", "index", "raw-index", "convert", "pack", "instruct"})
 """Commands that succeed once their files are complete, even if their summary cannot be printed."""
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import ConfigFile, read_config, requests_since
+from dsindex.cli.options import ConfigFile, read_config
 from dsindex.execution.progress.standard_streams import write_summary
 from dsindex.options.merge import MergeConfig
-from dsindex.store.requests import all_requests
 
 if TYPE_CHECKING:
     import argparse
@@ -32,12 +31,11 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.execution.progress.displays import make_reporter
     from dsindex.jobs.merge import run_merge  # loads what a help text does not need
 
-    before = all_requests()
     config = read_config(options, MergeConfig)
     with make_reporter(log_json=config.log_json) as reporter:
         report = run_merge(config, reporter=reporter)
     write_summary(
-        report.lines() + requests_since(before),
+        report.lines(),
         already_complete=report.already_complete,
         outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
     )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from dsindex.cli.options import ConfigFile, read_options
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.config import validated
-from dsindex.options.index import TokenizerCommand
 from dsindex.options.mix import MixCommand
 from dsindex.tools.mix import MixResult, run_mix
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Plan a mixture from the tokens that the datasets really have: Megatron's --data-path with weights,
 and the tokens and epochs that it draws of each dataset. With --data-path, show what the weights of
-a job mean. With --check, compare with what the index caches of a job draw. With --write, hand it over: one
-file from which dsindex index builds the caches, and verify proves that all of it arrived.
+a job mean. With --check, compare with what the index caches of a job draw.
 
 A sample has tokens of one dataset only, so a weight is the dataset's share of the tokens that are
 drawn, whatever its size. Only .idx files are read, and no cluster is joined."""
@@ -31,10 +29,8 @@ EXAMPLES = (
     "dsindex mix --data-path 0.3 web_text_document 0.7 books_text_document",
     r"""dsindex mix web_text_document=60% books_text_document=40% \
   --check --data-cache-path out/cache""",
-    r"""dsindex mix web_text_document=60% books_text_document=40% \
-  --data-cache-path out/cache --write delivery.yaml""",
 )
-OPTIONS = (MixCommand, ConfigFile, TokenizerCommand)
+OPTIONS = (MixCommand, ConfigFile)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,7 +71,6 @@ def as_json(report: MixResult) -> dict[str, Any]:
         ],
         "first_to_run_out": mixture.first_to_run_out.prefix,
         "per_split_data_args_path": report.per_split_data_args_path,
-        "delivery": report.delivery,
         "flags": list(report.flags),
         "warnings": list(report.warnings),
         "caches": [

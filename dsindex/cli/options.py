@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from dsindex.execution.progress.standard_streams import show_lines
-from dsindex.execution.store_variables import STORE_VARIABLES, give_store_variables
-from dsindex.options.config import Options, StoreConfig, UsageError, name_lists, validated
+from dsindex.options.config import Options, UsageError, name_lists, validated
 from dsindex.options.declare import GROUPS, Declared, declared_options, members, option
 from dsindex.options.megatron_flags import take_megatron_flags
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from dsindex.store.requests import RequestCounts
 
 Config = TypeVar("Config", bound=Options)
 
@@ -130,25 +128,3 @@ def read_config(options: argparse.Namespace, kind: type[Config]) -> Config:
         UsageError: If they are invalid.
     """
     return validated(read_options(options, kind.model_fields), kind)
-
-
-def enter_stores(config: StoreConfig) -> RequestCounts:
-    """Let this process, and those that do its work, reach the stores as the options say.
-
-    Returns:
-        What was asked of object stores so far.
-    """
-    from dsindex.store.requests import all_requests
-
-    for name in STORE_VARIABLES:
-        value = getattr(config, name)
-        if value is not None:
-            give_store_variables(name, value)
-    return all_requests()
-
-
-def requests_since(before: RequestCounts) -> list[str]:
-    """Return a line about what was asked of object stores since then; none if that is nothing."""
-    from dsindex.store.requests import all_requests, describe_requests
-
-    return describe_requests(all_requests().since(before))

@@ -18,7 +18,6 @@ from dsindex.locations import without_secrets
 from dsindex.option_problems import show_value
 from dsindex.options.config import MAY_BE_EMPTY
 from dsindex.options.declare import declared_options
-from dsindex.options.megatron_flags import split_pretrain_flags
 from dsindex.options.numbers import parse_integer
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ def _wrap_usage(words: Sequence[str]) -> str:
 
 COMMANDS = {
     "build": ("tokenize text and merge it into one dataset per key", "dsindex.cli.build"),
-    "plan": ("estimate the size, time and memory of a build from a sample", "dsindex.cli.plan"),
     "merge": ("merge datasets into one", "dsindex.cli.merge"),
     "index": ("build the document, sample and shuffle indices of a training job", "dsindex.cli.index"),
     "mix": ("plan a blend from token counts, or see what its weights mean", "dsindex.cli.mix"),
@@ -94,13 +92,11 @@ COMMANDS = {
     "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
     "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
     "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
-    "demo": ("run the main job on generated text", "dsindex.cli.demo"),
 }
 """Name → (summary, module); a module has DESCRIPTION, OPTIONS, which are models, and run(options) -> exit code.
 
 It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, options with what can stand in the place
-of each; add_arguments(parser), for what is no option; and TAKES_PRETRAIN_FLAGS, if flags of Megatron's pretrain_gpt.py
-are no mistake.
+of each; and add_arguments(parser), for what is no option.
 """
 
 EPILOG = """\
@@ -118,7 +114,6 @@ _FORMER_FLAGS = {
 """Flags of older releases and forks of Megatron → the flag that took their place, and what to do."""
 _SHORTENED = {
     "--tokenizer": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
-    "--output": ("--output-prefix", "use --output-prefix P"),
 }
 """The same of what several flags begin with."""
 
@@ -129,9 +124,6 @@ class Parser(argparse.ArgumentParser):
     A repeated list flag adds to the list: `--input a --input b` is `--input a b`. A repeated flag with one value or
     none is refused. Groups and subparsers inherit this. An unknown flag or command is refused with the nearest one.
     """
-
-    takes_pretrain_flags = False
-    """Whether flags of pretrain_gpt.py are set aside, as `pretrain_flags` in the namespace."""
 
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
         super().__init__(**named)
@@ -146,12 +138,6 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse a command line; nothing is unknown afterwards."""
         words = list(sys.argv[1:] if args is None else args)
-        foreign: dict[str, tuple[str, ...]] = {}
-        if self.takes_pretrain_flags:
-            try:
-                words, foreign = split_pretrain_flags(words, own=self._option_string_actions)
-            except ValueError as error:
-                self.error(str(error))
         self._refuse_unknown(words)
         options, rest = super().parse_known_args(words, namespace)
         if rest:
@@ -160,8 +146,6 @@ class Parser(argparse.ArgumentParser):
             self.error(
                 f"expected a flag, got {rest[0]!r}{inputs}" if unknown is None else self._describe_unknown(unknown)
             )
-        if foreign:
-            options.pretrain_flags = tuple(foreign)
         return options, rest
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
@@ -240,7 +224,6 @@ def make_parser(command: str | None) -> Parser:
             add_options(subparser, *module.OPTIONS, EveryCommand, required=required)
             if hasattr(module, "add_arguments"):
                 module.add_arguments(subparser)
-            subparser.takes_pretrain_flags = getattr(module, "TAKES_PRETRAIN_FLAGS", False)
             mark_required(subparser, required)
             if subparser.epilog is None and hasattr(module, "EXAMPLES"):
                 subparser.epilog = examples_epilog(module.EXAMPLES)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import enter_stores, read_config, requests_since
+from dsindex.cli.options import read_config
 from dsindex.execution.progress.standard_streams import write_lines
-from dsindex.options.config import StoreConfig
 from dsindex.options.datasets import ReportConfig
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ EXAMPLES = (
     r"""dsindex report out/web_text_document out/books_text_document \
   --cache out/cache -o report.html""",
 )
-OPTIONS = (ReportConfig, StoreConfig)
+OPTIONS = (ReportConfig,)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,8 +34,7 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.execution.progress.displays import make_reporter
     from dsindex.tools.report import run_report  # loads what a help text does not need
 
-    before = enter_stores(read_config(options, StoreConfig))
     with make_reporter() as reporter:
         report = run_report(read_config(options, ReportConfig), reporter=reporter)
-    write_lines(report.lines() + requests_since(before))
+    write_lines(report.lines())
     return 0 if report.ok else 1

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import enter_stores, read_config, requests_since
+from dsindex.cli.options import read_config
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.datasets import TraceConfig
 from dsindex.tools.trace import run_trace
@@ -35,10 +35,9 @@ OPTIONS = (TraceConfig,)
 def run(options: argparse.Namespace) -> int:
     """Trace, and print what was found."""
     config = read_config(options, TraceConfig)
-    before = enter_stores(config)
     report = run_trace(config)
     if config.as_json:
         write_json(sys.stdout, asdict(report))
     else:
-        write_lines(report.lines() + requests_since(before))
+        write_lines(report.lines())
     return 0

@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dsindex.cli.options import enter_stores, read_config, requests_since
+from dsindex.cli.options import read_config
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.datasets import VerifyCommand
@@ -41,7 +41,6 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.tools.verify_pbin import verify_dataset  # not for a help text
 
     config = read_config(options, VerifyCommand)
-    before = enter_stores(config)
     reports = []
     for given in config.prefix:
         with make_reporter(has_table=True) as reporter:
@@ -50,5 +49,4 @@ def run(options: argparse.Namespace) -> int:
             write_json(sys.stdout, {"is_whole": reports[-1].is_whole, **asdict(reports[-1])})
     if not config.as_json:
         write_lines(describe_verifications(reports))
-        write_lines(requests_since(before))
     return 0 if all(report.is_whole for report in reports) else 1

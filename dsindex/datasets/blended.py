@@ -11,8 +11,6 @@ import numpy as np
 from dsindex.amounts import count
 from dsindex.datasets.decoding import html_table
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, open_index_array, sample_numbers
-from dsindex.datasets.reading_order import ReadingOrder
-from dsindex.datasets.sample_parts import most_ahead
 from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace, find_pairs, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
@@ -47,8 +45,6 @@ class BlendedDataset:
         if len(widths) != 1:
             raise ValueError(f"expected datasets of one sequence length to blend, got {sorted(widths)}")
         self.datasets = list(datasets)
-        self._is_in_store = any(dataset.is_in_store for dataset in self.datasets)
-        self._order = ReadingOrder()
         self._sources = (dataset_index, dataset_sample_index)
         self.dataset_index = open_index_array(dataset_index, what="a dataset index", shape=(None,))
         self.dataset_sample_index = open_index_array(
@@ -65,8 +61,6 @@ class BlendedDataset:
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> BlendedDataset:
         """Open one split of a blend from Megatron-core's index cache.
 
@@ -78,8 +72,6 @@ class BlendedDataset:
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
-            endpoint_url: As for IndexedDataset.
-            region: As for IndexedDataset.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a BlendedDataset.
@@ -101,8 +93,6 @@ class BlendedDataset:
                 options=options,
                 check=check,
                 torch=torch,
-                endpoint_url=endpoint_url,
-                region=region,
             )
             for number, part in enumerate(parts)
         ]
@@ -136,8 +126,6 @@ class BlendedDataset:
 
     def tokens(self, index: SupportsIndex) -> NDArray[np.int64]:
         """Return the tokens of a sample, as `GPTDataset.tokens` does."""
-        if self._is_in_store:
-            return self.batch([index.__index__()]).reshape(-1)
         dataset_id, sample = self._locate(index)
         return self.datasets[dataset_id].tokens(sample)
 
@@ -190,28 +178,14 @@ class BlendedDataset:
         for end in (numbers.min(), numbers.max()) if numbers.size else ():
             self._check_number(end)
         dataset_ids, samples = self.dataset_index[numbers], self.dataset_sample_index[numbers]
-        if self._is_in_store:
-            self._request(numbers)
         first = self.datasets[0]
         out = np.empty((len(numbers), first.sequence_length + int(first.add_extra_token)), np.int64)
         for dataset_id in np.unique(dataset_ids):
             places = np.flatnonzero(dataset_ids == dataset_id)
             for end in (samples[places].min(), samples[places].max()):
                 self._check_location(dataset_id, end)
-            out[places] = self.datasets[dataset_id].batch(samples[places], reads_ahead=False)
+            out[places] = self.datasets[dataset_id].batch(samples[places])
         return out
-
-    def _request(self, numbers: NDArray[np.integer[Any]]) -> None:
-        """Request samples of all datasets in object stores together, and then those that the reader will want next."""
-        width = self.datasets[0].sequence_length + int(self.datasets[0].add_extra_token)
-        most = most_ahead(width * max(dataset.dataset.dtype.itemsize for dataset in self.datasets))
-        wanted = np.where(numbers < 0, numbers + len(self), numbers)
-        later = np.array(self._order.expected_after(wanted.tolist(), most=most), np.int64)
-        for some in (wanted, later[(later >= 0) & (later < len(self))]):
-            dataset_ids, samples = self.dataset_index[some], self.dataset_sample_index[some]
-            for dataset_id in np.unique(dataset_ids):
-                if 0 <= dataset_id < len(self.datasets):  # where it is not, reading says so
-                    self.datasets[dataset_id].expect(samples[dataset_ids == dataset_id])
 
     def decode(self, index: SupportsIndex, *, tokenizer: TokenizerLike | None = None) -> str:
         """Return the text of a sample, as `GPTDataset.decode` does, by default with its own dataset's tokenizer."""

@@ -21,7 +21,6 @@ import numpy as np
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.sample_parts import (
-    ObjectSamples,
     SamplePart,
     find_occurrences,
     find_parts,
@@ -341,9 +340,7 @@ class GPTDataset:
         )
         self._extra = int(add_extra_token)
         tokens, *columns = dataset.token_columns()
-        is_mapped = isinstance(tokens, np.ndarray)
         self._columns: tuple[Any, ...] = (tokens, *columns, self.document_index, self.sample_index)
-        self._objects = None if is_mapped else ObjectSamples(dataset, self.document_index, self.sample_index)
         self._pad = _PADDING if options.pad_token is None else options.pad_token
         # Only then can a token of the data equal the padding.
         self._pad_may_occur = options.pad_token is not None or dataset.dtype.kind == "i"
@@ -360,8 +357,6 @@ class GPTDataset:
         options: SampleOptions = DEFAULT_OPTIONS,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> GPTDataset:
         """Open one split of one dataset from Megatron-core's index cache.
 
@@ -372,8 +367,6 @@ class GPTDataset:
             options: How masks and positions of samples are made.
             check: As for IndexedDataset.
             torch: Return tensors instead of arrays.
-            endpoint_url: As for IndexedDataset.
-            region: As for IndexedDataset.
 
         Raises:
             FormatError: If a file is missing or damaged, or is not the cache of a GPTDataset.
@@ -389,7 +382,7 @@ class GPTDataset:
         base = path.removesuffix("description.txt")
         data = dataset_path if prefix is None else prefix
         return cls(
-            IndexedDataset(data, check=check, endpoint_url=endpoint_url, region=region),
+            IndexedDataset(data, check=check),
             f"{base}document_index.npy",
             f"{base}sample_index.npy",
             f"{base}shuffle_index.npy",
@@ -468,20 +461,17 @@ class GPTDataset:
             FormatError: If the indices point outside the data.
         """
         number = self._number(index)
-        if self._objects is not None:
-            return self.batch([number]).reshape(-1)
         text: NDArray[np.int64] = np.empty(self.sequence_length + self._extra, np.int64)
         rows = self.shuffle_index[number : number + 1]
         if not self._assemble(rows, text[np.newaxis]):
             raise self._damaged(number)
         return text
 
-    def batch(self, indices: ArrayLike, *, reads_ahead: bool = True) -> NDArray[np.int64]:
+    def batch(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the tokens of many samples at once, each as `tokens` does, shape [n, sequence_length (+ 1)].
 
         Args:
             indices: Numbers of the samples, shape [n].
-            reads_ahead: Also request what comes next from an object store, if the batches before tell what that is.
 
         Raises:
             IndexError: If there is no such sample.
@@ -492,32 +482,12 @@ class GPTDataset:
         if len(wrong):
             raise self._no_such_sample(numbers[wrong[0]])
         out = np.empty((len(numbers), self.sequence_length + self._extra), np.int64)
-        if self._objects is not None:
-            done = self._objects.fill(
-                out, numbers, self.shuffle_index, extra=self._extra, pad=self._pad, reads_ahead=reads_ahead
-            )
-            if done < len(numbers):
-                raise self._damaged(int(numbers[done]))
-            return out
         rows = self.shuffle_index[numbers]
         rows.flags.writeable = False  # so that numba uses the kernel that was compiled for one sample
         done = self._assemble(rows, out)
         if done < len(numbers):
             raise self._damaged(int(numbers[done]))
         return out
-
-    @property
-    def is_in_store(self) -> bool:
-        """Whether the tokens are in an object store."""
-        return self._objects is not None
-
-    def expect(self, indices: ArrayLike) -> None:
-        """Request samples that will be read soon from an object store, as many of them as exist."""
-        if self._objects is not None:
-            numbers = sample_numbers(indices)
-            known = numbers[(numbers >= 0) & (numbers < len(self))].tolist()
-            width = self.sequence_length + self._extra
-            self._objects.expect(known, self.shuffle_index, width=width, extra=self._extra)
 
     def parts(self, index: SupportsIndex) -> list[SamplePart]:
         """Return the sequences that a sample's tokens come from, in order; parts without tokens are left out.
@@ -631,6 +601,8 @@ class GPTDataset:
     @cached_property
     def _assemble(self) -> Callable[[NDArray[np.integer[Any]], NDArray[np.int64]], int]:
         """The compiled kernel; numba, which compiles it, is slow to import."""
+        if not isinstance(self._columns[0], np.ndarray):  # in an object store
+            return self._assemble_slices
         try:
             from dsindex.datasets.sample_assembly import assemble_samples
         except ImportError:  # numba is not installed, or not for this numpy

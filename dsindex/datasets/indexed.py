@@ -15,7 +15,6 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
-from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
 from dsindex.store.urls import absolute, located, pickled_address, with_suffix
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 
     from dsindex.datasets.decoding import TokenizerLike
     from dsindex.formats.mmididx import SequenceIndex, Tokens
-
-
-AHEAD_BYTES, MOST_AHEAD = 4 << 20, 1024
-"""Bytes and number of sequences that are read ahead of batches that follow each other, in an object store."""
 
 
 class IndexedDataset:
@@ -47,8 +42,6 @@ class IndexedDataset:
             then causes a FormatError or wrong tokens later, but nothing is read outside the file.
         torch: Return `ds[i]` and `ds[a:b]` as tensors, of int64 if tokens are integers. They are copies, since torch
             has no read-only tensors.
-        endpoint_url: Server of an `s3://` address; None for AWS_ENDPOINT_URL or Amazon's own.
-        region: Region of an `s3://` address; None for AWS_REGION or us-east-1.
 
     Raises:
         FormatError: If a file is missing, damaged, or does not fit the other.
@@ -62,10 +55,8 @@ class IndexedDataset:
         *,
         check: bool = True,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
+        self.prefix = located(prefix)
         self._make_tensor = tensor_maker(torch)
         idx_path = with_suffix(self.prefix, ".idx")
         index = read_index(idx_path)
@@ -79,7 +70,6 @@ class IndexedDataset:
         self._index: SequenceIndex | None = index
         self._num_sequences = index.header.num_sequences
         self._tokens = tokens
-        self._order = ReadingOrder()
         self._shift = self.dtype.itemsize.bit_length() - 1
         # A memoryview reads plain ints from unaligned memory, which makes ds[i] twice as fast as numpy scalars do.
         self._lengths = as_items(index.sequence_lengths, "i")
@@ -115,18 +105,7 @@ class IndexedDataset:
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many sequences, each as `ds[i]`; torch's DataLoader calls this."""
-        tokens = self._tokens
-        if isinstance(tokens, np.ndarray):
-            return [self[index] for index in indices]
-        numbers = [index.__index__() for index in indices]
-        wrong = next((number for number in numbers if not -len(self) <= number < len(self)), None)
-        if wrong is not None:
-            raise self._no_such_sequence(wrong)
-        numbers = [number % len(self) for number in numbers]
-        most = min(MOST_AHEAD, AHEAD_BYTES // (tokens.nbytes // max(1, len(self)) + 1))
-        later = [number for number in self._order.expected_after(numbers, most=most) if 0 <= number < len(self)]
-        sequences = tokens.read_many([*map(self._part, numbers)], later=[*map(self._part, later)])
-        return sequences if self._make_tensor is None else list(map(self._make_tensor, sequences))
+        return [self[index] for index in indices]
 
     def get(self, index: SupportsIndex, offset: int = 0, length: int | None = None) -> NDArray[Any]:
         """Return part of a sequence.
@@ -358,14 +337,6 @@ class IndexedDataset:
         if first < 0 or len(block) != stops[-1] or last - first != stops[-1]:
             raise self._outside(begin)
         return block, stops
-
-    def _part(self, number: int) -> tuple[int, int]:
-        """Return the tokens at which a sequence begins and ends."""
-        begin = self._pointers[number] >> self._shift
-        end = begin + self._lengths[number]
-        if not 0 <= begin <= end <= len(self._tokens):
-            raise self._outside(number)
-        return begin, end
 
     def _open_index(self) -> SequenceIndex:
         if self._index is None:

@@ -397,8 +397,6 @@ class PackedInstructionDataset(Packs):
         packed: Use the block layout; it is computed if it was not stored. False means one conversation per block.
         pad_to_multiple: Each conversation takes a multiple of so many tokens, as context parallelism needs it.
         torch: Return blocks as dicts of tensors, by the names of a Block's fields.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If a file is missing or damaged, or tokens, masks and block layout do not fit each other.
@@ -415,10 +413,8 @@ class PackedInstructionDataset(Packs):
         packed: bool = True,
         pad_to_multiple: int = 1,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        self.prefix = located(prefix, endpoint_url=endpoint_url, region=region)
+        self.prefix = located(prefix)
         self._make_tensor = tensor_maker(torch)
         self.sequence_length = sequence_length
         self._pad_id = pad_id

@@ -21,8 +21,8 @@ import xxhash
 
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.new_files import NewFiles
+from dsindex.formats.pickled_pairs import write_pairs
 from dsindex.formats.raw_index import create_raw_index, find_lines, is_json, raw_index_path, read_raw_index
-from dsindex.formats.safe_pickle import PairListWriter
 from dsindex.store.storage import open_unbuffered, remove_if_present
 from dsindex.text.forms import TextPart
 from dsindex.text.streams import LineBlock, read_lines
@@ -179,9 +179,7 @@ def _find(path: str, state: FileState) -> NDArray[np.int64]:
 def _keep(kept_at: str, pairs: NDArray[np.int64]) -> None:
     """Store an index in place of those of former states of the same file."""
     with NewFiles([kept_at], or_same=True) as [new]:
-        writer = PairListWriter(new.file.write)
-        writer.add(pairs)
-        writer.close()
+        write_pairs(new.file, pairs)
     folder, name = os.path.split(kept_at)
     for other in os.listdir(folder):
         if other.endswith(".idx") and other != name and other.partition("-")[0] == name.partition("-")[0]:

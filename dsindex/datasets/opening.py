@@ -66,8 +66,6 @@ def open_dataset(
     tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
     check: bool = True,
     torch: bool = False,
-    endpoint_url: str | None = None,
-    region: str | None = None,
 ) -> Dataset:
     """Open a dataset; its format is detected from the files.
 
@@ -84,8 +82,6 @@ def open_dataset(
         tokenizer: For a JSONL file: tokenizes lines, which are bytes otherwise.
         check: Check every entry of an MMIDIDX index, as in IndexedDataset.
         torch: Return tensors instead of arrays.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         InputError: If there is no dataset, if it is ambiguous which one is meant, or if this kind of dataset does not
@@ -104,11 +100,10 @@ def open_dataset(
         "tokenizer": tokenizer,
     }
     opening = _Opening(
-        located(os.fsdecode(path), endpoint_url=endpoint_url, region=region),
+        located(os.fsdecode(path)),
         {name: value for name, value in given.items() if value is not None},
         check,
         torch,
-        {"endpoint_url": endpoint_url, "region": region},
     )
     return opening.open()
 
@@ -121,8 +116,6 @@ def open_cache(
     options: SampleOptions = DEFAULT_OPTIONS,
     check: bool = True,
     torch: bool = False,
-    endpoint_url: str | None = None,
-    region: str | None = None,
 ) -> GPTDataset | BlendedDataset:
     """Open the index cache of a split.
 
@@ -135,8 +128,6 @@ def open_cache(
         options: How masks and positions of samples are made.
         check: As for IndexedDataset.
         torch: Return tensors instead of arrays.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         InputError: If the split has no cache, or several.
@@ -154,7 +145,6 @@ def open_cache(
     path, prefixes = found[0], descriptions[found[0]]
     extra = _has_extra_token(path)
     shared: dict[str, Any] = {"add_extra_token": extra, "options": options, "check": check, "torch": torch}
-    shared |= {"endpoint_url": endpoint_url, "region": region}
     if known[path]["class"] == BLENDED_CLASS:
         from dsindex.datasets.blended import BlendedDataset
 
@@ -194,14 +184,11 @@ def _has_extra_token(description_path: str) -> bool:
 class _Opening:
     """One path, and the options given for it."""
 
-    def __init__(
-        self, path: str, given: Mapping[str, Any], check: bool, torch: bool, store: Mapping[str, str | None]
-    ) -> None:
+    def __init__(self, path: str, given: Mapping[str, Any], check: bool, torch: bool) -> None:
         self._path = path
         self._given = given
         self._check = check
         self._torch = torch
-        self._store = store
 
     def open(self) -> Dataset:
         path = self._path
@@ -353,7 +340,6 @@ class _Opening:
             options=self._given.get("options", DEFAULT_OPTIONS),
             check=self._check,
             torch=self._torch,
-            **self._store,
         )
 
     def _allow(self, kind: str, *names: str) -> None:

@@ -87,11 +87,9 @@ class _Parts(ABC):
         *,
         version: PbinVersion | None,
         torch: bool,
-        endpoint_url: str | None,
-        region: str | None,
     ) -> None:
         self._make_tensor = tensor_maker(torch)
-        self.path = located(path, endpoint_url=endpoint_url, region=region)
+        self.path = located(path)
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
         self._tokens = open_tokens(pickled_address(self.path), self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
@@ -115,9 +113,7 @@ class _Parts(ABC):
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[NDArray[Any]]:
         """Return many of them, each as `ds[i]`; torch's DataLoader calls this."""
-        numbers = [self._number(index) for index in indices]
-        _expect(self._tokens, [self._bounds(number) for number in numbers])
-        return [self._part(number) for number in numbers]
+        return [self._part(self._number(index)) for index in indices]
 
     def _number(self, index: SupportsIndex) -> int:
         number = operator.index(index)
@@ -184,12 +180,10 @@ class _Blocks(_Parts):
         *,
         version: PbinVersion | None,
         torch: bool,
-        endpoint_url: str | None,
-        region: str | None,
     ) -> None:
         if block_size < 2:
             raise ValueError(f"expected a block_size of at least 2, an input and a target, got {block_size}")
-        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, version=version, torch=torch)
         self.block_size = block_size
         if self.header.num_tokens < block_size:
             raise ValueError(
@@ -222,8 +216,6 @@ class PackedMemMapDatasetContinuous(_Blocks):
         reuse_last_target: Overlap blocks by one token.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`.
@@ -241,10 +233,8 @@ class PackedMemMapDatasetContinuous(_Blocks):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
+        super().__init__(path, block_size, version=version, torch=torch)
         self.reuse_last_target = reuse_last_target
         self._stride = block_size - 1 if reuse_last_target else block_size
 
@@ -286,8 +276,6 @@ class PackedMemMapDatasetMegatron(_Blocks):
         block_size: Tokens per block.
         version: The version of the file; detected if None.
         torch: Return blocks as tensors of int64.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -302,12 +290,10 @@ class PackedMemMapDatasetMegatron(_Blocks):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        super().__init__(path, block_size, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
-        self._begins = plan_document_blocks(np.concatenate(lengths), block_size)
+        super().__init__(path, block_size, version=version, torch=torch)
+        lengths = read_document_lengths(pickled_address(self.path), self.header)
+        self._begins = plan_document_blocks(lengths, block_size)
 
     def __len__(self) -> int:
         """Return the number of blocks."""
@@ -330,8 +316,6 @@ class PbinDocuments(_Parts):
         path: The `.pbin`, or its address in an object store.
         version: The version of the file; detected if None.
         torch: Return documents as tensors of int64.
-        endpoint_url: As for IndexedDataset.
-        region: As for IndexedDataset.
 
     Raises:
         FormatError: If the file is not a `.pbin`, or its index is damaged.
@@ -346,12 +330,9 @@ class PbinDocuments(_Parts):
         *,
         version: PbinVersion | None = None,
         torch: bool = False,
-        endpoint_url: str | None = None,
-        region: str | None = None,
     ) -> None:
-        super().__init__(path, version=version, torch=torch, endpoint_url=endpoint_url, region=region)
-        lengths = [np.empty(0, dtype=np.int64), *read_document_lengths(pickled_address(self.path), self.header)]
-        self._ends = np.cumsum(np.concatenate(lengths))
+        super().__init__(path, version=version, torch=torch)
+        self._ends = np.cumsum(read_document_lengths(pickled_address(self.path), self.header))
 
     def __len__(self) -> int:
         """Return the number of documents, including empty ones."""
@@ -386,9 +367,3 @@ class PbinDocuments(_Parts):
 
     def _bounds(self, number: int) -> tuple[int, int]:
         return int(self._ends[number - 1]) if number else 0, int(self._ends[number])
-
-
-def _expect(tokens: Tokens, parts: list[tuple[int, int]]) -> None:
-    """Request parts of an object together, before they are read one after the other."""
-    if not isinstance(tokens, np.ndarray):
-        tokens.expect(parts)

@@ -125,7 +125,8 @@ def make_shards(
     stage = _Stage(work, tasks, EarlyRanges(sources, work, num_shards=len(tasks)), BadRecordBudget(max_bad_records))
     ready = [task for number, result in kept.items() for task in stage.take(number, result, fresh=False)]
     shared = work.executor.share(settings)
-    calls = ((task.shard, _shard_call(task, function or tokenize_shard, shared)) for task in tasks if task.shard not in kept)
+    make = function or tokenize_shard
+    calls = ((task.shard, _shard_call(task, make, shared)) for task in tasks if task.shard not in kept)
     dispatch: Dispatch[Key] = Dispatch(
         work.executor, calls, policy=work.policy, statistics=work.statistics, on_idle=work.reporter.tick
     )

@@ -472,7 +472,6 @@ def open_source(
         split=config.input_split,
         config=config.input_config,
         standard_input=stored,
-        access=config.access,
         say=ignore if reporter is None else reporter.say,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:

@@ -135,6 +135,7 @@ def _read_header(idx_path: str, file_path: str) -> IndexHeader:
     except OSError as error:
         msg = f"{idx_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx, named without them"
         raise FormatError(msg) from error
+    refuse_foreign_index(idx_path, head)
     if not head.startswith(MAGIC):
         raise FormatError(f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}")
     if len(head) < HEADER_BYTES:
@@ -159,6 +160,17 @@ def _read_header(idx_path: str, file_path: str) -> IndexHeader:
         f"{idx_path}: expected {header.size_bytes} bytes (or {with_modes.size_bytes} with modes) for {num_sequences} "
         f"sequences and {num_boundaries} document boundaries, got {size_bytes}; the file is damaged or cut off"
     )
+
+
+def refuse_foreign_index(idx_path: str, head: bytes) -> None:
+    """Refuse the index of fairseq that GPT-NeoX and old Megatron-LM wrote with --dataset-impl lazy or cached.
+
+    Raises:
+        FormatError: If the first bytes of the file are those of such an index.
+    """
+    if head.startswith(b"TNTIDX"):
+        what = "got the TNTIDX index of fairseq, as --dataset-impl lazy or cached wrote it"
+        raise FormatError(f"{idx_path}: expected an MMIDIDX index, {what}; tokenize the text again: dsindex build")
 
 
 def read_index(idx_path: str) -> SequenceIndex:
@@ -240,6 +252,10 @@ def _check_outer_boundaries(idx_path: str, index: SequenceIndex) -> None:
     if len(boundaries) == 0 or boundaries[0] != 0:
         got = "none" if len(boundaries) == 0 else boundaries[0]
         raise FormatError(f"{idx_path}: expected the first document boundary to be 0, got {got}")
+    if boundaries[-1] < num_sequences:
+        lost = f"sequences from {boundaries[-1]} to {num_sequences - 1} belong to no document"
+        why = "as where merge_file_ of old Megatron-LM joined files without their boundaries"
+        raise FormatError(f"{idx_path}: {lost}, {why}; merge the parts again: dsindex merge")
     if boundaries[-1] != num_sequences:
         msg = f"{idx_path}: expected the last document boundary to be {num_sequences}, got {boundaries[-1]}"
         raise FormatError(msg)

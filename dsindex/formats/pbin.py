@@ -7,28 +7,29 @@ Offsets count from the start of the file in the older versions and from the firs
 from __future__ import annotations
 
 import os
+import pickletools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats import PICKLE_START
+from dsindex.formats.pickled_pairs import read_pairs, write_pairs
 from dsindex.formats.raw_index import run_in_threads
-from dsindex.formats.safe_pickle import PairListWriter, read_pairs
 from dsindex.formats.token_copy import TokenRun, write_token_file
 from dsindex.store.reading import open_stored
 from dsindex.store.storage import open_items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
+    from _typeshed import SupportsWrite
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
     from dsindex.formats.raw_index import RunTasks
-    from dsindex.store.clients import Bytes
-    from dsindex.store.storage import DigestingWriter
 
 
 DATA_LENGTH_BYTES = 8
@@ -125,38 +126,23 @@ def token_bytes_for_vocabulary(vocabulary_size: int) -> int:
     return 4 if needed == 3 else needed
 
 
-class PbinIndexWriter:
-    """Write the index of a `.pbin` as a stream; documents are added in file order, in chunks."""
+def write_pbin_index(
+    file: SupportsWrite[bytes], header: PbinHeader, document_lengths: NDArray[np.integer[Any]]
+) -> None:
+    """Write the index of a `.pbin`.
 
-    def __init__(self, write: Callable[[Bytes], object], header: PbinHeader) -> None:
-        self._pairs = PairListWriter(write)
-        self._header = header
-        self._end = header.version.first_offset
-        self.num_documents = 0
+    Args:
+        file: Appended to.
+        header: The header of the file.
+        document_lengths: Tokens of each document, shape [documents]; 0 for an empty one.
 
-    def add(self, document_lengths: NDArray[np.integer[Any]]) -> None:
-        """Append documents.
-
-        Args:
-            document_lengths: Tokens of each document, shape [documents]; 0 for an empty one.
-        """
-        lengths = document_lengths.astype(np.int64) * self._header.token_bytes
-        ends = self._end + np.cumsum(lengths)
-        self._pairs.add(np.stack((ends - lengths, lengths), axis=1))
-        if len(ends):
-            self._end = int(ends[-1])
-        self.num_documents += len(lengths)
-
-    def close(self) -> None:
-        """Write the end of the index.
-
-        Raises:
-            ValueError: If the documents do not add up to the size in the header.
-        """
-        written = self._end - self._header.version.first_offset
-        if written != self._header.data_bytes:
-            raise ValueError(f"expected documents of {self._header.data_bytes} bytes as in the header, got {written}")
-        self._pairs.close()
+    Raises:
+        ValueError: If the documents do not add up to the size in the header.
+    """
+    lengths = document_lengths.astype(np.int64) * header.token_bytes
+    if lengths.sum() != header.data_bytes:
+        raise ValueError(f"expected documents of {header.data_bytes} bytes as in the header, got {lengths.sum()}")
+    write_pairs(file, np.stack((header.version.first_offset + starts_of(lengths)[:-1], lengths), axis=1))
 
 
 def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHeader:
@@ -201,46 +187,37 @@ def read_pbin_header(path: str, *, version: PbinVersion | None = None) -> PbinHe
     return fits[0]
 
 
-def read_document_lengths(path: str, header: PbinHeader) -> Iterator[NDArray[np.int64]]:
-    """Read the index of a `.pbin` as a stream and check every entry against the tokens.
+def read_document_lengths(path: str, header: PbinHeader) -> NDArray[np.int64]:
+    """Read the index of a `.pbin` and check every entry against the tokens.
 
     Args:
         path: The file.
         header: The result of `read_pbin_header`.
 
-    Yields:
-        Tokens in each of the next documents, shape [n], in file order.
+    Returns:
+        Tokens of each document, in file order.
 
     Raises:
         FormatError: If the index is damaged, or its documents do not cover the tokens without gap or overlap.
     """
-    end = header.version.first_offset
-    number = 0
-    for pairs in read_pairs(path, offset=header.index_offset):
-        if not len(pairs):
-            continue
-        offsets, lengths = pairs[:, 0], pairs[:, 1]
-        if int(lengths.max()) > header.data_bytes or np.any(lengths % header.token_bytes):
-            wrong = int(np.flatnonzero((lengths > header.data_bytes) | (lengths % header.token_bytes != 0))[0])
-            raise FormatError(
-                f"{path}: expected document {number + wrong} to be whole tokens within {header.data_bytes} bytes, "
-                f"got {lengths[wrong]} bytes; the index is damaged"
-            )
-        ends = end + np.cumsum(lengths)
-        expected = ends - lengths
-        gaps = np.flatnonzero(offsets != expected)
-        if len(gaps):
-            wrong = int(gaps[0])
-            raise FormatError(
-                f"{path}: expected document {number + wrong} at offset {expected[wrong]}, got {offsets[wrong]}; "
-                f"if Modalities joined this file, join its parts again: dsindex pack --merge"
-            )
-        end = int(ends[-1])
-        number += len(pairs)
-        yield lengths // header.token_bytes
-    if end - header.version.first_offset != header.data_bytes:
-        found = end - header.version.first_offset
+    offsets, lengths = read_pairs(path, offset=header.index_offset).T
+    wrong = np.flatnonzero((lengths > header.data_bytes) | (lengths % header.token_bytes != 0))
+    if len(wrong):
+        raise FormatError(
+            f"{path}: expected document {wrong[0]} to be whole tokens within {header.data_bytes} bytes, got "
+            f"{lengths[wrong[0]]} bytes; the index is damaged"
+        )
+    expected = header.version.first_offset + starts_of(lengths)
+    gaps = np.flatnonzero(offsets != expected[:-1])
+    if len(gaps):
+        raise FormatError(
+            f"{path}: expected document {gaps[0]} at offset {expected[gaps[0]]}, got {offsets[gaps[0]]}; if Modalities "
+            "joined this file, pack or merge its parts again with `dsindex pack`"
+        )
+    if (found := int(expected[-1]) - header.version.first_offset) != header.data_bytes:
         raise FormatError(f"{path}: expected documents of {header.data_bytes} bytes, got {found}; the index is damaged")
+    tokens: NDArray[np.int64] = lengths // header.token_bytes
+    return tokens
 
 
 def open_tokens(path: str, header: PbinHeader) -> Tokens:
@@ -290,11 +267,18 @@ def _parse_header(head: bytes, version: PbinVersion) -> PbinHeader | None:
 
 
 def _first_offset(path: str, header: PbinHeader) -> int | None:
-    for pairs in read_pairs(path, offset=header.index_offset):
-        if len(pairs):
-            return int(pairs[0, 0])
-    return None
+    """Return the first number in the pickled index; None if it has none."""
+    with open_stored(path) as file:
+        file.seek(header.index_offset)
+        head = file.read(64)
+    try:
+        values = (value for opcode, value, _ in pickletools.genops(head) if opcode.name in _INTEGERS)
+        return next(values, None)
+    except ValueError as error:
+        raise FormatError(f"{path}: expected a pickled index at byte {header.index_offset}, got {error}") from error
 
+
+_INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1"}
 
 # Join `.pbin` files with correct offsets.
 #
@@ -337,16 +321,15 @@ def join_pbin_files(
         version=version, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
     )
 
-    def write_index(file: DigestingWriter) -> None:
-        index = PbinIndexWriter(file.write, merged)
-        for path, header in zip(paths, headers, strict=True):
-            for lengths in read_document_lengths(path, header):
-                index.add(lengths)
-        index.close()
-
+    lengths = np.concatenate([read_document_lengths(*pair) for pair in zip(paths, headers, strict=True)])
     runs = [token_run(path, header) for path, header in zip(paths, headers, strict=True)]
     write_token_file(
-        output, runs, dtype=merged.dtype, head=merged.to_bytes(), write_tail=write_index, run_tasks=run_tasks
+        output,
+        runs,
+        dtype=merged.dtype,
+        head=merged.to_bytes(),
+        write_tail=lambda file: write_pbin_index(file, merged, lengths),
+        run_tasks=run_tasks,
     )
     return merged
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.new_files import NewFiles, is_same_file
-from dsindex.formats.safe_pickle import PairListWriter, read_pairs
+from dsindex.formats.pickled_pairs import read_pairs, write_pairs
 from dsindex.store.storage import describe_empty, open_file, open_unbuffered
 
 if TYPE_CHECKING:
@@ -137,11 +137,7 @@ def create_raw_index(
     tasks = plan_ranges(path, range_bytes=range_bytes, drop_faulty_entries=drop_faulty_entries)
     places = _Places(path, drop_faulty_entries=drop_faulty_entries)
     with NewFiles([target], or_same=True) as [new]:
-        writer = PairListWriter(new.file.write)
-        for result in (run_tasks or run_in_threads)(index_range, tasks):
-            places.add(result)
-            writer.add(result.pairs)
-        writer.close()
+        write_pairs(new.file, places.find((run_tasks or run_in_threads)(index_range, tasks)))
     return places.account(target)
 
 
@@ -153,12 +149,8 @@ def find_lines(path: str) -> NDArray[np.int64]:
         BadRecordError: At the first faulty line.
     """
     places = _Places(path, drop_faulty_entries=False)
-    parts = [np.empty((0, 2), dtype=np.int64)]
     tasks = plan_ranges(path, range_bytes=RANGE_BYTES, drop_faulty_entries=False)
-    for result in run_in_threads(index_range, tasks):
-        places.add(result)
-        parts.append(result.pairs)
-    return np.concatenate(parts)
+    return places.find(run_in_threads(index_range, tasks))
 
 
 class _Places:
@@ -170,7 +162,19 @@ class _Places:
         self._num_lines = self._num_entries = self._num_dropped = 0
         self._dropped: list[tuple[int, int]] = []
 
-    def add(self, result: IndexedRange) -> None:
+    def find(self, results: Iterable[IndexedRange]) -> NDArray[np.int64]:
+        """Return the pairs of all ranges, which come in order.
+
+        Raises:
+            BadRecordError: At the first faulty line, unless faulty lines are dropped.
+        """
+        parts = [np.empty((0, 2), np.int64)]
+        for result in results:
+            self._add(result)
+            parts.append(result.pairs)
+        return np.concatenate(parts)
+
+    def _add(self, result: IndexedRange) -> None:
         """Add the next range.
 
         Raises:
@@ -268,7 +272,7 @@ def read_raw_index(index_path: str, *, size_bytes: int) -> NDArray[np.int64]:
     Raises:
         FormatError: If it is not a raw index, or points outside the file.
     """
-    pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *read_pairs(index_path)])
+    pairs = read_pairs(index_path)
     # A difference, since the sum of two int64 could wrap.
     outside = np.flatnonzero((pairs[:, 0] > size_bytes) | (pairs[:, 1] > size_bytes - pairs[:, 0]))
     if len(outside):

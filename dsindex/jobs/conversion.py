@@ -26,11 +26,11 @@ from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
     PbinHeader,
-    PbinIndexWriter,
     join_pbin_files,
     read_document_lengths,
     read_pbin_header,
     token_run,
+    write_pbin_index,
 )
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
@@ -115,15 +115,16 @@ def convert_to_pbin(
     num_tokens = bin_bytes // index.dtype.itemsize
     header = PbinHeader(version=version, token_bytes=token_bytes, data_bytes=num_tokens * token_bytes)
 
-    def write_index(file: DigestingWriter) -> None:
-        packed = PbinIndexWriter(file.write, header)
-        for begins, ends in document_bounds(index, bin_bytes):
-            packed.add((ends - begins) // index.dtype.itemsize)
-        packed.close()
-
+    bounds = [(ends - begins) // index.dtype.itemsize for begins, ends in document_bounds(index, bin_bytes)]
+    lengths = np.concatenate([np.empty(0, np.int64), *bounds])
     run = TokenRun(path=bin_path, offset=0, dtype=index.dtype.str, num_tokens=num_tokens)
     write_token_file(
-        output, [run], dtype=header.dtype, head=header.to_bytes(), write_tail=write_index, run_tasks=run_tasks
+        output,
+        [run],
+        dtype=header.dtype,
+        head=header.to_bytes(),
+        write_tail=lambda file: write_pbin_index(file, header, lengths),
+        run_tasks=run_tasks,
     )
     return ConvertResult(
         outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
@@ -158,9 +159,9 @@ def convert_to_indexed(
     with NewFiles([bin_path, idx_path], inputs=[path]) as [new_bin, new_idx]:
         builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
         try:
-            for lengths in read_document_lengths(path, header):
-                filled = lengths > 0
-                builder.add_documents(lengths[filled], filled.astype(np.int64))
+            lengths = read_document_lengths(path, header)
+            filled = lengths > 0
+            builder.add_documents(lengths[filled], filled.astype(np.int64))
             copy_tokens(new_bin, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
             builder.write(DigestingWriter(new_idx.file))
         except OverflowError as error:
@@ -188,7 +189,7 @@ def convert_version(
         OutputError: If the output exists or cannot be written.
     """
     header = join_pbin_files([path], output, version=version, run_tasks=run_tasks)
-    num_documents = sum(len(lengths) for lengths in read_document_lengths(output, header))
+    num_documents = len(read_document_lengths(output, header))
     return ConvertResult(
         outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype
     )

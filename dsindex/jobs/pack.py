@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.execution.dispatch import ordered_runner
 from dsindex.execution.report import show_datasets
-from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, PbinIndexWriter, token_bytes_for_vocabulary
+from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
 from dsindex.jobs.text_job import Made, TextJob, TextResult, make_text_shards
 from dsindex.options.config import work_folder_path
@@ -97,7 +98,7 @@ def make_ends(
         parts: The shards, in output order, with one sequence per document.
         work_dir: The marked work folder.
         identity: Id of the parts, so that ranges merged from other parts are not reused.
-        run_tasks: Runs `write_pbin_index`.
+        run_tasks: Runs `_write_index`.
 
     Raises:
         OutputError: If the work folder cannot be written.
@@ -108,36 +109,26 @@ def make_ends(
         return Piece(path=path, identity=f"{identity}.{name}", offset=0, size_bytes=file.size_bytes)
 
     head = _write_file(work_dir, "head", header.to_bytes())
-    [index] = run_tasks(write_pbin_index, [PbinIndexTask(parts=tuple(parts), header=header, work_dir=work_dir)])
+    [index] = run_tasks(_write_index, [PbinIndexTask(parts=tuple(parts), header=header, work_dir=work_dir)])
     return PbinEnds(
         head=piece(head, "head"),
         index=tuple(piece(file, f"index{number}") for number, file in enumerate(index)),
     )
 
 
-def write_pbin_index(task: PbinIndexTask) -> tuple[StoredFile, ...]:
+def _write_index(task: PbinIndexTask) -> tuple[StoredFile, ...]:
     """Write the index of a `.pbin` to files of the work folder, under names unique to this attempt.
 
     Raises:
         InputError: If a shard is missing.
         OutputError: If the work folder cannot be written.
     """
-    files: list[StoredFile] = []
-    pending = bytearray()
-
-    def write(data: Bytes) -> None:
-        pending.extend(data)
-        while len(pending) >= INDEX_FILE_BYTES:
-            files.append(_write_file(task.work_dir, "index", pending[:INDEX_FILE_BYTES]))
-            del pending[:INDEX_FILE_BYTES]
-
-    writer = PbinIndexWriter(write, task.header)
-    for lengths in read_lengths(task.parts):
-        writer.add(lengths)
-    writer.close()
-    if pending:
-        files.append(_write_file(task.work_dir, "index", pending))
-    return tuple(files)
+    lengths = np.concatenate([np.empty(0, np.int32), *read_lengths(task.parts)])
+    file = io.BytesIO()
+    write_pbin_index(file, task.header, lengths)
+    content = file.getbuffer()
+    pieces = (content[begin : begin + INDEX_FILE_BYTES] for begin in range(0, len(content), INDEX_FILE_BYTES))
+    return tuple(_write_file(task.work_dir, "index", piece) for piece in pieces)
 
 
 def _write_file(work_dir: str, suffix: str, content: Bytes) -> StoredFile:

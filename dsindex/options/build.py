@@ -103,11 +103,8 @@ class BuildConfig(TextConfig, TokenizerFormats):
         "SHARE",
         as_text=True,
     )
-    check: bool = option(
-        default=False,
-        help="build nothing: check on every node that inputs and folders are visible, there is enough disk space, "
-        "versions agree and the tokenizer works",
-        group="",
+    dry_run: bool = option(
+        default=False, help="build nothing: say the sizes, tokens, memory and disk space that it would take", group=""
     )
 
     @property

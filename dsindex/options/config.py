@@ -32,9 +32,7 @@ from dsindex.options.numbers import (
     parse_size,
 )
 from dsindex.store.urls import (
-    Access,
     absolute,
-    check_endpoint,
     dataset_address,
     locate,
     locate_output,
@@ -57,7 +55,7 @@ DatasetPath = Annotated[str, AfterValidator(dataset_address)]
 """The prefix or a file of one dataset, here or in an object store."""
 
 
-MAY_BE_EMPTY = frozenset({"join", "find", "region", "endpoint_url"})
+MAY_BE_EMPTY = frozenset({"join", "find"})
 """Options that say themselves what an empty text means; elsewhere it is a variable of a script that was not set."""
 
 
@@ -119,33 +117,13 @@ class TrainingLength(Options):
     global_batch_size: int | None = option(None, "samples per iteration", "N", ge=1)
 
 
-class StoreConfig(Options):
-    """Options that tell how the stores of addresses are reached."""
-
-    group: ClassVar = "object stores"
-    endpoint_url: str | None = option(
-        None, "server of s3:// addresses, such as MinIO's (default: AWS_ENDPOINT_URL, or Amazon's own)", "URL"
-    )
-    region: str | None = option(None, "region of s3:// addresses (default: AWS_REGION, or us-east-1)", "NAME")
-
-    @field_validator("endpoint_url")
-    @classmethod
-    def _is_server(cls, url: str | None) -> str | None:
-        return None if url is None else check_endpoint(url)
-
-    @property
-    def access(self) -> Access:
-        """How the object stores of inputs and outputs are reached."""
-        return Access(endpoint_url=self.endpoint_url, region=self.region)
-
-
 class JsonOutput(Options):
     """Of commands that print a result."""
 
     as_json: bool = option(default=False, help="write one JSON object", flags=("--json",))
 
 
-class WorkConfig(ExecutorConfig, StoreConfig):
+class WorkConfig(ExecutorConfig):
     """Options of a job that has a work folder."""
 
     group: ClassVar = "work folder"
@@ -161,8 +139,8 @@ class WorkConfig(ExecutorConfig, StoreConfig):
 
     @field_validator("output_prefix", "work_dir")
     @classmethod
-    def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return output_place(path, info)
+    def _can_be_written(cls, path: str | None) -> str | None:
+        return output_place(path)
 
     @field_validator("output_prefix")
     @classmethod
@@ -178,21 +156,16 @@ def work_folder_path(config: WorkConfig) -> str:
     return absolute(config.work_dir or with_suffix(config.output_prefix, ".build"))
 
 
-def output_place(path: str | None, info: ValidationInfo) -> str | None:
+def output_place(path: str | None) -> str | None:
     """Return the path or the address of an output, or of a work folder, for a validator of pydantic's.
 
     Raises:
         PydanticCustomError: If it is an address at which nothing can be written, saying why.
     """
     try:
-        return None if path is None else locate_output(path, access_of(info))
+        return None if path is None else locate_output(path)
     except InputError as error:
         raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
-
-
-def access_of(info: ValidationInfo) -> Access:
-    """Return how stores are reached, from options that were validated already."""
-    return Access(endpoint_url=info.data.get("endpoint_url"), region=info.data.get("region"))
 
 
 class RecordsConfig(WorkConfig):
@@ -254,9 +227,8 @@ class RecordsConfig(WorkConfig):
             raise PydanticCustomError("missing", "expected at least one input")
         if (*given, *lists).count("-") > 1:
             raise ValueError("expected standard input (-) once, since it can be read only once; leave one out")
-        access = access_of(info)
         try:
-            return tuple(locate(path, access) for path in given)
+            return tuple(locate(path) for path in given)
         except InputError as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
 

@@ -18,7 +18,6 @@ from dsindex.options.config import (
     LocalPath,
     MappedPath,
     Options,
-    StoreConfig,
 )
 from dsindex.options.declare import option
 from dsindex.options.numbers import parse_share, parse_steps
@@ -40,7 +39,7 @@ class ConvertConfig(ExecutorConfig):
     )
 
 
-class ConvertCommand(ConvertConfig, StoreConfig):
+class ConvertCommand(ConvertConfig):
     """`dsindex convert`: MMIDIDX to `.pbin` or back."""
 
     source: DatasetPath = option(..., "PREFIX or FILE.pbin, here or in an object store", "SRC", positional=True)
@@ -73,7 +72,7 @@ class VerifyConfig(SourceConfig):
     same_as: DatasetPath | None = option(None, "tell whether this dataset has the same documents", "B")
 
 
-class VerifyCommand(VerifyConfig, StoreConfig, JsonOutput):
+class VerifyCommand(VerifyConfig, JsonOutput):
     """`dsindex verify`: what is wrong with datasets."""
 
     as_json: bool = option(default=False, help="write one JSON object per dataset", flags=("--json",))
@@ -111,19 +110,15 @@ class ReportConfig(Options):
     cache: tuple[MappedPath, ...] = option((), "folders of index caches: show splits, epochs and blends, too", "D")
 
 
-class InspectConfig(StoreConfig, JsonOutput):
+class InspectConfig(JsonOutput):
     """`dsindex inspect`: what a path is. Without a choice, an overview."""
 
     path: DatasetPath = option(
         ..., "a prefix or a dataset's file, here or in an object store; or a folder", "PATH", positional=True
     )
     document: int | None = option(None, "one document, counted from 0", "I", "what to show")
-    sequence: int | None = option(None, "one sequence of .bin and .idx, counted from 0", "I", "what to show")
     sample: int | None = option(None, "one training sample of an index cache", "K", "what to show")
-    find: str | None = option(None, "where a text occurs, with and without a space before it", "TEXT", "what to show")
-    limit: int | None = option(None, "stop after this many occurrences (default: 10)", "N", ge=1)
     tokens: Count | None = option(None, "show at most this many tokens of each document", "N")
-    ids: bool = option(default=False, help="show the id before the text of each token")
     tokenizer_model: str | None = option(None, "decode with this tokenizer", "T")
     split: Literal["train", "valid", "test"] | None = option(None, "the split of an index cache")
     data_path: DatasetPaths | None = option(None, "the datasets of an index cache, if they were moved", "PREFIX")
@@ -131,16 +126,7 @@ class InspectConfig(StoreConfig, JsonOutput):
     @property
     def is_overview(self) -> bool:
         """Whether nothing was chosen."""
-        return (self.document, self.sequence, self.sample, self.find) == (None, None, None, None)
-
-    @model_validator(mode="after")
-    def _options_agree(self) -> Self:
-        given = [f"--{name}" for name in ("document", "sequence", "sample", "find") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one of --document, --sequence, --sample and --find, got {' and '.join(given)}")
-        if self.limit is not None and self.find is None:
-            raise ValueError("--limit needs --find: it is the largest number of occurrences")
-        return self
+        return self.document is None and self.sample is None
 
 
 def _in_a_tuple(value: object) -> object:
@@ -151,7 +137,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int) else value
 
 
-class TraceConfig(StoreConfig, JsonOutput):
+class TraceConfig(JsonOutput):
     """`dsindex trace`: where samples come from, and which samples have a line."""
 
     group: ClassVar = "steps"
@@ -183,9 +169,6 @@ class TraceConfig(StoreConfig, JsonOutput):
     data_parallel_rank: int | None = option(None, "only the samples of this rank", "R")
     tokenizer_model: str | None = option(None, "the tokenizer, if it moved or is not recorded", "PATH", "output")
     text_tokens: Count = option(32, "show the text of the first N tokens of each part (default: 32)", "N", "output")
-    fields: tuple[str, ...] = option(
-        (), "show fields of the records that documents were made from, such as .meta.path", "KEY", "output"
-    )
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
@@ -201,8 +184,6 @@ class TraceConfig(StoreConfig, JsonOutput):
             raise ValueError("expected --global-batch-size, on which steps depend, got none")
         if self.data_parallel_rank is not None and (self.step is None or None in sizes):
             raise ValueError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
-        if self.fields and self.sample is None and self.step is None:
-            raise ValueError("--fields needs --sample or --step: it shows records of the samples' documents")
         return self
 
 

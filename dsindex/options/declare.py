@@ -38,7 +38,6 @@ GROUPS = {
     "length of the run": "default: what the amounts in tokens and epochs add up to; with shares only, until the first "
     "dataset has been read once",
     "the job": None,
-    "delivery": "what the file says of the job, with the flags of its tokenizer as in pretrain_gpt.py",
     "check": None,
     "object stores": None,
     "execution": None,

@@ -91,16 +91,9 @@ TokenizerCommand: type[Options] = create_model(
 
 
 class TrainingCommand(Options):
-    """Where `dsindex index` finds a job's own command."""
+    """A job's own command, after `--`."""
 
-    from_command: tuple[str, ...] = option(
-        (),
-        "take what matters from the script that starts the job, which is read and not run; NAME=VALUE before it "
-        "and words after it are its variables and arguments. The command itself can be given after --, as in "
-        "`dsindex index --megatron-release 0.19 -- torchrun … pretrain_gpt.py …`. Flags override it",
-        "SCRIPT",
-    )
-    command: tuple[str, ...] = option((), "", positional=True)  # its usage is in the text above
+    command: tuple[str, ...] = option((), "", positional=True)  # its usage is in the description
 
 
 RELEASES = ("0.16", "0.17", "0.18", "0.19")
@@ -108,17 +101,13 @@ Release = Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"]
 
 
 def take_job_tokenizer(merged: dict[str, Any]) -> None:
-    """Collect the tokenizer's flags as one option; where names do not depend on them they are flags without effect."""
+    """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
     given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
     other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
     if given and not other:
         _take_installed_release(merged)
-    if merged.get("megatron_release") is not None or not other:
-        if given:
-            merged["job_tokenizer"] = given
-    elif given:
-        flags = tuple(name.replace("_", "-") for name in given)
-        merged["pretrain_flags"] = (*flags, *merged.get("pretrain_flags", ()))
+    if given and (merged.get("megatron_release") is not None or not other):
+        merged["job_tokenizer"] = given
 
 
 def _take_installed_release(merged: dict[str, Any]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from dsindex.errors import InputError
-from dsindex.options.config import WorkConfig, access_of
+from dsindex.options.config import WorkConfig
 from dsindex.options.declare import option
 from dsindex.store.urls import dataset_address, locate
 
@@ -21,8 +21,8 @@ class MergeConfig(WorkConfig):
 
     @field_validator("input")
     @classmethod
-    def _names_datasets(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _names_datasets(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            return tuple(locate(dataset_address(path), access_of(info)) for path in given)
+            return tuple(locate(dataset_address(path)) for path in given)
         except (InputError, ValueError) as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None

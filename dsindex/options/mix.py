@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, model_validator
 
 from dsindex.options.config import JsonOutput, SequenceLength, TrainingLength
 from dsindex.options.declare import option
-from dsindex.options.index import DEFAULT_SPLIT, TOKENIZER_NAMES, Release, TokenizerFlags, Words
+from dsindex.options.index import DEFAULT_SPLIT, Words
 from dsindex.options.mix_amounts import REST, Amount, is_number, parse_amount, parse_tokens
 from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
@@ -53,26 +53,6 @@ class MixConfig(TrainingLength):
         None, "datasets of valid, such as what was held out; train then has the whole of its own", "P", group="the job"
     )
     test_data_path: Words | None = option(None, "the same, for test", "P", group="the job")
-    write: str | None = option(
-        None,
-        "write a delivery: this file ties datasets, digests, weights, splits, tokenizer, job and caches together for "
-        "dsindex index, verify, report and trace",
-        "FILE.yaml",
-        group="delivery",
-    )
-    seed: int | None = option(None, "the job's --seed", "N", group="delivery", ge=0, lt=2**32)
-    megatron_release: Release | None = option(
-        None, "the job's release of megatron-core, with the flags of its tokenizer", group="delivery"
-    )
-    eval_interval: int | None = option(None, "the job's iterations between validations", "N", group="delivery", ge=1)
-    eval_iters: int | None = option(None, "the job's iterations per validation", "N", group="delivery", ge=0)
-    job_tokenizer: TokenizerFlags | None = option(
-        None,
-        "the flags of the job's tokenizer, by name",
-        flags=(),
-        accepts="Mapping[str, Any] | None",
-        group="delivery",
-    )
     check: bool = option(
         default=False,
         help="compare with what the blends in the cache folder draw; exit code 1 if it differs by more than rounding",
@@ -83,13 +63,10 @@ class MixConfig(TrainingLength):
     @model_validator(mode="before")
     @classmethod
     def _understand(cls, values: object) -> object:
-        """Take `0.5 A 0.5 B` for a blend, and collect the flags of the job's tokenizer."""
+        """Take `0.5 A 0.5 B` for a blend."""
         if not isinstance(values, dict):
             return values
-        flags = {name: values[name] for name in TOKENIZER_NAMES if name in values}
-        taken = {name: value for name, value in values.items() if name not in flags}
-        if flags:
-            taken["job_tokenizer"] = flags
+        taken = dict(values)
         words = taken.get("source")
         words = words if isinstance(words, list | tuple) else ()
         numbers = [word for word in words if isinstance(word, str) and is_number(word)]
@@ -110,7 +87,6 @@ class MixConfig(TrainingLength):
     @model_validator(mode="after")
     def _options_agree(self) -> MixConfig:
         lengths = [self.tokens, self.train_samples, self.train_iters]
-        job = (self.seed, self.megatron_release, self.eval_interval, self.eval_iters, self.job_tokenizer)
         problems = {
             "give datasets as PREFIX=AMOUNT, or --data-path with weights, not both": bool(self.source)
             and bool(self.data_path),
@@ -120,15 +96,7 @@ class MixConfig(TrainingLength):
             "--split does not go with --per-split-data-args-path, --valid-data-path and --test-data-path, by which "
             "train has all of its datasets": self.split is not None and self.has_splits_of_their_own,
             "--check needs --data-cache-path, the folder of the caches": self.check and self.data_cache_path is None,
-            "--data-cache-path needs --check or --write": self.data_cache_path is not None
-            and not (self.check or self.write),
-            "--seed, --megatron-release, --eval-interval and the flags of the job's tokenizer need --write, the "
-            "file that they go to": self.write is None and any(value is not None for value in job),
-            "--megatron-release needs the job's --tokenizer-type and its other flags": self.megatron_release is not None
-            and self.job_tokenizer is None,
-            "--megatron-release needs --global-batch-size and --eval-interval, on which the names of caches depend": (
-                self.megatron_release is not None and None in (self.global_batch_size, self.eval_interval)
-            ),
+            "--data-cache-path needs --check": self.data_cache_path is not None and not self.check,
         }
         for problem, there in problems.items():
             if there:

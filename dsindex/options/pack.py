@@ -12,14 +12,14 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from dsindex.errors import InputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.pbin import CURRENT_VERSION, PbinEra
-from dsindex.formats.safe_pickle import read_pairs
+from dsindex.formats.pickled_pairs import read_pairs
 from dsindex.option_problems import describe_problem
-from dsindex.options.config import Options, TextConfig, access_of, output_place
+from dsindex.options.config import Options, TextConfig, output_place
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.options.declare import option
 from dsindex.store.storage import open_file
@@ -71,16 +71,16 @@ class PackConfig(TextConfig):
 
     @field_validator("output_prefix")
     @classmethod
-    def _may_be_an_address(cls, prefix: str, info: ValidationInfo) -> str:
+    def _may_be_an_address(cls, prefix: str) -> str:
         try:
-            return locate(prefix, access_of(info))
+            return locate(prefix)
         except InputError:
             return prefix
 
     @field_validator("output", "work_dir")
     @classmethod
-    def _can_be_written(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return output_place(path, info)
+    def _can_be_written(cls, path: str | None) -> str | None:
+        return output_place(path)
 
     @field_validator("output")
     @classmethod
@@ -221,18 +221,12 @@ def _check_index(path: str, settings: _Settings) -> None:
         return  # an index is optional, and a missing input is reported where it is opened
     if not is_raw_index and settings.index_path is None:
         return  # an MMIDIDX index has the same suffix
-    end = 0
-    for pairs in read_pairs(index_path):
-        offsets, ends = pairs[:, 0], pairs.sum(axis=1) + 1
-        expected = np.concatenate(([end], ends[:-1]))
-        gaps = np.flatnonzero(offsets != expected)
-        if len(gaps):
-            end = int(expected[gaps[0]])
-            break
-        end = int(ends[-1]) if len(ends) else end
-    else:
-        if end - 1 <= size_bytes <= end:  # with or without a newline at the end
-            return
+    pairs = read_pairs(index_path)
+    ends = np.concatenate(([0], pairs.sum(axis=1) + 1))
+    gaps = np.flatnonzero(pairs[:, 0] != ends[:-1])
+    end = int(ends[gaps[0]] if len(gaps) else ends[-1])
+    if not len(gaps) and end - 1 <= size_bytes <= end:  # with or without a newline at the end
+        return
     raise InputError(
         f"{path}: settings.index_path: expected an index of every line of {settings.src_path}, got one that leaves out "
         f"the line at byte {end} ({index_path}); dsindex packs every line: remove lines from the file, or leave "

@@ -1,8 +1,4 @@
-"""Read configuration files in YAML: plain values only, every key once, with limits on size and nesting.
-
-In YAML, aliases repeat anchored values, so a few lines can unfold to gigabytes, or contain themselves. Aliases are
-allowed, but the values that they unfold to are counted while the file is read.
-"""
+"""Read configuration files: YAML of plain values with every key once, and JSON objects."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dsindex.errors import InputError
-from dsindex.option_problems import name_kind, show_value
+from dsindex.option_problems import name_kind
 from dsindex.store.storage import open_configuration, open_file
 from dsindex.store.urls import ONLY_INPUTS, is_url
 
@@ -45,16 +41,6 @@ def read_object(path: str, *, what: str = "a JSON object") -> dict[str, Any]:
     return content
 
 
-MAX_BYTES = 16 << 20
-"""Largest file; 100,000 inputs by name take less."""
-MAX_NODES = 250_000
-"""Most keys, values, lists and mappings in a file with all aliases unfolded."""
-MAX_DEPTH = 100
-"""Deepest nesting of lists and mappings; PyYAML needs several calls per level, of Python's limit of 1,000."""
-_LONGEST_INTEGER = 100
-"""Most characters of an integer: PyYAML takes quadratic time for those of base 60."""
-
-
 def read_yaml(path: str) -> dict[str, Any]:
     """Read a configuration file.
 
@@ -65,7 +51,7 @@ def read_yaml(path: str) -> dict[str, Any]:
         raise InputError(f"{path.partition('?')[0]}: {ONLY_INPUTS}")
     try:
         with open_configuration(path) as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     return parse_yaml(content, source=path)
@@ -79,29 +65,19 @@ def parse_yaml(content: bytes | str, *, source: str) -> dict[str, Any]:
         source: Name of the configuration in errors.
 
     Raises:
-        InputError: If it is not a YAML mapping, repeats a key, or is too large.
+        InputError: If it is not a YAML mapping, or repeats a key.
 
     >>> parse_yaml("input: [a.jsonl]", source="build.yaml")
     {'input': ['a.jsonl']}
     """
-    if len(content) > MAX_BYTES:
-        msg = f"{source}: expected a configuration of at most {MAX_BYTES >> 20} MiB, got more; is it another file?"
-        raise InputError(msg)
     try:
-        text = content if isinstance(content, str) else content.decode("utf-8-sig")
-        loader = _Loader(text)
-        try:
-            loaded = loader.get_single_data()
-        finally:
-            loader.dispose()
-    except _RefusedError as error:
-        raise InputError(f"{source}, line {error.mark.line + 1}: {error}") from error
+        loaded = yaml.load(content, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}"
-        msg = f"{source}{where}: expected YAML, got a syntax error ({error.problem or error.context})"
+        msg = f"{source}{where}: expected YAML, got what is none ({error.problem or error.context})"
         raise InputError(msg) from error
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # PyYAML's constructors raise many types: `!!int ""`, `!!timestamp 2024-13-01`, 5,000 digits.
         msg = f"{source}: expected YAML, got a value that cannot be read ({str(error).splitlines()[0]})"
         raise InputError(msg) from error
@@ -125,60 +101,15 @@ def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
     return options
 
 
-class _RefusedError(Exception):
-    def __init__(self, mark: yaml.Mark, message: str) -> None:
-        super().__init__(message)
-        self.mark = mark
-
-
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, extended to count nodes, and to refuse repeated keys and integers that JSON cannot hold."""
+    """PyYAML's safe loader, which refuses repeated keys."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-        self._num_nodes = 0
-        """Number of nodes so far, with aliases unfolded."""
-        self._unfolded: dict[int, int] = {}
-        """Number of nodes in each finished node, by its identity."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # its stub has no types here
-        before = self._num_nodes
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _RefusedError(mark, f"expected at most {MAX_DEPTH} lists and mappings inside each other, got more")
-        is_alias = self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if is_alias:
-            if id(node) not in self._unfolded:
-                raise _RefusedError(mark, "expected a finite value, got an alias inside its own anchor")
-            self._num_nodes += self._unfolded[id(node)]
-        else:
-            self._num_nodes += 1
-            self._unfolded[id(node)] = self._num_nodes - before
-        if self._num_nodes > MAX_NODES:
-            raise _RefusedError(mark, f"expected at most {MAX_NODES:,} values with all aliases unfolded, got more")
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401 - text or None; the stubs err
-        node = super().compose_mapping_node(anchor)
-        seen: dict[tuple[str, str], yaml.Mark] = {}
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[tuple[str, str]]()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if first := seen.get((key.tag, key.value)):
-                again = f"{show_value(key.value)} again, as on line {first.line + 1}"
-                raise _RefusedError(key.start_mark, f"expected each key once, got {again}; leave one out")
-            seen[key.tag, key.value] = key.start_mark
-        return node
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        number: int = super().construct_yaml_int(node) if len(node.value) <= _LONGEST_INTEGER else 1 << 64
-        if abs(number) >= 1 << 64:
-            raise _RefusedError(node.start_mark, f"expected integers of at most 64 bits, got {show_value(node.value)}")
-        return number
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+            name = (key.tag, str(key.value))
+            if name in seen:
+                problem = f"{key.value} again; leave one out"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)

@@ -1,1 +1,1 @@
-"""Jobs that read datasets: verify, compare, inspect, trace, mix, report, estimate, doctor."""
+"""Jobs that read datasets: verify, compare, inspect, trace, mix, report."""

@@ -6,6 +6,7 @@ import bisect
 import functools
 import glob
 import os
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +18,8 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
 from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import FormatError, InputError
-from dsindex.execution.local import map_ahead
 from dsindex.formats import PICKLE_START
-from dsindex.formats.mmididx import MAGIC
+from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.index.cache import DESCRIPTION_SUFFIX, descriptions_in
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from dsindex.formats.mmididx import Tokens
 
 
-KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "export", "work folder"]
+KindName = Literal["MMIDIDX", "pbin", "raw index", "index cache", "instruction data", "packs", "export", "work folder"]
 
 BESIDE_SUFFIXES = (".manifest.json", ".provenance.parquet")
 """Endings of files that lie beside a dataset and lead to it."""
+PACKING = re.compile(r"(.+)_packing_([0-9]{1,9})(?:_pad([0-9]{1,9}))?")
+"""Prefix of packs: that of the instruction data, the sequence length, and the multiple to which packs are filled."""
 _ARRAYS = ("-document_index.npy", "-sample_index.npy", "-shuffle_index.npy", "-dataset_index.npy")
 _CACHE_SUFFIXES = (DESCRIPTION_SUFFIX, *_ARRAYS, "-dataset_sample_index.npy", "-dsindex.json")
 
@@ -50,8 +52,8 @@ class Subject:
 
     kind: KindName
     path: str
-    """The prefix of MMIDIDX and instruction data; the `.pbin`; the `.idx` of a raw index; the folder or description of
-    an index cache; the folder or file of an export; the work folder."""
+    """The prefix of MMIDIDX, instruction data and packs; the `.pbin`; the `.idx` of a raw index; the folder or
+    description of an index cache; the folder or file of an export; the work folder."""
 
 
 def tell_kind(path: str) -> Subject:
@@ -66,14 +68,10 @@ def tell_kind(path: str) -> Subject:
     refused = what_is_no_file(path)
     if refused is not None or "\0" in path:
         raise InputError(f"{path}: expected a dataset, got {refused or 'a name with a NUL character'}")
-    if os.path.isdir(path):
-        folder = _folder(path)
-        if folder is not None:
-            return folder
-    elif os.path.isfile(path):
+    if os.path.isfile(path):
         return _file(path)
     work_dir = find_work_folder(path)
-    subject = _prefix(path) or (None if work_dir is None else _folder(work_dir))
+    subject = _folder(path) or _prefix(path) or (None if work_dir is None else _folder(work_dir))
     if subject is None:
         raise InputError(_nothing(path))
     return subject
@@ -114,9 +112,12 @@ def _folder(path: str) -> Subject | None:
 def _prefix(path: str) -> Subject | None:
     if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
         return Subject(kind="instruction data", path=path)
-    if os.path.isfile(f"{path}.idx") and read_head(f"{path}.idx").startswith(PICKLE_START):
-        return Subject(kind="raw index", path=f"{path}.idx")
-    if os.path.isfile(f"{path}.idx") or os.path.isfile(f"{path}.bin"):
+    if os.path.isfile(f"{path}.idx"):
+        if read_head(f"{path}.idx").startswith(PICKLE_START):
+            return Subject(kind="raw index", path=f"{path}.idx")
+        refuse_foreign_index(f"{path}.idx", read_head(f"{path}.idx"))
+        return Subject(kind="packs" if PACKING.fullmatch(path) else "MMIDIDX", path=path)
+    if os.path.isfile(f"{path}.bin"):
         return Subject(kind="MMIDIDX", path=path)
     if os.path.isfile(f"{path}{PBIN_SUFFIX}"):
         return Subject(kind="pbin", path=f"{path}{PBIN_SUFFIX}")
@@ -132,39 +133,23 @@ def find_work_folder(prefix: str) -> str | None:
 
 
 def _file(path: str) -> Subject:
-    stem, suffix = os.path.splitext(path)
-    if export_folder_of(path) is not None or (_is_plain_parquet(path) and "export" in read_facts(path)):
-        return Subject(kind="export", path=path)
-    beside = next((each for each in BESIDE_SUFFIXES if path.endswith(each)), None)
-    if beside is not None:
-        return _of_file_beside(path, path.removesuffix(beside))
+    suffix = next((each for each in (".bin", ".idx", *BESIDE_SUFFIXES) if path.endswith(each)), None)
+    if suffix is not None:
+        subject = _prefix(path.removesuffix(suffix))
+        if subject is None:
+            what = f"the dataset {path.removesuffix(suffix)}"
+            raise InputError(f"{path}: expected {what} beside it, found none; move it there or build it again")
+        return subject
     ending = next((each for each in _CACHE_SUFFIXES if path.endswith(each)), None)
     if ending is not None:
         return Subject(kind="index cache", path=f"{path.removesuffix(ending)}{DESCRIPTION_SUFFIX}")
-    if suffix == PBIN_SUFFIX:  # begins with a number, so its first byte can be any
+    if path.endswith(PBIN_SUFFIX):  # begins with a number, so its first byte can be any
         return Subject(kind="pbin", path=path)
     head = read_head(path)
-    if head.startswith(MAGIC) or suffix == ".bin":
-        return Subject(kind="MMIDIDX", path=stem if suffix in {".bin", ".idx"} else path)
-    if head.startswith(PICKLE_START):
-        return Subject(kind="raw index", path=path)
-    if suffix == ".idx":
-        return Subject(kind="MMIDIDX", path=stem)
-    if suffix == LINES_SUFFIX or head.lstrip().startswith(b"{"):
+    if export_folder_of(path) is not None or (head.startswith(b"PAR1") and "export" in read_facts(path)):
+        return Subject(kind="export", path=path)
+    if path.endswith(LINES_SUFFIX) or head.lstrip().startswith(b"{"):
         return _lines(path)
-    return _nameless(path, head)
-
-
-def _is_plain_parquet(path: str) -> bool:
-    return path.endswith(".parquet") and not path.endswith(BESIDE_SUFFIXES) and read_head(path).startswith(b"PAR1")
-
-
-def _nameless(path: str, head: bytes) -> Subject:
-    """Tell what a file is whose name and first bytes say nothing.
-
-    Raises:
-        FormatError: If it is not a `.pbin`, the only kind left.
-    """
     try:
         read_pbin_header(path)
     except FormatError as error:
@@ -173,14 +158,6 @@ def _nameless(path: str, head: bytes) -> Subject:
             f"work folder or a manifest, got a file that begins with {head[:8]!r}"
         ) from error
     return Subject(kind="pbin", path=path)
-
-
-def _of_file_beside(path: str, prefix: str) -> Subject:
-    subject = _prefix(prefix)
-    if subject is None:
-        msg = f"{path}: expected the dataset {prefix} beside it, found none; move it there or build it again"
-        raise InputError(msg)
-    return subject
 
 
 def _lines(path: str) -> Subject:
@@ -350,8 +327,8 @@ class PackedStore(TokenStore):
         self.num_documents = sum(map(len, self.document_lengths()))
 
     def document_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the tokens of each document, in file order, a block at a time; the index is read as a stream."""
-        return read_document_lengths(self.paths[0], self.header)
+        """Yield the tokens of all documents, in file order."""
+        yield read_document_lengths(self.paths[0], self.header)
 
     def runs(self, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
         """Yield runs of documents from one pass over the index."""
@@ -375,111 +352,6 @@ class PackedStore(TokenStore):
     @functools.cached_property
     def _ends(self) -> NDArray[np.int64]:
         return np.cumsum(np.concatenate([np.empty(0, np.int64), *self.document_lengths()]))
-
-
-# Find runs of token ids in the tokens of a dataset, in parallel over ranges that overlap.
-
-if TYPE_CHECKING:
-    Slots = tuple[NDArray[np.int64], NDArray[np.int64]]
-    """Tokens at which a pattern begins, ascending, and the number of the pattern."""
-
-RANGE_TOKENS = 1 << 20
-"""Tokens searched by one task."""
-LOOKED_UP = 64
-"""Slots whose documents are looked up at once, at least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """An occurrence of token ids within one document."""
-
-    document: int
-    position: int
-    """Number of its first token in the document."""
-    num_tokens: int
-    """Tokens of the document."""
-    token: int
-    """Number of its first token in the file."""
-    pattern: int
-    """Which of the patterns it is."""
-
-
-def find_ids(
-    store: TokenStore,
-    patterns: Sequence[Sequence[int]],
-    *,
-    limit: int,
-    threads: int,
-    range_tokens: int = RANGE_TOKENS,
-) -> list[Match]:
-    """Return the first occurrences of any pattern within a document, in file order.
-
-    The result does not depend on the number of threads or the size of a range. Nothing is read far beyond the last
-    occurrence that is returned.
-
-    Args:
-        store: The dataset.
-        patterns: Token ids to look for, none of them empty.
-        limit: The largest number of occurrences to return.
-        threads: Ranges searched at once.
-        range_tokens: Tokens that begin occurrences of one range.
-
-    Raises:
-        ValueError: If a pattern is empty.
-    """
-    if not all(patterns):
-        raise ValueError("expected token ids to look for, got none")
-    matches: list[Match] = []
-    step = max(limit, LOOKED_UP)
-    for tokens, numbers in _search(store.tokens, patterns, threads=threads, range_tokens=range_tokens):
-        for begin in range(0, len(tokens), step):
-            some = zip(tokens[begin : begin + step].tolist(), numbers[begin : begin + step].tolist(), strict=True)
-            for token, number in some:
-                document = store.document_at(token)
-                first, end = store.document_span(document)
-                if token + len(patterns[number]) <= end:
-                    inside, size = token - first, end - first
-                    matches.append(
-                        Match(document=document, position=inside, num_tokens=size, token=token, pattern=number)
-                    )
-                if len(matches) == limit:
-                    return matches
-    return matches
-
-
-def _search(tokens: Tokens, patterns: Sequence[Sequence[int]], *, threads: int, range_tokens: int) -> Iterator[Slots]:
-    """Yield the places of each range in order, while the next ranges are searched."""
-    largest = np.iinfo(tokens.dtype)
-    known = [
-        (number, np.array(ids, tokens.dtype))
-        for number, ids in enumerate(patterns)
-        if min(ids) >= largest.min and max(ids) <= largest.max
-    ]
-
-    def search(begin: int) -> Slots:
-        return _search_range(tokens, known, begin, begin + range_tokens)
-
-    begins = range(0, len(tokens), range_tokens)
-    return (slots for _, slots in map_ahead(search, begins, threads=threads, ahead=threads))
-
-
-def _search_range(tokens: Tokens, patterns: Sequence[tuple[int, NDArray[Any]]], begin: int, end: int) -> Slots:
-    """Return the places at which a pattern begins in [begin, end); it may reach beyond the end."""
-    found, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for number, ids in patterns:
-        block = tokens[begin : end + len(ids) - 1]
-        if len(block) < len(ids):
-            continue
-        starts = len(block) - len(ids) + 1
-        rarest = int(np.argmax(ids))  # larger ids are rarer: merges are learnt by frequency
-        places = np.flatnonzero(block[rarest : rarest + starts] == ids[rarest])
-        for offset, token in enumerate(ids):
-            places = places[block[places + offset] == token]
-        found.append(places + begin)
-        numbers.append(np.full(len(places), number))
-    positions, owners = np.concatenate(found), np.concatenate(numbers)
-    order = np.argsort(positions, kind="stable")
-    return positions[order], owners[order]
 
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:

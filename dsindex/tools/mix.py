@@ -584,10 +584,8 @@ class MixResult(Report):
     """What the caches draw; empty without --check."""
     per_split_data_args_path: str | None
     """The file that was written."""
-    delivery: str | None = None
-    """The delivery that was written."""
     flags: tuple[str, ...] = ()
-    """The flags of the datasets for the training script; all of them with a delivery."""
+    """The flags of the datasets for the training script."""
     held_out: tuple[str, ...] = ()
     """The validation sets beside the datasets, if valid has these."""
 
@@ -673,7 +671,6 @@ def run_mix(config: MixConfig) -> MixResult:
         warnings=tuple(warnings),
         drawn=tuple(drawn),
         per_split_data_args_path=config.per_split_data_args_path,
-        delivery=config.write,
         flags=tuple(_write_files(config, mixture, split, others)),
         held_out=tuple(held) if is_held else (),
     )
@@ -690,7 +687,7 @@ def _write_files(
     elif split is None:
         words = {"train": mixture.data_path, **others}
         flags = [f"--{name}-data-path {shlex.join(given)}" for name, given in words.items() if given]
-    return flags if config.write is None else _write_delivery(config.write, config, mixture, split, others)
+    return flags
 
 
 def _with_weights(held: Sequence[str], mixture: Mixture) -> tuple[str, ...]:
@@ -716,33 +713,6 @@ def find_hold_out(prefix: str) -> str | None:
         if inputs[0] == inputs[1] and os.path.isfile(f"{other}.idx"):
             return other
     return None
-
-
-def _write_delivery(
-    path: str, config: MixConfig, mixture: Mixture, split: str | None, others: Mapping[str, Sequence[str] | None]
-) -> list[str]:
-    """Write a delivery, and return the flags for the training script."""
-    from dsindex.tools.delivery import job_flags, make_delivery, write_delivery  # loads what verify needs
-
-    def pairs(name: str) -> list[tuple[str | None, str]] | None:
-        given = others[name]
-        if not given:
-            return None
-        blend = _parse_blend(given, name)
-        weights = [None] * len(blend.prefixes) if blend.weights is None else given[::2]
-        return list(zip(weights, blend.prefixes, strict=True))
-
-    delivery = make_delivery(
-        path,
-        config,
-        train=[(None if len(mixture.sources) == 1 else each.weight, each.prefix) for each in mixture.sources],
-        valid=pairs("valid"),
-        test=pairs("test"),
-        split=split,
-        train_samples=mixture.num_samples,
-    )
-    write_delivery(path, delivery)
-    return job_flags(path, delivery)
 
 
 def _check_others(others: Mapping[str, Sequence[str] | None], mixture: Mixture) -> list[str]:

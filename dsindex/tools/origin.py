@@ -1,56 +1,44 @@
-"""Where a dataset comes from, as its manifest says: inputs, tokenizer and options, and the line of each document."""
+"""Where a dataset comes from, as its manifest says: inputs, tokenizer and options, and the lines of its documents."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dsindex.datasets.origins import PartDocument, find_parts, part_number
-from dsindex.datasets.provenance import read_source
+from dsindex.datasets.decoding import read_named_tokenizer
+from dsindex.datasets.origins import PROVENANCE_SUFFIX, DocumentOrigin, find_document_origins
 from dsindex.engine.manifest import read_manifest
-from dsindex.engine.output import PROVENANCE_SUFFIX
-from dsindex.errors import DsindexError, FormatError, MissingObjectError
+from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.text.recorded_tokenizer import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.verify_report import name_tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsindex.engine.manifest import Content, Manifest
+    from dsindex.text.recorded_tokenizer import NamedTokenizer
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.kinds import TokenStore
 
-
 SHOWN_INPUTS = 3
-GIVE_TOKENIZER = "to see text, give the tokenizer with --tokenizer-model"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentSource:
-    """The record that a document was made from."""
-
-    input: str
-    """Path of the input, as it was given."""
-    line: int
-    """1-based."""
-    offset: int
-    """Byte offset of the line in the input's text; in a table, its row group."""
-    problem: str | None = None
-    """What became of the input since: missing, changed, or out of reach."""
+GIVE_TOKENIZER = "give the tokenizer with --tokenizer-model to see text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of a dataset, as far as it is known."""
+    """What is known of a dataset's origin."""
 
     prefix: str
     manifest: Manifest | None = None
     tokenizer: Tokenizer | None = None
-    has_provenance: bool = False
-    has_parts: bool = False
-    """Whether it was merged from datasets, which may have provenance."""
+    text_note: str | None = None
+    """A sentence about a tokenizer that is missing, or may be another than the dataset's."""
+    has_lines: bool = False
+    """Whether it is recorded from which line each document comes, here or in the datasets that were merged."""
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    """Sentences about lines that are not known, and inputs that moved or changed; they come with the lines."""
     findings: list[str] = field(default_factory=list)
 
     @property
@@ -58,51 +46,32 @@ class Origin:
         """The part of the manifest that depends on inputs, tokenizer and options alone."""
         return self.manifest.content if self.manifest is not None else None
 
-    def without_provenance(self) -> Origin:
-        """Return the same origin without the lines of documents."""
-        return replace(self, has_provenance=False, has_parts=False)
+    @property
+    def all_notes(self) -> list[str]:
+        """The notes about lines and text."""
+        return self.notes if self.text_note is None else [*self.notes, self.text_note]
 
-    def part_of(self, document: int) -> PartDocument | None:
-        """Return the document in the dataset that was merged into this one; None if it was not merged.
-
-        Raises:
-            FormatError: If a manifest is damaged.
-        """
-        if not self.has_parts or self.manifest is None:
-            return None
-        parts = find_parts(self.prefix, self.manifest.content.documents)
-        part = parts[part_number(parts, document)]
-        if part.is_whole:
-            return None
-        return PartDocument(prefix=part.prefix, document=document - part.first_document)
-
-    def source_of(self, document: int) -> DocumentSource | None:
-        """Return the record that a document was made from; None if it is not recorded.
+    def lines_of(self, documents: Sequence[int], *, num_documents: int) -> list[DocumentOrigin]:
+        """Return the lines that documents were made from; where they are not known, a note says why.
 
         Raises:
-            FormatError: If the provenance is damaged or belongs to another dataset.
+            FormatError: If the manifest or the provenance is damaged, or belongs to another dataset.
         """
-        part = self.part_of(document)
-        if part is not None:
-            return _origin_of_part(part.prefix).source_of(part.document)
-        if not self.has_provenance or self.manifest is None:
-            return None
-        path = f"{self.prefix}.{PROVENANCE_SUFFIX}"
-        try:
-            source = read_source(path, document)
-        except IndexError as error:
-            msg = f"{path}: expected a row for document {document}, got none; it belongs to another dataset"
-            raise FormatError(msg) from error
-        inputs = self.manifest.content.inputs
-        if not 0 <= source.input < len(inputs):
-            msg = f"{path}: expected an input from 0 to {len(inputs) - 1}, got {source.input}; the file is damaged"
-            raise FormatError(msg)
-        return DocumentSource(
-            input=inputs[source.input].path,
-            line=source.line,
-            offset=source.offset,
-            problem=_problem_of(self.manifest, source.input),
-        )
+        found, notes = find_document_origins(self.prefix, num_documents, documents)
+        self.notes.extend(note for note in notes if note not in self.notes)
+        for origin in found:
+            self.check_input(origin)
+        return found
+
+    def check_input(self, origin: DocumentOrigin) -> None:
+        """Note what became of the input of a document since the dataset was made from it."""
+        made = self.manifest if origin.part is None else read_manifest(origin.part.prefix)
+        if origin.source is None or made is None:
+            return
+        problem = input_problem(made, origin.source.input)
+        note = f"{origin.source.path}: this input {problem}; lines are those that it had when the dataset was made"
+        if problem is not None and note not in self.notes:
+            self.notes.append(note)
 
 
 def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
@@ -120,19 +89,18 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
     except FormatError as error:
         given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
-    tokenizer, notes = _choose_tokenizer(prefix, manifest, tokenizer_model)
-    has_provenance = is_stored(f"{prefix}.{PROVENANCE_SUFFIX}")
-    has_parts = not has_provenance and manifest is not None and _is_merged(manifest)
-    if manifest is not None and not has_provenance and not has_parts:
-        notes.append("no provenance: it is not recorded from which line each document comes")
+    tokenizer, note = _choose_tokenizer(prefix, tokenizer_model)
+    if manifest is None:
+        return Origin(prefix=prefix, tokenizer=tokenizer, text_note=note)
+    content = manifest.content
+    is_merged = content.account is None and any(entry.documents is not None for entry in content.inputs)
     return Origin(
         prefix=prefix,
         manifest=manifest,
         tokenizer=tokenizer,
-        has_provenance=has_provenance,
-        has_parts=has_parts,
-        facts={} if manifest is None else _facts(manifest),
-        notes=notes,
+        text_note=note,
+        has_lines=is_merged or is_stored(f"{prefix}{PROVENANCE_SUFFIX}"),
+        facts=_facts(manifest),
     )
 
 
@@ -146,17 +114,51 @@ def find_misfit(content: Content | None, store: TokenStore) -> str | None:
     )
 
 
-def _is_merged(manifest: Manifest) -> bool:
-    """Tell whether a dataset was merged from others, as `find_parts` does."""
-    inputs = manifest.content.inputs
-    return manifest.content.account is None and bool(inputs) and all(entry.documents is not None for entry in inputs)
+def load_recorded(prefix: str, named: NamedTokenizer, *, given: str | None) -> Tokenizer:
+    """Load the tokenizer that a dataset was made with.
+
+    Args:
+        prefix: The dataset's path without suffix.
+        named: The tokenizer in its manifest.
+        given: The path to load it from; None to look for it.
+
+    Raises:
+        TokenizerError: If it is missing or differs from the recorded one.
+    """
+    if given is not None:
+        tokenizer = named.load(given, is_given=True)
+        if tokenizer.sha256 != named.sha256:
+            raise _another(named, given, tokenizer.sha256)
+        return tokenizer
+    found, others = find_tokenizer(named, prefix)
+    if found is not None:
+        return found
+    if not others:
+        raise TokenizerError(
+            f"expected the tokenizer {named.name!r} (sha256 {named.sha256[:16]}…) that the dataset was made with, "
+            f"found none by that name; give its path with --tokenizer-model"
+        )
+    other = next((each for each in others if each.sha256 is not None), others[0])
+    raise TokenizerError(other.error) if other.sha256 is None else _another(named, other.place, other.sha256)
 
 
-def _origin_of_part(prefix: str) -> Origin:
-    """Return the origin of a dataset that was merged, for the lines of its documents."""
-    return Origin(
-        prefix=prefix, manifest=read_manifest(prefix), has_provenance=is_stored(f"{prefix}.{PROVENANCE_SUFFIX}")
-    )
+def input_problem(manifest: Manifest, number: int) -> str | None:
+    """Return what became of an input since the build; None if it is as it was."""
+    recorded, absolute = manifest.content.inputs[number], manifest.run.plan["inputs"]
+    path = recorded.path
+    if not is_there(path) and number < len(absolute):
+        path = str(absolute[number][0])
+    try:
+        status = input_status(path)
+        if recorded.size_bytes is not None and status.size_bytes != recorded.size_bytes:
+            return f"has changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
+        if recorded.fingerprint is not None and fingerprint_input(status.path) != recorded.fingerprint:
+            return "has changed: it has the same size and other content"
+    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
+        return "is not there any more"
+    except (OSError, DsindexError):
+        return "is out of reach now"
+    return None
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:
@@ -185,58 +187,27 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     return facts
 
 
-def _choose_tokenizer(prefix: str, manifest: Manifest | None, given: str | None) -> tuple[Tokenizer | None, list[str]]:
-    """Return the tokenizer to decode with, and sentences about it."""
-    recorded = manifest.content.tokenizer if manifest is not None else None
-    if manifest is None or recorded is None:
-        if given is not None:
-            return load_tokenizer(given), ["no tokenizer is recorded, so it is unknown whether this is the right one"]
-        lacks = (
-            "the manifest names no tokenizer"
-            if manifest is not None
-            else "no manifest: origin and tokenizer are unknown"
-        )
-        return None, [f"{lacks}; {GIVE_TOKENIZER}"]
-    named = name_tokenizer(recorded, manifest)
+def _choose_tokenizer(prefix: str, given: str | None) -> tuple[Tokenizer | None, str | None]:
+    """Return the tokenizer to decode with, and a sentence if there is none or it may be another one."""
+    named = read_named_tokenizer(prefix)
+    if named is None and given is not None:
+        return load_tokenizer(given), "no tokenizer is recorded, so it is unknown whether this is the right one"
+    if named is None:
+        return None, f"no manifest names the tokenizer; {GIVE_TOKENIZER}"
     if given is not None:
         tokenizer = named.load(given, is_given=True)
-        is_same = tokenizer.sha256 == named.sha256
-        return tokenizer, [] if is_same else [
-            (
-                f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with "
-                f"({named.name}, sha256 {named.sha256[:16]}…), so the text can be wrong"
-            )
-        ]
-    found, others = find_tokenizer(named, prefix)
-    if found is not None:
-        return found, []
-    problem = f"the tokenizer {named.name} is neither where it was, nor here, nor above the dataset or its inputs"
-    for other in others[-1:]:
-        problem = (
-            f"the tokenizer cannot be read ({other.error})"
-            if other.sha256 is None
-            else f"{other.place} is not the tokenizer of the dataset: expected sha256 {named.sha256[:16]}…, got "
-            f"{other.sha256[:16]}…"
-        )
-    return None, [f"{problem}; {GIVE_TOKENIZER}"]
-
-
-def _problem_of(manifest: Manifest, number: int) -> str | None:
-    """Return what became of an input since the build; None if it is as it was."""
-    recorded = manifest.content.inputs[number]
-    path = recorded.path
-    absolute = manifest.run.plan["inputs"]
-    if not is_there(path) and number < len(absolute):
-        path = absolute[number][0]
+        if tokenizer.sha256 == named.sha256:
+            return tokenizer, None
+        other = f"{given} is another tokenizer (sha256 {tokenizer.sha256[:16]}…) than the dataset was made with"
+        return tokenizer, f"{other} ({named.name}, sha256 {named.sha256[:16]}…), so the text can be wrong"
     try:
-        status = input_status(path)
-        path = status.path
-        if recorded.size_bytes is not None and status.size_bytes != recorded.size_bytes:
-            return f"changed: it had {recorded.size_bytes:,} bytes and has {status.size_bytes:,}"
-        if recorded.fingerprint is not None and fingerprint_input(path) != recorded.fingerprint:
-            return "changed: it has the same size and other content"
-    except (FileNotFoundError, NotADirectoryError, MissingObjectError):
-        return "not there any more"
-    except (OSError, DsindexError):
-        return "out of reach now"
-    return None
+        return load_recorded(prefix, named, given=None), None
+    except TokenizerError as error:
+        return None, str(error)
+
+
+def _another(named: NamedTokenizer, path: str, sha256: str) -> TokenizerError:
+    return TokenizerError(
+        f"{path}: expected the tokenizer with sha256 {named.sha256} that the dataset was made with, got {sha256}; give "
+        f"that one with --tokenizer-model"
+    )

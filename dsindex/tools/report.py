@@ -21,13 +21,12 @@ from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
 from dsindex.store.urls import absolute, real_path
 from dsindex.text.tokenizer import load_tokenizer
-from dsindex.tools.delivery import cache_folder, find_datasets, is_delivery, job_flags, mix_config, read_delivery
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.kinds import IndexedStore, PackedStore, size_of, tell_kind
-from dsindex.tools.mix import run_mix
 from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.page.page import (
     HEAD_BYTES,
+    Block,
     Page,
     Section,
     distinct,
@@ -49,7 +48,6 @@ from dsindex.tools.page.sections import (
     show_caches,
     show_digests,
     show_lengths,
-    show_mixture,
     show_overview,
     show_records,
     show_run,
@@ -75,7 +73,6 @@ if TYPE_CHECKING:
     from dsindex.options.datasets import ReportConfig
     from dsindex.tools.kinds import Subject
     from dsindex.tools.origin import Origin
-    from dsindex.tools.page.page import Block
     from dsindex.tools.report_measures import Measurement, Sources
 
 
@@ -359,7 +356,7 @@ def _lines_of(
     opened: OpenedDataset, content: Content | None, documents: list[int], notes: list[str], findings: list[str]
 ) -> dict[int, str]:
     """Return where documents come from, as far as it is recorded: lines of inputs, or documents of merged datasets."""
-    is_recorded = opened.origin.has_provenance or opened.origin.has_parts
+    is_recorded = opened.origin.has_lines
     if content is None or not is_recorded or opened.store is None:
         return {}
     try:
@@ -391,7 +388,7 @@ def _section(opened: OpenedDataset, facts: dict[str, Any], findings: Sequence[st
         facts=tuple(
             (name, tuple(value) if isinstance(value, list) else (str(value),)) for name, value in shown.items()
         ),
-        notes=tuple(opened.origin.notes),
+        notes=tuple(opened.origin.all_notes),
         findings=tuple(dict.fromkeys(findings)),
     )
 
@@ -460,7 +457,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """
     require_drawing()
     _check_output(options.output)
-    mixture, prefixes, caches = _expand(options)
+    prefixes, mixture = options.prefix, list[Block]()
     if len(prefixes) > MOST_DATASETS:
         msg = f"expected at most {MOST_DATASETS} datasets on a page, got {len(prefixes)}; write several reports"
         raise InputError(msg)
@@ -470,7 +467,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     if options.tokenizer_model is not None:
         load_tokenizer(options.tokenizer_model)  # even if no dataset can be opened
     findings: list[str] = []
-    for cache in caches:
+    for cache in options.cache:
         drawn = read_drawn(cache, lambda named: _lengths_of(opened, named))
         mixture += show_caches(cache, drawn)
         findings += drawn.findings
@@ -501,29 +498,6 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     return ReportResult(output=options.output, size_bytes=len(page), datasets=tuple(reports), findings=tuple(findings))
 
 
-def _expand(options: ReportConfig) -> tuple[list[Block], list[str], list[str]]:
-    """Return the mixtures of deliveries, and all datasets and cache folders, each once.
-
-    Raises:
-        InputError: If a dataset of a delivery is missing or empty.
-    """
-    mixture: list[Block] = []
-    prefixes: list[str] = []
-    caches = list(options.cache)
-    for path in options.prefix:
-        if not is_delivery(path):
-            prefixes.append(path)
-            continue
-        delivery, _ = read_delivery(path)
-        places, _ = find_datasets(path, delivery)
-        mixture.append(show_mixture(path, run_mix(mix_config(path)), job_flags(path, delivery)))
-        prefixes += [place for place in places.values() if place not in prefixes]
-        folder = cache_folder(path, delivery)
-        if folder is not None and delivery.caches is not None and delivery.caches.files:
-            caches.append(folder)
-    return mixture, prefixes, caches
-
-
 def _check_output(path: str) -> None:
     """Refuse to replace a file unless it is a report that nobody has changed.
 
@@ -552,7 +526,7 @@ def _read_if_page(path: str) -> bool:
 
 
 def _with_masks(subject: Subject) -> Subject:
-    """Return the instruction data whose tokens a dataset is, as a blend or a delivery names it."""
+    """Return the instruction data whose tokens a dataset is, as a blend names it."""
     prefix = subject.path.removesuffix(TEXT_SUFFIX)
     if subject.kind != "MMIDIDX" or prefix == subject.path or not is_stored(f"{prefix}{MASK_SUFFIX}.idx"):
         return subject

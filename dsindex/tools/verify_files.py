@@ -220,7 +220,7 @@ def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) 
     Raises:
         FormatError: If the index is damaged.
     """
-    chunks = read_document_lengths(path, header)
+    chunks = iter([read_document_lengths(path, header)])
     held = np.empty(0, np.int64)
     document = token = 0
     for begin, end in bounds:

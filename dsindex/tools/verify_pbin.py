@@ -28,7 +28,7 @@ from dsindex.formats.pbin import (
     open_tokens,
     read_pbin_header,
 )
-from dsindex.formats.safe_pickle import read_pairs
+from dsindex.formats.pickled_pairs import read_pairs
 from dsindex.options.config import UsageError
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import is_stored
@@ -161,7 +161,7 @@ def _describe_misfit(path: str, header: PbinHeader, size_bytes: int) -> str | No
 def _describe_index(path: str, header: PbinHeader) -> str:
     """Describe why the beginning of an index fits no version."""
     try:
-        first = next((int(pairs[0, 0]) for pairs in read_pairs(path, offset=header.index_offset) if len(pairs)), None)
+        first = next(iter(read_pairs(path, offset=header.index_offset)[:, 0].tolist()), None)
     except FormatError as error:
         return str(error).removeprefix(f"{path}: ")
     return f"expected its first document at offset 0, or that of its first token in the file, got {first}"
@@ -178,7 +178,7 @@ def verify_pbin_index(path: str, header: PbinHeader) -> tuple[IndexCounts | None
     end, fits_a_join = first, True
     wrong: list[str] = []
     try:
-        for pairs in filter(len, read_pairs(path, offset=header.index_offset)):
+        for pairs in filter(len, [read_pairs(path, offset=header.index_offset)]):
             offsets, lengths = pairs[:, 0], pairs[:, 1]
             ends = offsets + lengths  # exceeds int64 only if a length is found to be too large
             before = np.concatenate(([end], ends[:-1]))

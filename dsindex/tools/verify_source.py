@@ -7,7 +7,7 @@ input whose first document is known from counting the records before it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -16,31 +16,22 @@ import xxhash
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.inputs import detect_form, find_parts
-from dsindex.engine.manifest import read_manifest
 from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.engine.worker import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
-from dsindex.errors import BadRecordError, InputError, MissingObjectError, RecordProblem, StoreError, TokenizerError
+from dsindex.errors import BadRecordError, InputError, MissingObjectError, StoreError
 from dsindex.execution.calls import Call
 from dsindex.execution.dispatch import run_in_order
 from dsindex.options.datasets import PBIN_SUFFIX
-from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there, stored_size
+from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.store.spool import spooled_path
-from dsindex.text.fields import find_value, parse_record
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
-from dsindex.text.jq import FieldPattern, open_patterns
-from dsindex.text.parts import read_part, read_part_lines
-from dsindex.text.record_blocks import TextColumn
+from dsindex.text.parts import read_part
 from dsindex.text.sampling import ALL_RECORDS, Sample, sample_records
 from dsindex.text.selection import (
     Selection,
-    TextKey,
     open_pattern,
     open_selection,
-    parse_key,
 )
-from dsindex.text.streams import LongLine
-from dsindex.text.tables.batches import measure_table
-from dsindex.text.tokenizer import decode, load_tokenizer
 from dsindex.tools.verify_files import IndexedDocuments, PbinDocuments, read_runs
 from dsindex.tools.verify_report import Check, RanCheck, Step, Verdict, load_recorded, read_pbin_options, run_checks
 
@@ -49,7 +40,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.datasets.origins import SourceLine
     from dsindex.engine.inputs import InputFormat
     from dsindex.engine.manifest import Content, Manifest, RecordedInput
     from dsindex.execution.calls import Executor
@@ -57,7 +47,6 @@ if TYPE_CHECKING:
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.datasets import SourceConfig
     from dsindex.text.engines import Engine
-    from dsindex.text.forms import TableFormat
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.verify_files import DocumentRun, Documents, IndexCounts, StoredDocuments
@@ -240,8 +229,6 @@ def compare_range(piece: SourceRange, settings: SourceSettings) -> SourceResult:
 
 def _read(piece: SourceRange, settings: SourceSettings) -> Iterator[RecordBlock]:
     """Read a range's records; a bad one is an error unless the build quarantined bad records."""
-    from dsindex.text.parts import read_part  # loads pyarrow, only when needed
-
     source = settings.inputs[piece.input]
     part = TextPart(
         path=source.path, begin=piece.begin, end=piece.end, form=source.form, expected_size=source.size_bytes
@@ -452,34 +439,6 @@ def open_recorded_source(
         sample=Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),
     )
     return RecordedSource(settings=settings, findings=tuple(findings))
-
-
-def read_document_text(manifest: Manifest, path: str, *, offset: int, format: InputFormat) -> str | None:
-    """Return the text of the record at an offset of an input, as the build read it; None if the values are no texts.
-
-    Args:
-        manifest: Of a dataset that was built from the input.
-        path: The input, unchanged since then.
-        offset: Byte offset of the record's line.
-        format: The format of the input, in the manifest.
-
-    Returns:
-        The text, in which several texts of one document are lines; None as well for an input that cannot be read from
-        the middle, such as a table or a compressed one.
-
-    Raises:
-        InputError: If the input cannot be read.
-    """
-    form = detect_form(path, shown_as=path, wanted=format)
-    selection = _recorded_selection(manifest.content, manifest.run.plan)
-    if selection is None or selection.vocabulary_size is not None or not form.can_seek:
-        return None
-    part = TextPart(path=path, begin=offset, end=offset + 1, form=form)
-    for block in read_part(part, keys=selection.names, selection=selection):
-        column = block.columns[selection.outputs[0]]
-        if isinstance(column, TextColumn) and len(block.offsets) == 1 and block.offsets[0] == offset:
-            return "\n".join(column.texts.to_pylist())
-    return None
 
 
 def _recorded_text(prefix: str, manifest: Manifest | None, pbin: PbinHeader | None) -> Selection | None:
@@ -716,192 +675,3 @@ def number_ranges(settings: SourceSettings, *, executor: Executor, reporter: Rep
         numbered.append(replace(piece, first_document=document, num_documents=num_documents, first_line=line))
         document, line, before = document + num_documents, line + num_lines, piece.input
     return numbered, document
-
-
-# The text of tokens that were traced, their records, and whether their inputs are still what they were.
-
-
-def _read_records(path: str, lines: Sequence[SourceLine], form: InputForm) -> Iterator[tuple[SourceLine, bytes]]:
-    """Yield lines of an input as JSON.
-
-    Raises:
-        InputError: If the input cannot be read.
-    """
-    parts: dict[tuple[int, int, int], dict[int, SourceLine]] = {}
-    firsts: list[int] = []
-    if form.is_table:
-        groups = measure_table(path, cast("TableFormat", form.format), None)
-        firsts = [0, *accumulate(group.num_rows or 0 for group in groups)]
-    for line in lines:
-        # First and last byte or row group of a part, and its first line, counted from 0.
-        if form.can_seek:
-            part = (line.offset, line.offset + 1, line.line - 1)
-        elif form.is_table:
-            part = (line.offset, line.offset + 1, firsts[line.offset])
-        else:
-            part = (0, stored_size(path), 0)
-        parts.setdefault(part, {})[line.line - 1] = line
-    for (begin, end, first), own in parts.items():
-        left = dict(own)
-        for block in read_part_lines(TextPart(path=path, begin=begin, end=end, form=form), block_bytes=1 << 20):
-            if isinstance(block, LongLine):
-                continue
-            begins = first + block.first_line
-            for number in [each for each in left if begins <= each < begins + len(block.starts)]:
-                yield left.pop(number), block.text(number - begins)
-            if not left:
-                break
-
-
-def _read_field(record: bytes, key: TextKey) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a value of a record; None if it has none."""
-    parsed = parse_record(record)
-    if isinstance(parsed, str):
-        return None
-    try:
-        if key.path is not None:
-            return find_value(parsed, key.path)
-        pattern = FieldPattern(name=key.name, pattern=key.program or "")
-        return next(open_patterns((pattern,)).read_all([record])).value(key.name)
-    except RecordProblem:
-        return None
-
-
-class TracedTexts:
-    """Decodes tokens with the tokenizer that each dataset was made with.
-
-    Args:
-        tokenizer_model: Path of the tokenizer; None to use the paths in the manifests.
-    """
-
-    def __init__(self, tokenizer_model: str | None) -> None:
-        self._given = tokenizer_model
-        self._manifests: dict[str, Manifest | None] = {}
-        self._tokenizers: dict[str, Tokenizer | None] = {}
-        self._by_sha256: dict[str, Tokenizer] = {}
-        self._inputs: dict[tuple[str, int], str | None] = {}
-        self._notes: dict[str, None] = {}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about tokenizers that were not found, and inputs that moved or changed."""
-        return tuple(self._notes)
-
-    def decode(self, prefix: str, tokens: Sequence[int]) -> str | None:
-        """Return the text of tokens of a dataset; None if its tokenizer was not found, which a note says.
-
-        Raises:
-            TokenizerError: If the given tokenizer is not the one that the dataset was made with.
-            FormatError: If the manifest is damaged.
-        """
-        if prefix not in self._tokenizers:
-            self._tokenizers[prefix] = self._load(prefix)
-        tokenizer = self._tokenizers[prefix]
-        if tokenizer is None or not tokens:
-            return None
-        if max(tokens) >= tokenizer.vocabulary_size:
-            raise TokenizerError(
-                f"{prefix}: expected tokens below {tokenizer.vocabulary_size}, the size of {tokenizer.name}, got "
-                f"{max(tokens)}; give the tokenizer that the dataset was made with, by --tokenizer-model"
-            )
-        return decode(tokenizer, tokens)
-
-    def check_input(self, prefix: str, number: int) -> str | None:
-        """Return the path of an input; None, and a note, if it moved or changed since the dataset was made from it."""
-        place = (prefix, number)
-        if place not in self._inputs:
-            manifest = self._manifest(prefix)
-            self._inputs[place] = None if manifest is None else self._find_input(manifest, number)
-        return self._inputs[place]
-
-    def read(self, prefix: str, source: SourceLine) -> str | None:
-        """Return the text of a document from its input; None if that moved or changed, or cannot be read there.
-
-        Raises:
-            InputError: If the input cannot be read.
-        """
-        path, manifest = self.check_input(prefix, source.input), self._manifest(prefix)
-        if path is None or manifest is None:
-            return None
-        wanted = cast("InputFormat", manifest.content.inputs[source.input].format or "jsonl")
-        return read_document_text(manifest, path, offset=source.offset, format=wanted)
-
-    def read_fields(
-        self, lines: Iterable[tuple[str, SourceLine]], fields: Sequence[str]
-    ) -> dict[tuple[str, SourceLine], dict[str, Any]]:
-        """Return fields of the records that documents were made from, by dataset and line; of unchanged inputs only.
-
-        A field that a record lacks is None. A compressed input is read up to the last line that is wanted.
-
-        Args:
-            lines: Prefix of the dataset that was built from the record, and its line.
-            fields: Names, paths or jq, as the keys of a build.
-
-        Raises:
-            InputError: If a field is no jq, or an input cannot be read.
-        """
-        keys = {field: parse_key(field) for field in fields}
-        wanted: dict[tuple[str, int], dict[SourceLine, None]] = {}
-        for prefix, line in lines:
-            wanted.setdefault((prefix, line.input), {})[line] = None
-        found = {}
-        for (prefix, number), own in wanted.items():
-            path, manifest = self.check_input(prefix, number), self._manifest(prefix)
-            if path is None or manifest is None:
-                continue
-            form = cast("InputFormat", manifest.content.inputs[number].format or "jsonl")
-            for line, text in _read_records(path, list(own), detect_form(path, shown_as=path, wanted=form)):
-                found[prefix, line] = {field: _read_field(text, key) for field, key in keys.items()}
-        return found
-
-    def _find_input(self, manifest: Manifest, number: int) -> str | None:
-        recorded, planned = manifest.content.inputs[number], manifest.run.plan["inputs"]
-        path, is_piped = recorded.path, recorded.path == STANDARD_INPUT
-        if (is_piped or not is_there(path)) and number < len(planned):
-            path = str(planned[number][0])
-        if is_piped and not is_there(path):
-            return None
-        problem = f"{path}: this input is not there any more"
-        try:
-            if is_there(path):
-                path = spooled_path(path) if is_piped else path
-                status = input_status(path)
-                path, problem = status.path, f"{status.path}: this input has changed"
-                if status.size_bytes == recorded.size_bytes and fingerprint_input(path) == recorded.fingerprint:
-                    return path
-        except MissingObjectError:
-            problem = f"{path}: this input is not there any more"
-        except InputError as error:
-            problem = str(error)
-        except OSError as error:
-            problem = f"{path}: this input cannot be read ({error.strerror})"
-        self._note(f"{problem}; lines are those that it had when the dataset was made from it")
-        return None
-
-    def _note(self, sentence: str) -> None:
-        self._notes[sentence] = None
-
-    def _manifest(self, prefix: str) -> Manifest | None:
-        if prefix not in self._manifests:
-            self._manifests[prefix] = read_manifest(prefix)
-        return self._manifests[prefix]
-
-    def _load(self, prefix: str) -> Tokenizer | None:
-        manifest = self._manifest(prefix)
-        recorded = None if manifest is None else manifest.content.tokenizer
-        if recorded is None or manifest is None:
-            lacks = f"{prefix}: has no manifest that names its tokenizer"
-            if self._given is None:
-                self._note(f"{lacks}; show text with --tokenizer-model")
-                return None
-            self._note(f"{lacks}; the text is {self._given}'s, which may be another")
-            return self._by_sha256.setdefault("given", load_tokenizer(self._given))
-        if recorded.sha256 not in self._by_sha256:
-            try:
-                self._by_sha256[recorded.sha256] = load_recorded(prefix, recorded, manifest, given=self._given)
-            except TokenizerError as error:
-                if self._given is not None:
-                    raise
-                self._note(f"{error}; without it, documents are shown instead of the text of the tokens")
-                return None
-        return self._by_sha256[recorded.sha256]

@@ -1,4 +1,4 @@
-"""What a path leads to, how texts are cut into pieces, where ids are found, and what a pass over a dataset measures."""
+"""What a path leads to, how texts are cut into pieces, and what a pass over a dataset measures."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from dsindex.cli.main import main
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools import report_measures as measuring
-from dsindex.tools.inspect import cut_pieces, show_text
-from dsindex.tools.kinds import IndexedStore, Match, PackedStore, find_ids, tell_kind
+from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.lengths import SHARES, summarize_lengths
 from dsindex.tools.report_kernels import count_sources, measure_documents
 from dsindex.tools.report_measures import ConsecutiveSources, measure
+from dsindex.tools.token_text import cut_pieces, show_text
 from tests.support.datasets import write_dataset
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
@@ -35,6 +36,16 @@ def test_files_of_a_dataset_lead_to_its_prefix(given, tmp_path):
 def test_pbin_is_known_without_its_suffix(version, tmp_path):
     path = write_pbin(tmp_path / "packed", [[1, 2], [3]], version=version)
     assert tell_kind(path).kind == "pbin"
+
+
+def test_fairseqs_index_is_named(tmp_path, capsys):
+    (tmp_path / "old.idx").write_bytes(b"TNTIDX\0\0" + bytes(40))
+    (tmp_path / "old.bin").write_bytes(bytes(8))
+    for command in ("inspect", "verify"):
+        assert main([command, str(tmp_path / "old")]) == 1
+        shown = "".join(capsys.readouterr())
+        assert "got the TNTIDX index of fairseq, as --dataset-impl lazy or cached wrote it" in shown
+        assert "MMIDIDX\n" not in shown
 
 
 def test_lines_and_their_index_are_a_raw_index(tmp_path):
@@ -94,41 +105,6 @@ def test_nothing_in_a_text_can_control_a_terminal():
 
 
 DOCUMENTS = [[1, 2, 1, 2, 3], [], [2, 3], [], [], [1], [2, 3, 1], [2, 1, 2]]
-
-
-def slow_search(documents, patterns):
-    found, first = [], 0
-    for number, tokens in enumerate(documents):
-        for place in range(len(tokens)):
-            for owner, ids in enumerate(patterns):
-                if tokens[place : place + len(ids)] == ids:
-                    found.append(
-                        Match(
-                            document=number, position=place, num_tokens=len(tokens), token=first + place, pattern=owner
-                        )
-                    )
-        first += len(tokens)
-    return found
-
-
-@pytest.mark.parametrize("range_tokens", [1, 2, 3, 100])
-@pytest.mark.parametrize("patterns", [[[1, 2]], [[2, 3], [1]], [[1, 2, 1, 2, 3]], [[9]], [[70_000], [3, 1]], [[-1]]])
-@pytest.mark.parametrize("kind", ["indexed", "packed"])
-def test_matches_are_those_of_a_slow_search(kind, patterns, range_tokens, tmp_path):
-    store: IndexedStore | PackedStore
-    if kind == "packed":
-        store = PackedStore(write_pbin(tmp_path / "data.pbin", DOCUMENTS, token_bytes=2))
-    else:
-        store = IndexedStore(write_dataset(tmp_path / "data", [[part] if part else [] for part in DOCUMENTS]))
-    expected = slow_search(DOCUMENTS, patterns)
-    for limit in (1, 2, 100):
-        assert find_ids(store, patterns, limit=limit, threads=3, range_tokens=range_tokens) == expected[:limit]
-
-
-def test_sequences_of_a_document_are_searched_as_one_text(tmp_path):
-    store = IndexedStore(write_dataset(tmp_path / "data", [[[1], [2], []], [[3]]]))
-    assert [match.position for match in find_ids(store, [[1, 2]], limit=9, threads=1)] == [0]
-    assert find_ids(store, [[2, 3]], limit=9, threads=1) == []
 
 
 def test_spans_of_both_stores_are_the_documents(tmp_path):

@@ -16,7 +16,6 @@ from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.datasets.reading_order import ReadingOrder
 from dsindex.errors import InputError, StoreError
 from dsindex.json_text import encode_json
 from dsindex.store import object_reader, ranges
@@ -336,27 +335,6 @@ def test_array_is_sliced_and_indexed_as_numpy_does(asked):
     with pytest.raises(ValueError, match="read-only"):
         array[:3][0] = 1
     assert asked
-
-
-@pytest.mark.parametrize(("batches", "expected"), [
-    ([[0], [1], [2], [3]], [[], [], [3, 4], [5, 6, 7]]),
-    ([[0, 1], [8, 9], [16, 17]], [[], [], [24, 25, 32, 33]]),
-    ([[7, 3], [7, 3]], [[], []]),
-    ([[0], [1], [2], [9], [10], [11]], [[], [], [3, 4], [], [], [12, 13]]),
-    ([[0], [1], [2], []], [[], [], [3, 4], []]),
-], ids=["samples", "batches of a worker", "the same again", "a jump", "nothing"])  # fmt: skip
-def test_next_batches_are_told_from_the_steps_before(batches, expected):
-    order = ReadingOrder()
-    assert [order.expected_after(batch, most=64) for batch in batches] == expected
-
-
-def test_nothing_is_expected_twice_and_no_more_than_allowed():
-    order, seen = ReadingOrder(), []
-    for number in range(300):
-        found = order.expected_after([number], most=20)
-        assert all(number < each <= number + 20 for each in found)
-        seen += found
-    assert seen == sorted(set(seen))
 
 
 def test_store_that_asks_to_slow_down_has_fewer_requests_in_flight():

@@ -85,7 +85,9 @@ class Model(RuleBasedStateMachine):
         prefixes = [self.folder / "out" / name for name in names]
         is_foreign = output == "out/z"
         command = ["merge", "--input", *map(str, prefixes)]
-        chosen = sorted(options - {"--replace"} if is_foreign else options)  # --fresh would ask to replace the user's own
+        chosen = sorted(
+            options - {"--replace"} if is_foreign else options
+        )  # --fresh would ask to replace the user's own
         ended = self.run([*command, "--output-prefix", str(self.folder / output), *chosen], kill)
         if ended.code == 0:
             files = [Path(f"{prefix}.{suffix}") for prefix in prefixes for suffix in ("bin", "idx")]

@@ -89,7 +89,8 @@ def place(request, texts, tmp_path_factory):
             store = stack.enter_context(serving_objects(min_part_bytes=1, equal_parts=True, buckets={"out"}))
         store.put("in", texts)
         store.put("golden", GOLDEN)
-        flags = ["--endpoint-url", store.url] if request.param == "s3" else []
+        patched.setenv("AWS_ENDPOINT_URL", store.url)
+        flags = []
         zygote = stack.enter_context(Zygote())
         yield Place(scheme=request.param, store=store, zygote=zygote, flags=flags, texts=texts)
 

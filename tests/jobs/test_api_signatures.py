@@ -18,12 +18,12 @@ from dsindex.options.mix import MixConfig
 from dsindex.options.pack import PackConfig
 
 MODELS = {
-    "build": BuildConfig, "estimate": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig,
+    "build": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig,
     "pack": PackConfig, "instruct": InstructConfig, "verify": VerifyConfig,
     "convert": ConvertConfig,
 }  # fmt: skip
 """Function to the model of its options."""
-NOT_OFFERED = {"log_json", "output_prefix", "check", "tokenizer_model"}
+NOT_OFFERED = {"log_json", "output_prefix", "dry_run", "tokenizer_model"}
 """Options that some functions leave out, or take under another name."""
 
 

@@ -20,7 +20,6 @@ from dsindex.cli.options import EveryCommand
 from dsindex.cli.parser import COMMANDS, make_parser
 from dsindex.options.config import Options
 from dsindex.options.declare import GROUPS, declared_options
-from dsindex.store.config_files import parse_yaml
 from tests.support.golden import OWN
 
 COLUMNS = 80
@@ -77,7 +76,6 @@ def test_required_options_are_marked(command, usage, marked, monkeypatch):
     (["build", "--chunk-size", "5"], "there is no flag --chunk-size; leave it out, or set the bytes"),
     (["build", "--vocab", "v"], "there is no flag --vocab; use --vocab-file"),
     (["build", "--tokenizer", "x"], "there is no flag --tokenizer; use --tokenizer-model FOLDER"),
-    (["build", "--output=x"], "there is no flag --output; use --output-prefix P"),
     (["build", "--tokenizer-name-or-path=x"], "there is no flag --tokenizer-name-or-path; use --tokenizer-model"),
     (["build", "--input", "a", "--replace", "b"], "expected a flag, got 'b' (inputs follow --input)"),
     (["build", "--inptu", "x"], "there is no flag --inptu; did you mean --input"),
@@ -278,12 +276,3 @@ def test_every_integer_of_a_command_line_has_a_range(command, capsys):
             shown = capsys.readouterr().err.splitlines()[-1]
             assert f"{action.option_strings[-1]}: expected " in shown
             assert len(shown) < 300
-
-
-@pytest.mark.parametrize("text", ["x: 18446744073709551616", f"x: {LONG}", "x: " + "1:" * 3000 + "1", f"x: 0x{LONG}"])
-def test_configurations_have_integers_of_64_bits(text):
-    from dsindex.errors import InputError
-
-    assert parse_yaml("x: 18446744073709551615", source="c") == {"x": 2**64 - 1}
-    with pytest.raises(InputError, match=r"^c, line 1: expected integers of at most 64 bits, got '.{1,90}$"):
-        parse_yaml(text, source="c")

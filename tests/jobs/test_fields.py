@@ -376,13 +376,3 @@ def test_bad_fields_get_one_sentence(flags, message, tmp_path, capsys):
     assert shown.startswith("dsindex build: ")
     assert re.search(message, shown), shown
     assert not list(tmp_path.glob("out/*.bin"))
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("kind", KINDS)
-def test_estimate_knows_the_fields(kind, source, tmp_path):
-    config = config_of(source, tmp_path, **KINDS[kind])
-    estimate = dsindex.estimate(**arguments(config))
-    built = dsindex.build(**arguments(config))
-    assert estimate.documents == built.datasets[0].num_documents
-    assert estimate.tokens == pytest.approx(sum(dataset.num_tokens for dataset in built.datasets), rel=0.05)

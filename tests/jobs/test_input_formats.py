@@ -9,12 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.api.verify import verify
-from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig
-from dsindex.tools.estimate import run_plan
+from dsindex.tools.estimate import estimate_build
 from tests.jobs.instruct.instruct_jobs import SPLIT_IN_PARTS, job
 from tests.support.compressed import zstd_frames
 from tests.support.conversations import CONVERSATIONS
@@ -256,11 +255,7 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
 
 
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.parquet"])
-def test_plan_and_check_read_every_container(tmp_path, name, cli):
+def test_dry_run_reads_every_container(tmp_path, name):
     source = write(tmp_path, name)
-    options = ["--input", str(source), "--tokenizer-model", str(OWN.plain_tokenizer)]
-    options += ["--output-prefix", str(tmp_path / "x"), "--executor", "local"]
-    assert main(["plan", *options]) == 0
-    assert "all is well" in cli(["build", "--check", *options]).out
-    estimate = run_plan(config_of(BuildConfig, source, output_prefix=str(tmp_path / "x"), workers=1))
-    assert estimate.documents == pytest.approx(len(RECORDS_JOBS), rel=0.3)
+    estimate = estimate_build(config_of(BuildConfig, source, output_prefix=str(tmp_path / "x"), workers=1))
+    assert estimate.estimate.documents == pytest.approx(len(RECORDS_JOBS), rel=0.3)

@@ -135,7 +135,8 @@ def test_samples_are_traced_into_parts_of_parts(folder, cli):
     assert report["notes"] == []
     seen = set()
     for part in (part for shown in report["samples"] for part in shown["parts"]):
-        found = (part["part"]["prefix"], part["part"]["document"], part["source"]["path"], part["source"]["line"])
+        source, place = part["origin"]["source"], part["origin"]["part"]
+        found = (place["prefix"], place["document"], source["path"], source["line"])
         assert found == expected_origin(folder, part["document"])
         assert part["text"] is not None
         seen.add(part["document"])
@@ -145,7 +146,7 @@ def test_samples_are_traced_into_parts_of_parts(folder, cli):
 def test_line_leads_to_all_its_copies(folder, cli):
     found = trace(cli, folder / "cache", "--line", f"{folder / 'a.jsonl'}:3")["documents"]
     assert [document["document"] for document in found] == [2, 37]
-    assert [document["part"]["document"] for document in found] == [2, 2]
+    assert [document["origin"]["part"]["document"] for document in found] == [2, 2]
     for document in found:
         [same] = trace(cli, folder / "cache", "--document", document["document"])["documents"]
         assert same == document
@@ -157,10 +158,10 @@ def test_part_without_provenance_is_named(copy, cli):
     (copy / "b_text_document.provenance.parquet").unlink()
     words = [copy / "cache", "--prefix", copy / "outer", "--document"]
     unknown, known = (trace(cli, *words, number) for number in (21, 3))
-    assert unknown["documents"][0]["part"] == {"prefix": str(copy / "b_text_document"), "document": 1}
-    assert unknown["documents"][0]["source"] is None
+    assert unknown["documents"][0]["origin"]["part"] == {"prefix": str(copy / "b_text_document"), "document": 1}
+    assert unknown["documents"][0]["origin"]["source"] is None
     assert "b_text_document.provenance.parquet: expected the provenance" in unknown["notes"][0]
-    assert known["documents"][0]["source"]["line"] == 4
+    assert known["documents"][0]["origin"]["source"]["line"] == 4
     shown = cli(["inspect", str(copy / "outer"), "--document", "21"]).out
     assert f"document 1 of {copy / 'b_text_document'}\n" in shown
 

@@ -148,7 +148,7 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
     commands = [
         (0, ["build", *given, *cache]), (0, ["build", *given]), (1, ["build", *given, "--append-eod"]),
         (1, ["build", "--input", f"{FORGED}none", *given[3:]]),
-        (0, ["build", *given, "--check"]), (0, ["plan", *given]),
+        (0, ["build", *given, "--dry-run"]),
         (0, ["merge", "--input", prefix, prefix, "--output-prefix", f"{FORGED}m"]),
         (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
         (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),

@@ -231,7 +231,7 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     assert page.texts["h3"] == [
         *("Sources", "Document lengths", "Tokens", "Short, long and repeated documents", "Examples")
     ]
-    assert "no manifest: origin and tokenizer are unknown" in capsys.readouterr().out
+    assert "no manifest names the tokenizer" in capsys.readouterr().out
     assert all(word.isdigit() for text in page.texts["pre"] for word in text.split())
     page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
     assert any("<|endoftext|>" in text for text in page.texts["pre"])
@@ -334,16 +334,3 @@ def test_function_does_what_the_command_does(built, tmp_path):
     assert str(written).startswith(f"{output}: 1 dataset, ")
     with pytest.raises(dsindex.DsindexError, match="choose another output"):
         dsindex.report(built, output=__file__)
-
-
-def test_report_of_a_delivery_begins_with_the_mixture(built, tmp_path):
-    file = str(tmp_path / "delivery.yaml")
-    words = ["mix", f"{built}=75%", GOLDEN_EOD, "--seq-length", "64", "--tokens", "40k", "--split", "9,1,0"]
-    assert main([*words, "--data-cache-path", str(tmp_path / "cache"), "--write", file]) == 0
-    page = report(tmp_path, file)
-    assert page.texts["h2"] == ["Mixture and splits", "Side by side", built, GOLDEN_EOD]
-    assert page.texts["h3"][0] == "What is drawn"
-    assert page.row("--data-path") == ["--data-path", f"0.75 {built} 0.25 {GOLDEN_EOD}"]
-    assert main(["index", file, "--executor", "local"]) == 0
-    page = report(tmp_path, file)
-    assert {"What is drawn", "Splits and epochs", "Blend of train"} <= set(page.texts["h3"])

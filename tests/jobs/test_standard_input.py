@@ -120,8 +120,7 @@ def test_bad_record_is_named_and_can_be_quarantined_without_piping_again(pipe, c
 
 @pytest.mark.parametrize(("words", "message", "code"), [
     (("build", "--input", "-", "-"), "expected standard input (-) once", 2),
-    (("plan", "--input", "-"), "-: expected files, got standard input, which a later build could not read", 1),
-    (("build", "--check", "--input", "-"), "-: expected files, got standard input", 1),
+    (("build", "--dry-run", "--input", "-"), "-: expected files, got standard input, which a later build could not", 1),
 ])  # fmt: skip
 def test_uses_that_make_no_sense_are_refused(words, message, code, pipe, cli):
     piped = pipe(TEXT)

@@ -49,13 +49,14 @@ def _distributed(tmp_path_factory):
 
 
 def write_lengths(prefix, lengths):
-    """Write an index whose `.bin` holds nothing of what it says: no token is read to build indices."""
+    """Write an index whose `.bin` is one hole: no token is read to build indices."""
     builder = IndexBuilder(np.dtype("<u2"), folder=str(prefix.parent))
     builder.add_documents(np.array(lengths, np.int64), np.ones(len(lengths), np.int64))
     with atomic_writer(f"{prefix}.idx") as file:
         builder.write(file)
     builder.close()
-    Path(f"{prefix}.bin").write_bytes(b"\0\0")
+    with open(f"{prefix}.bin", "wb") as file:
+        file.truncate(2 * sum(lengths))
 
 
 def build_with_megatron(case, cache):
@@ -109,7 +110,11 @@ def build_with_dsindex(case, cache, folder, **changes):
         executor.close()
 
 
-LENGTHS = st.lists(st.one_of(st.integers(0, 40), st.sampled_from([0, 0, 1, 7, 300, 5000])), min_size=1, max_size=60)
+LENGTHS = st.lists(
+    st.one_of(st.integers(0, 40), st.sampled_from([0, 0, 1, 7, 300, 5000])), min_size=1, max_size=60
+).filter(
+    any  # Megatron cannot map an empty `.bin`
+)
 SPLIT_TEXTS = st.one_of(
     st.sampled_from(
         ["969, 30, 1", "1", "80,20", "90,8,2", "1/1/1", "0,1,0", "0.5, .25, .25", "99.9,0.05,0.05", "0,0,3"]

@@ -152,7 +152,7 @@ def test_our_reader_opens_its_files(tmp_path):
         file.write(packed_data.pickle.dumps(index))
     packed_data.update_data_length_in_pre_allocated_header(target, index)
     header = read_pbin_header(str(target))
-    lengths = np.concatenate(list(read_document_lengths(str(target), header)))
+    lengths = read_document_lengths(str(target), header)
     assert lengths.tolist() == [4, 5, 2, 2]  # EOD is not appended where it is last already
     assert open_tokens(str(target), header).tobytes() == "abc\0déf\0<\0g\0".encode()
 
@@ -163,7 +163,7 @@ def test_its_join_is_detected_and_its_reader_opens_ours(tmp_path):
     packed_data.join_embedded_stream_data(streams, tmp_path / "theirs.pbin")
     header = read_pbin_header(str(tmp_path / "theirs.pbin"))
     with pytest.raises(FormatError, match="if Modalities joined this file"):
-        list(read_document_lengths(str(tmp_path / "theirs.pbin"), header))
+        read_document_lengths(str(tmp_path / "theirs.pbin"), header)
     join_pbin_files(parts, str(tmp_path / "ours.pbin"))
     expected = pbin_bytes(DOCUMENTS * 3, version="current")
     assert (tmp_path / "ours.pbin").read_bytes() == expected

@@ -25,8 +25,7 @@ import tokenizers
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset, GPTDataset
-from dsindex.tools.trace import trace_forward
-from dsindex.tools.verify_source import TracedTexts
+from dsindex.tools.trace import show_samples
 from tests.peers.test_gpt_samples import OPTIONS, Tokenizer, megatron_config
 from tests.support.golden import GOLDEN, GOLDEN_SETS, golden_caches
 
@@ -124,7 +123,7 @@ def assert_traced(shown, expected, loss_mask, lines):
     for part in shown["parts"]:
         size = part["end"] - part["begin"]
         given = expected[place : place + size]
-        source = part["source"]
+        source = part["origin"]["source"]
         assert list(part["tokens"]) == given
         assert lines.document(part["prefix"], source["path"], source["line"])[part["begin"] : part["end"]] == given
         assert part["text"] == lines.decode(part["prefix"], given)
@@ -151,16 +150,16 @@ def test_every_sample_is_traced_to_what_megatron_reads(tmp_path, monkeypatch, ca
         ours = BlendedDataset.open_cache(cache.description_path, prefixes=prefixes, add_extra_token=extra)
     else:
         ours = GPTDataset.open_cache(cache.description_path, prefix=prefixes[0], add_extra_token=extra)
-    report = trace_forward(ours, range(len(theirs)), texts=TracedTexts(None), shown_tokens=ALL_TOKENS)
+    report = show_samples(ours, range(len(theirs)), text_tokens=ALL_TOKENS)
     lines = Lines(golden)
     assert [shown.sample for shown in report.samples] == list(range(len(theirs)))
     for shown in report.samples:
         sample = theirs[shown.sample]
         parts = [
             {name: getattr(part, name) for name in ("prefix", "begin", "end", "tokens", "text")}
-            | {"source": {"path": part.source.path, "line": part.source.line}}
+            | {"origin": {"source": {"path": part.origin.source.path, "line": part.origin.source.line}}}
             for part in shown.parts
-            if part.source is not None
+            if part.origin.source is not None
         ]
         assert_traced({"parts": parts}, tokens_of(sample, extra=extra), sample["loss_mask"], lines)
 

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from dsindex.amounts import short_number
 from dsindex.errors import MissingPackageError
-from dsindex.tools.inspect import show_text
+from dsindex.tools.token_text import show_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

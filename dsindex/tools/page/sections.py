@@ -16,7 +16,6 @@ from dsindex.amounts import count, format_speed, format_token_speed, short_numbe
 from dsindex.datasets.decoding import has_id
 from dsindex.datasets.tails import describe_tails
 from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, SERIES_FIELDS, read_progress
-from dsindex.tools.inspect import cut_pieces, show_text, text_of
 from dsindex.tools.page.page import (
     COLOURS,
     NARROW,
@@ -41,6 +40,7 @@ from dsindex.tools.page.pictures import (
     quantitative,
 )
 from dsindex.tools.report_measures import DRAWN
+from dsindex.tools.token_text import cut_pieces, show_text, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.kinds import TokenStore
     from dsindex.tools.lengths import LengthBin
-    from dsindex.tools.mix import MixResult
     from dsindex.tools.report_measures import DrawnCaches, Measurement, SourceTotals, TokenCounts
 
 
@@ -212,47 +211,7 @@ def _unused(by_id: NDArray[np.int64], vocabulary_size: int, texts: TokenTexts | 
     return tables
 
 
-# What is said of a mixture that is handed over, and of splits, epochs and blends.
-
-
-def show_mixture(path: str, mixed: MixResult, flags: Sequence[str]) -> Block:
-    """Return what a delivery draws from each dataset, and the flags for the training script."""
-    mixture = mixed.mixture
-    rows = tuple(
-        (
-            each.prefix,
-            number(each.tokens),
-            each.weight or "-",
-            number(each.tokens_drawn),
-            f"{each.share:.3%}",
-            f"{each.epochs:,.3f}",
-        )
-        for each in mixture.sources
-    )
-    head = ("dataset", "tokens", "weight", "tokens drawn", "share drawn", "epochs")
-    part = "all of each dataset" if mixed.split is None else f"the train split of {mixed.split!r}"
-    run = f"{count(mixture.num_samples, 'sample')} of {number(mixture.sequence_length)} tokens"
-    code = frozenset({1})
-    words = tuple((name, value) for name, _, value in (flag.partition(" ") for flag in flags))
-    return Block(
-        title="What is drawn",
-        sentences=(f"By {path}: {run} from {part}.", *(f"{each}." for each in mixed.warnings)),
-        pictures=(
-            draw_shares(
-                "Tokens drawn", "dataset", {row.prefix: row.tokens_drawn for row in mixture.sources}, unit="tokens"
-            ),
-        ),
-        tables=(
-            Table(caption="Tokens of each dataset in the run", head=head, rows=rows),
-            Table(
-                caption="Flags for the training script",
-                head=("flag", "value"),
-                rows=words,
-                texts=frozenset({0, 1}),
-                code=code,
-            ),
-        ),
-    )
+# What is said of splits, epochs and blends.
 
 
 MOST_BARS = 30

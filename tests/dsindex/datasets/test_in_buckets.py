@@ -4,7 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ pytest.importorskip("obstore")
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset, PackedInstructionDataset
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import FormatError, InputError
-from dsindex.store import ranges
 from tests.support.datasets import write_dataset
 from tests.support.golden import GOLDEN, golden_caches
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, Fault, serving_objects
+from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
 from tests.support.pbin_files import write_pbin
 
 LENGTHS = [3, 0, 40, 7, 1, 300, 0, 12, 9, 2000]
@@ -124,26 +122,15 @@ def test_sequences_are_those_on_disk(folder, store):
             remote[0]
 
 
-def test_index_is_fetched_once_and_tokens_in_few_requests(store):
-    for _ in range(3):
-        dataset = IndexedDataset("s3://b/d")
-        for number in range(len(dataset)):
-            dataset[number]
-    looked = sum(request.endswith("bytes=0-4095") for request in store.requests)
-    assert looked == 6  # .idx and .bin, three times
-    assert len(store.requests) == 9  # the tokens by one request each
-
-
 @pytest.mark.parametrize("torch_like", [[0, 1, 2, 3], [3, -1, 0]], ids=["forwards", "anywhere"])
-def test_samples_are_those_on_disk(store, torch_like, monkeypatch):
+@pytest.mark.usefixtures("store")
+def test_samples_are_those_on_disk(torch_like):
     prefix = CACHE.prefixes()[0]
     plain = GPTDataset.open_cache(CACHE.description_path, prefix=prefix, add_extra_token=CACHE.add_extra_token)
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
     remote = GPTDataset.open_cache(
         CACHE.description_path,
         prefix=f"s3://golden/{os.path.basename(prefix)}",
         add_extra_token=CACHE.add_extra_token,
-        endpoint_url=store.url,
     )
     assert np.array_equal(remote.batch(torch_like), plain.batch(torch_like))
     for number in (*range(len(plain)), -1):
@@ -153,13 +140,14 @@ def test_samples_are_those_on_disk(store, torch_like, monkeypatch):
     assert np.array_equal(again.batch(torch_like), plain.batch(torch_like))
 
 
-def test_what_is_opened_is_told_by_the_objects(folder, store):
+@pytest.mark.usefixtures("store")
+def test_what_is_opened_is_told_by_the_objects(folder):
     assert isinstance(open_dataset("s3://b/d.bin"), IndexedDataset)
     packed = open_dataset("s3://b/d.pbin")
     assert all(map(np.array_equal, packed.__getitems__([9, 2]), open_dataset(folder / "d.pbin").__getitems__([9, 2])))
     blocks, plain = (open_dataset(path, block_size=100) for path in ("s3://b/d.pbin", folder / "d.pbin"))
     assert all(map(np.array_equal, blocks.__getitems__([7, 0]), plain.__getitems__([7, 0])))
-    chat = open_dataset("s3://b/chat", sequence_length=64, endpoint_url=store.url)
+    chat = open_dataset("s3://b/chat", sequence_length=64)
     assert isinstance(chat, PackedInstructionDataset)
     own = PackedInstructionDataset(folder / "chat", sequence_length=64, pad_id=0)
     assert chat.plan.block(0).tolist() == own.plan.block(0).tolist() == [0, 1, 3]
@@ -212,31 +200,6 @@ def test_blend_is_that_on_disk(is_mixed):
     assert np.array_equal(blend.batch(np.array([7, 1], np.uint64)), plain.batch([7, 1]))
     again = pickle.loads(pickle.dumps(blend))  # noqa: S301
     assert np.array_equal(again[3]["tokens"], plain[3]["tokens"])
-
-
-def fetch_now(function):
-    """Make a request of somebody who does not wait for it, so that it is known when it was made."""
-    future = Future()
-    try:
-        future.set_result(function())
-    except InputError as error:
-        future.set_exception(error)
-    return future
-
-
-@pytest.mark.parametrize("size", [1, 3], ids=["samples", "batches"])
-def test_blend_is_read_ahead_in_all_its_datasets(store, monkeypatch, size):
-    """One of two workers reads every second batch; what it wants then needs no request any more."""
-    for name, value in {"SMALL_BYTES": 0, "JOINED_BYTES": 0, "fetch_later": fetch_now}.items():
-        monkeypatch.setattr(ranges, name, value)
-    plain, blend = golden_blend()
-    batches = [list(range(begin, begin + size)) for begin in range(0, len(blend) - size, 2 * size)]
-    for batch in batches[:4]:
-        assert [blend[number]["tokens"].tolist() for number in batch] if size == 1 else blend.__getitems__(batch)
-    store.faults.append(Fault(kind="403", code="AccessDenied", match=".bin", times=1 << 30))
-    assert np.array_equal(blend.batch(batches[4]), plain.batch(batches[4]))
-    with pytest.raises(InputError, match="403 AccessDenied"):
-        blend.batch([len(blend) - 1])
 
 
 def test_object_that_is_replaced_is_named(store):

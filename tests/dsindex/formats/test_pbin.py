@@ -26,7 +26,7 @@ SHAPES = [(version, size) for version in VERSION_NAMES for size in ([4] if versi
 
 def documents_of(path, **options):
     header = read_pbin_header(path, **options)
-    lengths = np.concatenate([np.empty(0, np.int64), *read_document_lengths(path, header)])
+    lengths = read_document_lengths(path, header)
     tokens = open_tokens(path, header)
     assert len(tokens) == lengths.sum()
     ends = np.cumsum(lengths)

@@ -232,15 +232,6 @@ def test_verify_says_what_the_command_says():
         dsindex.verify(built, against_source=True, tokenizer=OWN.bos_tokenizer)
 
 
-def test_estimate_takes_the_options_of_a_build():
-    options = {"tokenizer": TOKENIZER, "append_eod": True, "output_prefix": "out/docs"}
-    estimated = dsindex.estimate(OWN.docs, **options, index=dsindex.IndexOptions(seq_length=16, epochs=2))
-    assert estimated.documents == 102
-    assert str(estimated).startswith("inputs       1, 64.5 kB\n")
-    assert repr(estimated).startswith("EstimateResult(about 102 documents")
-    assert not Path("out").exists()
-
-
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_instance")
 def test_connected_ray_is_used_and_left_open():

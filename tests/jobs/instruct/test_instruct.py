@@ -13,7 +13,6 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.datasets.provenance import read_source
-from dsindex.demo.run import demo_conversations
 from dsindex.engine import frame as job_frame
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
@@ -28,6 +27,7 @@ from tests.support.conversations import BAD, CONVERSATIONS, SPEC, SPEC_RECORD, S
 from tests.support.golden import OWN
 from tests.support.jobs import run_config
 from tests.support.killed import run_until_killed
+from workflows.demo_text import demo_conversations
 
 WAYS = [
     {"executor": "local", "shard_size": "64MiB", "workers": 1},

@@ -30,9 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def store(store, folder, tmp_path, monkeypatch):
-    """The store with the datasets in `b/data`; the environment names another one, so commands must name it."""
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    """The store with the datasets in `b/data`."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     store.put("b/data", folder)
     return store
@@ -47,30 +45,31 @@ def said(words, cli, *, code=0):
 @pytest.mark.parametrize("words", [
     ["verify", DATASET], ["verify", "docs.pbin"], ["verify", DATASET, "--against-source"], ["inspect", DATASET],
     ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
-    ["inspect", DATASET, "--find", "of a"], ["verify", DATASET, "--same-as", "docs.pbin"],
+    ["verify", DATASET, "--same-as", "docs.pbin"],
 ], ids=" ".join)  # fmt: skip
-def test_reading_commands_say_the_same(folder, store, cli, words):
+@pytest.mark.usefixtures("store")
+def test_reading_commands_say_the_same(folder, cli, words):
     def placed(place):
         return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
 
     here = said(placed(str(folder)), cli)
-    there = said([*placed("s3://b/data"), "--endpoint-url", store.url], cli)
+    there = said(placed("s3://b/data"), cli)
     inputs = f"{folder}/docs.jsonl"  # is there in either case
     hidden = here.replace(inputs, "INPUT").replace(str(folder), "s3://b/data")
     assert there.replace(inputs, "INPUT") == hidden
 
 
-def test_writing_commands_write_the_same(folder, store, tmp_path, cli):
+@pytest.mark.usefixtures("store")
+def test_writing_commands_write_the_same(folder, tmp_path, cli):
     for place, name in ((str(folder), "here"), ("s3://b/data", "there")):
         out = tmp_path / name
         out.mkdir()
-        reached = ["--endpoint-url", store.url]
         pair = [f"{place}/{DATASET}", str(folder / DATASET)]
-        assert main(["merge", "--input", *pair, "--output-prefix", str(out / "m"), *reached]) == 0
-        assert main(["convert", f"{place}/{DATASET}", str(out / "a.pbin"), "--flatten", *reached]) == 0
-        assert main(["convert", f"{place}/docs.pbin", str(out / "back"), *reached]) == 0
+        assert main(["merge", "--input", *pair, "--output-prefix", str(out / "m")]) == 0
+        assert main(["convert", f"{place}/{DATASET}", str(out / "a.pbin"), "--flatten"]) == 0
+        assert main(["convert", f"{place}/docs.pbin", str(out / "back")]) == 0
         words = [*OF_CACHE, str(out)]
-        assert main(["index", "--data-path", f"{place}/{DATASET}", *words, *reached]) == 0
+        assert main(["index", "--data-path", f"{place}/{DATASET}", *words]) == 0
     for suffix in ("m.bin", "m.idx", "a.pbin", "back.bin", "back.idx"):
         assert (tmp_path / "there" / suffix).read_bytes() == (tmp_path / "here" / suffix).read_bytes()
     arrays = sorted(path.name for path in (tmp_path / "here").glob("*.npy"))
@@ -85,35 +84,11 @@ def test_writing_commands_write_the_same(folder, store, tmp_path, cli):
     assert f"{folder}/docs.jsonl, line" in traced
 
 
-@pytest.mark.quick(2)
-@pytest.mark.ray
-@pytest.mark.usefixtures("ray_instance")
-@pytest.mark.parametrize("command", ["verify", "convert", "index", "merge"])
-def test_flags_reach_the_nodes_of_a_cluster(command, folder, store, tmp_path, monkeypatch, cli):
-    """Ray's workers were started in another environment, which does not say where the server is."""
-    store.region = "eu-west-3"
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    there, made = f"s3://b/data/{DATASET}", str(tmp_path / "made")
-    words = {
-        "verify": [there], "convert": [there, f"{made}.pbin", "--flatten"],
-        "index": ["--data-path", there, *OF_CACHE, made], "merge": ["--input", there, there, "--output-prefix", made],
-    }[command]  # fmt: skip
-    reached = ["--endpoint-url", store.url, "--region", store.region, "--executor", "ray", "--address", "auto"]
-    shown = said([command, *words, *reached], cli)
-    if command == "verify":
-        assert f"{there}: intact" in shown
-    elif command == "index":
-        assert list(Path(made).glob("*-shuffle_index.npy"))
-    else:
-        name, times = (("docs.pbin", 1), (f"{DATASET}.bin", 2))[command == "merge"]
-        assert Path(made + Path(name).suffix).read_bytes() == times * (folder / name).read_bytes()
-
-
 def test_damage_in_a_bucket_is_found(store, folder, cli):
     content = bytearray((folder / f"{DATASET}.bin").read_bytes())
     content[100] ^= 1
     store.objects[f"b/data/{DATASET}.bin"] = bytes(content)
-    words = ["verify", f"s3://b/data/{DATASET}", "--endpoint-url", store.url]
+    words = ["verify", f"s3://b/data/{DATASET}"]
     assert f"FOUND: s3://b/data/{DATASET}.bin: expected the digest" in said(words, cli, code=1)
     store.objects[f"b/data/{DATASET}.bin"] = bytes(content[:-2])
     assert "expected a .bin of" in said(words, cli, code=1)
@@ -126,7 +101,6 @@ def test_damage_in_a_bucket_is_found(store, folder, cli):
     (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
     (["report", "s3://b/d?sig=planted", "-o", "x"], "s3://b/d: expected an address without user, password and que"),
     (["report", "s3://b/d", "-o", "x", "--cache", "s3://b/cache"], "expected a path of this machine"),
-    (["verify", "d", "--endpoint-url", "http://u:planted@h"], "expected an address such as https://"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -146,9 +120,9 @@ def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch)
     (["index", "--data-path", f"s3://b/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
      "expected --data-cache-path with a dataset in an object store"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
-def test_what_is_not_there_is_one_sentence(store, words, message, cli, tmp_path, monkeypatch):
+def test_what_is_not_there_is_one_sentence(words, message, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shown = cli([*words, "--endpoint-url", store.url], 1).err
+    shown = cli(words, 1).err
     assert message in shown
     assert "Traceback" not in shown
     assert [name for name in Path().iterdir() if name.name not in {"cache", "x.build"}] == []

@@ -35,7 +35,7 @@ def change_tokens(path, changes):
 
 def document_ends(path):
     """The token after each document."""
-    lengths = np.concatenate(list(read_document_lengths(path, read_pbin_header(path))))
+    lengths = read_document_lengths(path, read_pbin_header(path))
     return [int(end) for end in np.cumsum(lengths)]
 
 

@@ -1,0 +1,322 @@
+"""What the tools found, as plain models, and how each is shown as text.
+
+Nothing from a file can control the terminal: every text is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dsindex.amounts import count, format_size
+from dsindex.execution.progress.standard_streams import is_colored
+from dsindex.execution.report import Report
+from dsindex.options.mix_amounts import show_percent
+from dsindex.tools.token_text import show_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dsindex.datasets.origins import DocumentOrigin
+    from dsindex.tools.lengths import LengthSummary
+    from dsindex.tools.phases import ReadTokens
+    from dsindex.tools.token_text import Piece
+
+WIDTH = 100
+"""Columns where the output is no terminal."""
+BORDER = "│"
+STYLES = {"border": "2", "name": "1", "escape": "33", "learnt": "32", "damage": "31"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """A run of tokens, or a line."""
+
+    title: str
+    num_tokens: int
+    """Tokens of the whole document or part."""
+    pieces: tuple[Piece, ...] = ()
+    """Shown tokens with their text, which is None without a tokenizer."""
+    document: int | None = None
+    origin: DocumentOrigin | None = None
+    mask: tuple[int, ...] | None = None
+    """Of instruction data: 1 for each token shown that is trainable, else 0."""
+    text: str | None = None
+    """The line of a raw index, instead of tokens."""
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class InspectResult(Report):
+    """What was seen."""
+
+    path: str
+    kind: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of an overview: name -> number, text, list of texts, or sizes of files by path."""
+    lengths: dict[str, LengthSummary] = field(default_factory=dict)
+    """`documents` and `sequences`, in tokens."""
+    excerpts: list[Excerpt] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.findings
+
+    def lines(self) -> list[str]:
+        """Return what was seen as text."""
+        return _show_inspected(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPart:
+    """A run of a sample's tokens within one document."""
+
+    prefix: str
+    dataset: int
+    """Number of the dataset in the blend."""
+    document: int
+    begin: int
+    """First token, within the document."""
+    end: int
+    """One past the last token."""
+    origin: DocumentOrigin
+    text: str | None
+    """The text of the first tokens; None if there is no tokenizer."""
+    tokens: tuple[int, ...]
+    """The first tokens, of which `text` is the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSample:
+    """A sample."""
+
+    sample: int
+    step: int | None
+    rank: int | None
+    parts: tuple[ShownPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownDataset:
+    """What samples have of a dataset."""
+
+    prefix: str
+    num_samples: int
+    num_tokens: int
+    num_documents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TraceResult(Report):
+    """What was traced: TracedSamples, TracedDocuments or ConsumedTokens."""
+
+    num_samples: int
+    """Samples of the cache, or packs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TracedSamples(TraceResult):
+    """Where samples come from."""
+
+    samples: tuple[ShownSample, ...]
+    datasets: tuple[ShownDataset, ...]
+    """What the samples have of each dataset, the most tokens first."""
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the samples as text."""
+        return _show_traced_samples(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOccurrence:
+    """Tokens of a document in a sample."""
+
+    sample: int
+    step: int | None
+    rank: int | None
+    epoch: int
+    begin: int
+    """First token, within the document."""
+    end: int
+    """One past the last token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedDocument:
+    """A document and the samples that have it."""
+
+    prefix: str
+    dataset: int
+    document: int
+    num_tokens: int
+    origin: DocumentOrigin
+    occurrences: tuple[ShownOccurrence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TracedDocuments(TraceResult):
+    """Which samples have documents."""
+
+    documents: tuple[TracedDocument, ...]
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the documents as text."""
+        return _show_traced_documents(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ConsumedTokens(TraceResult):
+    """How often the tokens of each dataset were read."""
+
+    consumed: int
+    datasets: tuple[ReadTokens, ...]
+
+    def lines(self) -> list[str]:
+        """Return what was read as text."""
+        return _show_consumed(self)
+
+
+def _show_inspected(seen: InspectResult) -> list[str]:
+    """Return an inspection as text; trainable tokens are green in a terminal, and in brackets elsewhere."""
+    lines = [_styled(f"{seen.path}: {seen.kind}", "name")]
+    lines += [line for name, value in seen.facts.items() for line in _fact(name, value)]
+    lines += [line for what, summary in seen.lengths.items() for line in _lengths(what, summary)]
+    lines += [line for excerpt in seen.excerpts for line in _excerpt(excerpt)]
+    lines += [f"  note: {show_text(note)}" for note in seen.notes]
+    return [*lines, *(f"  {_styled('FOUND:', 'damage')} {show_text(finding)}" for finding in seen.findings)]
+
+
+def _fact(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of JSON
+    if isinstance(value, dict):
+        value = [f"{path} {format_size(size)}" for path, size in value.items()]
+    values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
+    for number, each in enumerate(values):
+        title = f"  {_styled(name, 'name')}: " if number == 0 else " " * (len(name) + 4)
+        yield f"{title}{show_text(str(each))}"
+
+
+def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
+    mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
+    yield f"  {_styled(f'tokens of {what}', 'name')}: {summary.total:,}{mean}, {summary.empty:,} empty"
+    if summary.quantiles:
+        yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
+
+
+def _excerpt(excerpt: Excerpt) -> Iterator[str]:
+    head = f"  {_styled(excerpt.title, 'name')}"
+    if excerpt.text is not None:
+        yield from (head, f"    {show_text(excerpt.text)}")
+        return
+    yield f"{head}: {count(excerpt.num_tokens, 'token')}{show_text(_origin(excerpt.origin))}"
+    yield from (f"    {line}" for line in _tokens(excerpt))
+
+
+def _tokens(excerpt: Excerpt) -> Iterator[str]:
+    line, width, place, most = "", 0, 0, min(shutil.get_terminal_size((WIDTH, 0)).columns, WIDTH) - 4
+    for piece in excerpt.pieces:
+        learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
+        place += len(piece.ids)
+        text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
+        shown = show_text(text)
+        style = "learnt" if learnt else "escape" if shown != text else None
+        shown = f"[{shown}]" if learnt and not is_colored() else shown
+        if line and width + len(shown) + 1 > most:
+            yield line
+            line, width = "", 0
+        line += _styled(shown, style, is_safe=True) + _styled(BORDER, "border")
+        width += len(shown) + 1
+        if piece.text is not None and "\n" in piece.text:
+            yield line
+            line, width = "", 0
+    line += f" … {count(excerpt.num_tokens - place, 'more token')}" if excerpt.num_tokens > place else ""
+    if line:
+        yield line
+
+
+def _show_traced_samples(traced: TracedSamples) -> list[str]:
+    """Return samples as text, after a summary if there are several."""
+    lines = _summary(traced) if len(traced.samples) > 1 else []
+    for sample in traced.samples:
+        tokens = sum(part.end - part.begin for part in sample.parts)
+        documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
+        place = _step(sample.step, sample.rank)
+        lines.append(f"sample {sample.sample} of {traced.num_samples:,}{place}: {count(tokens, 'token')}, {documents}")
+        lines += [line for part in sample.parts for line in _part(part)]
+    return [*lines, *(f"note: {note}" for note in traced.notes)]
+
+
+def _summary(traced: TracedSamples) -> list[str]:
+    total = max(1, sum(each.num_tokens for each in traced.datasets))
+    lines = [f"{_steps(traced.samples)}{count(len(traced.samples), 'sample')}, {count(total, 'token')}"]
+    for each in traced.datasets:
+        own = f"{show_percent(each.num_tokens / total)}, {count(each.num_tokens, 'token')}"
+        samples, documents = count(each.num_samples, "sample"), count(each.num_documents, "document")
+        lines.append(f"  {each.prefix}: {own}, {samples}, {documents}")
+    return lines
+
+
+def _steps(samples: Sequence[ShownSample]) -> str:
+    steps = [each.step for each in samples if each.step is not None]
+    span = sorted({min(steps), max(steps)}) if steps else []
+    return f"{'steps' if len(span) > 1 else 'step'} {' to '.join(map(str, span))}: " if span else ""
+
+
+def _part(part: ShownPart) -> Iterator[str]:
+    origin = _origin(part.origin)
+    yield f"  {part.prefix}, document {part.document}, tokens {part.begin}:{part.end}{origin}"
+    more = "…" if part.end - part.begin > len(part.tokens) else ""
+    if part.text is not None:
+        yield f"    {json.dumps(part.text, ensure_ascii=False)}{more}"
+    elif part.tokens:
+        yield f"    tokens {' '.join(map(str, part.tokens))}{more}"
+
+
+def _show_traced_documents(traced: TracedDocuments) -> list[str]:
+    """Return documents and the samples that have them as text."""
+    lines = [line for document in traced.documents for line in _document(document, traced.num_samples)]
+    return [*lines, *(f"note: {note}" for note in traced.notes)]
+
+
+def _document(document: TracedDocument, num_samples: int) -> list[str]:
+    found = [
+        f"  epoch {each.epoch}: sample {each.sample}{_step(each.step, each.rank)}, tokens {each.begin}:{each.end}"
+        for each in document.occurrences
+    ]
+    size = f"{count(document.num_tokens, 'token')}{_origin(document.origin)}"
+    none = [f"  in none of the {count(num_samples, 'sample')}"]
+    return [f"{document.prefix}, document {document.document}: {size}", *(found or none)]
+
+
+def _show_consumed(read: ConsumedTokens) -> list[str]:
+    """Return what was read as text."""
+    lines = [f"after {read.consumed:,} of {count(read.num_samples, 'sample')}:"]
+    for each in read.datasets:
+        lines.append(f"{each.prefix}: {count(each.num_samples, 'sample')}")
+        total = max(1, sum(each.tokens_by_times.values()))
+        lines += [
+            f"  read {times} time{'s' * (times != 1)}: {count(tokens, 'token')}, {show_percent(tokens / total)}"
+            for times, tokens in each.tokens_by_times.items()
+        ]
+    return lines
+
+
+def _origin(origin: DocumentOrigin | None) -> str:
+    if origin is None:
+        return ""
+    part = "" if origin.part is None else f", document {origin.part.document:,} of {origin.part.prefix}"
+    return part if origin.source is None else f"{part}, from {origin.source.path}, line {origin.source.line:,}"
+
+
+def _step(step: int | None, rank: int | None) -> str:
+    return ("" if step is None else f", step {step}") + ("" if rank is None else f", rank {rank}")
+
+
+def _styled(text: str, style: str | None, *, is_safe: bool = False) -> str:
+    shown = text if is_safe else show_text(text)
+    return f"\x1b[{STYLES[style]}m{shown}\x1b[0m" if style is not None and is_colored() else shown
