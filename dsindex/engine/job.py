@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import Manifest, describe_run, read_manifest
-from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials
+from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
 from dsindex.engine.plan import describe_inputs, describe_settings, id_of_plan
 from dsindex.engine.start import make_job_executor, wait_for_nodes
 from dsindex.engine.work import Work
@@ -220,13 +220,14 @@ def _begin(config: WorkConfig, plan: Plan, outputs: Sequence[Output], ledger: Le
         return [f"{'; '.join(changes)}: no shards were kept, so all are made"] if changes else []
     settings, inputs = describe_settings(ledger.plan, plan), describe_inputs(ledger.plan, plan)
     if settings and ledger.has_work and not config.replace:
-        what = "the kept shards of another plan are here" if ledger.is_finished else "unfinished work is here"
+        what = "the kept shards" if ledger.is_finished else "unfinished work"
         raise PlanError(
-            f"{work_dir}: {what}: {'; '.join(settings)}; use the former options to continue it, remove the folder "
-            f"(rm -r) to give it up, or choose another --work-dir"
+            f"{work_dir}: {what} of another plan are here: {'; '.join(settings)}; use the former options to continue, "
+            f"--replace to start over, or another --work-dir"
         )
     if settings or inputs:
         remove_partials(outputs, id_of_plan(ledger.plan))
+    remove_temporary(outputs)
     if settings:
         remove_work(work_dir)
         ledger.forget_all()

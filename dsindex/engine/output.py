@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
@@ -337,6 +338,19 @@ def remove_partials(outputs: Sequence[Output], plan_id: str) -> None:
             store_of(output.prefix).delete(partial_path(final, plan_id) for final in finals)
 
 
+def remove_temporary(outputs: Sequence[Output]) -> None:
+    """Remove what a killed driver left of files that it was writing beside the outputs, which nobody else may write."""
+    names = {name for output in outputs for name in (*output.paths, *map(output.partial, output.suffixes))}
+    folders = {os.path.dirname(output.prefix) for output in outputs if not output.in_bucket}
+    for folder in folders:
+        found = store_of(folder).list(folder, recursive=False)
+        store_of(folder).delete(each.path for each in found if _TEMPORARY.sub("", each.path) in names - {each.path})
+
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp$")
+"""The ending of a name under which a store writes a file."""
+
+
 # Merge ranges of the output while shards are still being made.
 
 
@@ -403,6 +417,7 @@ class EarlyRanges:
 
     def __init__(self, sources: Sequence[TokenSource], work: Work, *, num_shards: int) -> None:
         self._sources = [source for source in sources if not source.output.in_bucket]
+        self._unbegun = {source.output.token_file: source.output for source in self._sources}
         self._planners = [_plan_tokens(source.output) for source in self._sources]
         self._work = work
         self._consumed = _Consumed(work)
@@ -432,8 +447,14 @@ class EarlyRanges:
             if blocks is not None:
                 self._consumed.record(task, blocks)
             elif all(piece.path for piece in task.pieces):  # a header is known only at the end
+                self._begin(task.output)
                 ready.append(task)
         return ready
+
+    def _begin(self, path: str) -> None:
+        output = self._unbegun.pop(path, None)
+        if output is not None:
+            begin_token_file(output, self._work.ledger)
 
     def take_range(self, task: MergeRange, blocks: Sequence[str]) -> None:
         """Record a merged range."""
