@@ -114,7 +114,7 @@ def test_fail_names_the_first_and_quarantine_goes_on_from_there(corpus, broken, 
             build(corpus, tmp_path / size, on_bad_record="fail", shard_size=size, workers=3)
     # What was made until then is kept when the user decides for quarantine.
     assert os.path.exists(tmp_path / "1KiB" / "x.build" / "ledger.jsonl")
-    build(corpus, tmp_path / "1KiB")
+    build(corpus, tmp_path / "1KiB", shard_size="1KiB")
     assert published(tmp_path / "1KiB") == published(built[1])
 
 
