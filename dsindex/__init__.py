@@ -31,7 +31,7 @@ _MODULES = {
     "OptionsError": "dsindex.api.boundary",
     "PackResult": "dsindex.jobs.pack",
     "ReportResult": "dsindex.tools.report",
-    "Snapshot": "dsindex.execution.progress.reporter",
+    "Snapshot": "dsindex.engine.progress",
     "TraceResult": "dsindex.tools.results",
     "VerifyResult": _RESULTS,
     "build": "dsindex.api.build",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsindex.execution.report import Report
+from dsindex.engine.report import Report
 from dsindex.tools.verify_report import describe_verifications
 
 if TYPE_CHECKING:

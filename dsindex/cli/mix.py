@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import ConfigFile, read_options
-from dsindex.execution.progress.standard_streams import write_json, write_lines
+from dsindex.engine.standard_streams import write_json, write_lines
 from dsindex.options.config import validated
 from dsindex.options.mix import MixCommand
 from dsindex.tools.mix import MixResult, run_mix

@@ -14,31 +14,31 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.engine.executors import ClusterLostError
+from dsindex.engine.interrupts import last_words, raise_missed_stop
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import Manifest, describe_run, read_manifest
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
 from dsindex.engine.plan import describe_inputs, describe_settings, id_of_plan
-from dsindex.engine.start import make_job_executor, wait_for_nodes
+from dsindex.engine.progress import PROGRESS_SUFFIX, ProgressFile, conclude
+from dsindex.engine.start import make_executor
 from dsindex.engine.work import Work
-from dsindex.engine.work_folder import hold_work_folder, remove_work, remove_work_folder, write_marker
+from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder, write_marker
 from dsindex.errors import PlanError
-from dsindex.execution.calls import ClusterLostError
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
-from dsindex.execution.interrupts import last_words, raise_missed_stop
-from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, ProgressFile, conclude, open_progress_file
 from dsindex.options.config import work_folder_path
 from dsindex.store.lease import hold_lock
 from dsindex.store.storage import holds_writes
-from dsindex.store.urls import absolute, with_suffix
+from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Content, Run
     from dsindex.engine.output import Dataset, Output
     from dsindex.engine.plan import Plan
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.config import WorkConfig
     from dsindex.store.lease import Lock
     from dsindex.text.engines import Engine
@@ -173,14 +173,14 @@ def open_job(
         is_same = ledger.plan is not None and not _changes(ledger.plan, plan)
         is_publishing = ledger.is_publishing and is_same
         finished = find_finished(outputs, plan, replaces=config.replace, is_publishing=is_publishing)
-        make = partial(make_job_executor, config, num_bytes=0 if finished else text_bytes, holds_gil=holds_gil)
+        make = partial(make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil)
         job = Job(plan=plan, make_executor=make, owned=owned)
         if finished is not None:
             contents, run = tuple(manifest.content for manifest in finished), finished[0].run
             seconds = time.time() - job.began
             job.outcome = JobOutcome(contents=contents, run=run, already_complete=True, seconds=seconds)
             yield job
-            _conclude_progress(config, plan)
+            conclude(absolute(config.output_prefix))
         else:
             for note in _begin(config, plan, outputs, ledger, work_dir):
                 reporter.say(note)
@@ -258,7 +258,7 @@ def _working(
         keep_shards=config.keep_shards,
         locks=tuple(locks),
     )
-    progress = _progress_of(config, plan)
+    progress = _progress_of(config, reporter)
 
     def describe_kept() -> str:
         kept = f"{len(ledger.shards):,} finished shards are kept in {work_dir}; " if ledger.shards else ""
@@ -272,7 +272,8 @@ def _working(
     try:
         with reporter.showing(*filter(None, [progress])), last_words(end_at_once):
             reporter.follow(executor)
-            wait_for_nodes(executor, reporter, lambda: len(plan.inputs))
+            files = [joined(work_dir, MARKER_FILE), *(file.absolute_path for file in plan.inputs)]
+            executor.require_seen(files, [folder_of(absolute(config.output_prefix))])
             yield
     except ClusterLostError as lost:
         raise ClusterLostError(f"{lost}; {describe_kept()} on a new cluster") from lost
@@ -289,18 +290,12 @@ def _working(
             remove_work_folder(work_dir)
 
 
-def _progress_of(config: WorkConfig, plan: Plan) -> ProgressFile | None:
-    """Return the progress file beside the output; None if the output is in an object store, or the file another's."""
+def _progress_of(config: WorkConfig, reporter: Reporter) -> ProgressFile | None:
+    """Return the progress file beside the output; None if the output is in an object store."""
     prefix = absolute(config.output_prefix)
     if holds_writes(prefix):
         return None
-    path = f"{prefix}.{PROGRESS_SUFFIX}"
-    file = open_progress_file(path, temporary=f"{path}.{plan.plan_id}.partial")
-    return None if file.is_foreign else ProgressFile(file, output=prefix)
-
-
-def _conclude_progress(config: WorkConfig, plan: Plan) -> None:
-    prefix = absolute(config.output_prefix)
-    if not holds_writes(prefix):
-        path = f"{prefix}.{PROGRESS_SUFFIX}"
-        conclude(open_progress_file(path, temporary=f"{path}.{plan.plan_id}.partial"))
+    progress = ProgressFile(prefix)
+    if progress.is_foreign:
+        reporter.say(f"{prefix}.{PROGRESS_SUFFIX}: is not dsindex's, so it is left alone")
+    return progress

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from dsindex.datasets.provenance import ShardProvenance, write_provenance
+from dsindex.engine.dispatch import run_calls
+from dsindex.engine.executors import Call
 from dsindex.engine.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.engine.merge import (
     RangePlanner,
@@ -34,8 +36,6 @@ from dsindex.engine.plan import describe_inputs, describe_settings
 from dsindex.engine.tasks import MergeRange, Part, Piece
 from dsindex.engine.worker import ShardQuarantine, write_quarantine
 from dsindex.errors import OutputError, PlanError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_calls
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes, show_name
 from dsindex.store.reading import digest_file

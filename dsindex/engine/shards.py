@@ -9,13 +9,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dsindex.amounts import count
+from dsindex.engine.dispatch import Dispatch
+from dsindex.engine.executors import Call
 from dsindex.engine.output import EarlyRanges, find_merged, merge_call, shard_quarantine
 from dsindex.engine.tasks import MergeRange
 from dsindex.engine.work_folder import SHARDS_FOLDER
 from dsindex.engine.worker import first_entry, tokenize_shard
 from dsindex.errors import BadRecordError, InputError, RecordError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import Dispatch
 from dsindex.store.store import store_of
 from dsindex.store.urls import joined
 from dsindex.text.compressed import require_whole

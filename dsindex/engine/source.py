@@ -22,11 +22,9 @@ from dsindex.engine.inputs import (
 )
 from dsindex.engine.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 from dsindex.engine.standard_input import require_standard_input, store_standard_input, stored_input_path
-from dsindex.engine.start import THREADS_UP_TO_WORKERS
 from dsindex.engine.tasks import keep_only
 from dsindex.engine.worker import read_file_results
 from dsindex.errors import TokenizerError
-from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.stores import ignore
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
 
     from dsindex.engine.inputs import Columns, InputFile
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import FileResult, ShardResult, ShardTask
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
@@ -176,14 +174,9 @@ def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
     return {key.name: key.path for key in keys if key.path is not None}
 
 
-def holds_gil(config: BuildConfig, selection: Selection) -> bool:
-    """Tell whether the shards of a build hold the GIL so much that threads would wait for each other.
-
-    With jq, Python code checks every record. A condition that needs no jq holds the GIL a fifth of the time, so a few
-    threads stay threads.
-    """
-    is_light = selection.condition is not None and (config.workers or available_cpus()) <= THREADS_UP_TO_WORKERS
-    return selection.needs_jq and not is_light
+def holds_gil(selection: Selection) -> bool:
+    """Tell whether the shards of a build hold the GIL so much that threads would wait for each other: jq does."""
+    return selection.needs_jq
 
 
 def plan_settings(config: BuildConfig) -> dict[str, Any]:

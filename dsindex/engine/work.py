@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+    from dsindex.engine.executors import Executor
     from dsindex.engine.ledger import Ledger
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.store.lease import Lock
 
 

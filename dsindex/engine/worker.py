@@ -25,10 +25,8 @@ from dsindex.dtypes import cast_tokens, require_fit, starts_of
 from dsindex.engine.tasks import FileResult, KeyResult, ShardResult
 from dsindex.engine.work_folder import require_marked
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TokenizerError
-from dsindex.execution.calls import report
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import decode_json, encode_json
-from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
 from dsindex.store.storage import (
     BUFFER_BYTES,
@@ -194,12 +192,6 @@ def _insert_eod(
         OverflowError: If an id does not fit.
     """
     result = np.empty(len(tokens) + len(places), dtype)
-    kernels = loaded_kernels()
-    if kernels is not None:
-        largest, eod_in_text = kernels.insert_token(tokens, places, eod_id, result)
-        check_ids(np.array([largest]), vocabulary_size)
-        require_fit(np.array([largest]), dtype)
-        return result, eod_in_text
     check_ids(tokens, vocabulary_size)
     require_fit(tokens, dtype)
     is_text = np.ones(len(result), np.bool_)
@@ -625,7 +617,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
             writer.add(sample_records(block, settings.samples))
-            report(*writer.so_far)
         check_unchanged(task)
         return writer.finish()
 
@@ -703,11 +694,6 @@ class _ShardWriter:
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             self._samples = [_SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples]
-
-    @property
-    def so_far(self) -> tuple[int, int, int]:
-        """Bytes of text, documents and tokens so far."""
-        return self._text_bytes, self._records, sum(key.num_tokens for sample in self._samples for key in sample.keys)
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.text.guarded.limits import Limits
     from dsindex.text.jq import FieldPattern, MaskPattern
 
 
@@ -176,13 +175,12 @@ class MessageConstruction:
     Args:
         config: A configuration with `message_construction`.
         from_fields: Records are mappings of field names to values, to which `jq_patterns` were applied before.
-        limits: Time and memory limits of the patterns for one record; None for the defaults.
 
     Raises:
         InputError: If a pattern is not jq or not allowed, or names a field that is not in `message_construction`.
     """
 
-    def __init__(self, config: InstructionConfig, *, from_fields: bool = False, limits: Limits | None = None) -> None:
+    def __init__(self, config: InstructionConfig, *, from_fields: bool = False) -> None:
         names = config.message_construction
         # Quoted, so that any key is possible: `.["my-field"]`.
         own = {name: f'.["{name}"]' for name in names}
@@ -198,7 +196,7 @@ class MessageConstruction:
                     f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
                     f"message_construction ({', '.join(names)})"
                 )
-        self._patterns = Patterns(self._fields, self._masks, limits=limits)
+        self._patterns = Patterns(self._fields, self._masks)
         self._plain = plain_patterns(self._fields, self._masks)
         self._config = config
 
@@ -215,8 +213,6 @@ class MessageConstruction:
         Yields:
             The answers for `read_fields` and `build_parts`.
 
-        Raises:
-            LimitReachedError: At the first record that takes too much time or memory.
         """
         return self._patterns.read_all(records)
 

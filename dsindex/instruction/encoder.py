@@ -483,7 +483,7 @@ class InstructionEncoder:
         self._limits = limits
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in config.special_tokens.items()}
         """Name -> id of the configured special tokens."""
-        self._construction = MessageConstruction(config, limits=limits) if config.message_construction else None
+        self._construction = MessageConstruction(config) if config.message_construction else None
         self._reader = config.reader
         is_refused = config.special_tokens_in_text == "refuse"
         self._special = SpecialTexts(tokenizer.special_contents(), is_refused=is_refused)

@@ -10,6 +10,7 @@ from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.job import open_job
 from dsindex.engine.output import Dataset, Output, TokenSource, assemble
 from dsindex.engine.plan import Plan
+from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.source import (
@@ -24,7 +25,6 @@ from dsindex.engine.source import (
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.report import show_datasets
 from dsindex.jobs.text_job import MadeShards, TextResult, make_text_shards
 from dsindex.options.config import work_folder_path
 from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from dsindex.engine.job import Job
     from dsindex.engine.manifest import Content, RecordCounts
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
@@ -117,7 +117,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
             outputs,
             reporter=reporter,
             text_bytes=source.text_bytes,
-            holds_gil=holds_gil(config, selection),
+            holds_gil=holds_gil(selection),
         ) as job:
             made_bytes = 0
             if job.work is not None:

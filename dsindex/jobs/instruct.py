@@ -22,6 +22,8 @@ from dsindex.amounts import count
 from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource, WrittenFile
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.export_folder import (
     ExportContent,
     ExportedFile,
@@ -38,8 +40,6 @@ from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
 from dsindex.instruction.config import check_config
 from dsindex.instruction.recipe import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
@@ -74,13 +74,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.job import Job, JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import ShardResult, ShardTask
     from dsindex.engine.work import Work
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.recipe import EncoderRecipe
     from dsindex.jobs.packs import MadePacking

@@ -22,7 +22,6 @@ from dsindex.engine.source import count_records
 from dsindex.engine.tasks import KeyResult, ShardResult
 from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt
 from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
-from dsindex.execution.calls import report
 from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics
@@ -148,7 +147,6 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             with _collected_later():
                 shard.add(block)
-            report(*shard.so_far)
         check_unchanged(task)
         return shard.finish()
 

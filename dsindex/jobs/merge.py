@@ -13,17 +13,17 @@ from dsindex.engine.manifest import Content, RecordedInput, RecordedOptions, Rec
 from dsindex.engine.merge import check_sequences, merged_header, open_part
 from dsindex.engine.output import Dataset, Output, assemble
 from dsindex.engine.plan import Plan
+from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
-from dsindex.execution.report import Report, show_datasets
 from dsindex.store.reading import input_status, is_present
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import Part
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.merge import MergeConfig
     from dsindex.store.storage import StoredFile
 

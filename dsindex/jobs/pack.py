@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.amounts import count
+from dsindex.engine.dispatch import ordered_runner
 from dsindex.engine.merge import read_lengths
 from dsindex.engine.output import Dataset, Output, PbinEnds, TokenSource, identify_parts
 from dsindex.engine.plan import Plan
+from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.source import (
@@ -22,8 +24,6 @@ from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.tasks import Piece
 from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
-from dsindex.execution.dispatch import ordered_runner
-from dsindex.execution.report import show_datasets
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
 from dsindex.jobs.text_job import Made, TextJob, TextResult, make_text_shards
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import Part
     from dsindex.engine.work import Work
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
     from dsindex.jobs.text_job import MadeShards

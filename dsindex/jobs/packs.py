@@ -17,6 +17,7 @@ import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
+from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.job import hold_output
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
@@ -30,7 +31,6 @@ from dsindex.engine.manifest import (
 )
 from dsindex.engine.plan import Plan
 from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.execution.dispatch import DispatchStatistics
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 from dsindex.store.reading import digest_file, is_stored
@@ -42,7 +42,7 @@ from dsindex.store.urls import with_suffix
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.instruct import InstructConfig
 
 FORMAT = 2

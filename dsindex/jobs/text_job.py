@@ -10,10 +10,10 @@ from dsindex.amounts import count, format_size, format_speed
 from dsindex.engine.job import Job, JobOutcome, open_job
 from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.output import Dataset, assemble, shard_part, shard_provenance, shard_quarantine
+from dsindex.engine.report import Report
 from dsindex.engine.shards import make_shards
 from dsindex.engine.source import count_records
 from dsindex.engine.tasks import keep_only
-from dsindex.execution.report import Report
 from dsindex.options.config import work_folder_path
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Run
     from dsindex.engine.output import Output, TokenSource
     from dsindex.engine.plan import Plan
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import KeyResult, ShardResult, ShardTask
     from dsindex.engine.work import Work
     from dsindex.engine.worker import ShardQuarantine
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.config import RecordsConfig
     from dsindex.store.storage import StoredFile
 

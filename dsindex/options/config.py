@@ -96,13 +96,10 @@ class ExecutorConfig(Options):
         "this process, or processes where threads would wait for each other (default: auto)",
     )
     address: str | None = option(None, "the Ray cluster to join: HOST:6379, or auto for this machine's", "A")
-    installed: bool = option(
-        default=False, help="dsindex is installed on the cluster's nodes: do not send them this node's code"
-    )
     workers: Workers | None = option(None, "tasks that run at once (default: all CPUs)", "N")
-    shard_deadline: float | None = option(
-        None,
-        "start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least 60)",
+    shard_deadline: float = option(
+        3600.0,
+        "end a task that takes longer, and try it again elsewhere with twice the time (default: 3600)",
         "SECONDS",
         gt=0,
         le=10**9,
@@ -135,7 +132,6 @@ class WorkConfig(ExecutorConfig):
         help="replace what has the output's name once the new one is complete; kept shards of unchanged inputs are "
         "used again",
     )
-    log_json: bool = option(default=False, help="write progress and errors as one JSON object per line")
 
     @field_validator("output_prefix", "work_dir")
     @classmethod

@@ -18,7 +18,6 @@ import numpy as np
 from dsindex.errors import InputError, RecordError
 from dsindex.store.reading import open_readable
 from dsindex.text.compressed import Decoder
-from dsindex.text.scanning import find_newlines
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -485,9 +484,6 @@ def _find_newlines(buffer: bytearray, size: int) -> NDArray[np.int64]:
 
     Words of eight bytes without a newline are skipped, which takes a quarter of the time of `np.flatnonzero`.
     """
-    found = find_newlines(buffer, size)
-    if found is not None:
-        return found
     is_newline = np.empty(-(-size // 8) * 8, np.bool_)
     is_newline[size:] = False
     np.equal(np.frombuffer(buffer, np.uint8, size), _NEWLINE, out=is_newline[:size])

@@ -19,10 +19,9 @@ from dsindex.datasets.gpt import open_cached_index, open_index_array
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
+from dsindex.engine.report import Report
+from dsindex.engine.standard_streams import shown_columns
 from dsindex.errors import FormatError, InputError, LimitError, OutputError
-from dsindex.execution.local import available_cpus
-from dsindex.execution.progress.standard_streams import shown_columns
-from dsindex.execution.report import Report
 from dsindex.formats.mmididx import read_header, read_index
 from dsindex.index.blend import Blend, describe_sums, parse_data_path
 from dsindex.index.cache import (
@@ -41,6 +40,7 @@ from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
 from dsindex.index.needed_caches import CacheSettings, find_needed_caches
 from dsindex.index.slot import read_record
 from dsindex.index.task import PartTask, count_parts
+from dsindex.machine import available_cpus
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.options.mix import read_source
 from dsindex.options.mix_amounts import Amount, Kind, divide, show_epochs, show_percent

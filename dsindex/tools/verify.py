@@ -7,13 +7,12 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dsindex.engine.executors import Call
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import manifest_path
-from dsindex.engine.nodes import require_shared
 from dsindex.engine.output import PROVENANCE_SUFFIX
-from dsindex.engine.start import start_with_nodes
+from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError
-from dsindex.execution.calls import Call
 from dsindex.store.reading import digest_file, is_stored, stored_size
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_files import (
@@ -44,9 +43,9 @@ from dsindex.tools.verify_same import check_same
 from dsindex.tools.verify_source import open_for_comparison, run_and_compare
 
 if TYPE_CHECKING:
+    from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Content
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.verify_report import Recorded
 
@@ -62,9 +61,9 @@ def run_verify(prefix: str, config: VerifyConfig, *, reporter: Reporter) -> Veri
     absence = report_absence(prefix, [f"{prefix}.bin", f"{prefix}.idx", manifest_path(prefix)])
     if absence is not None:
         return absence
-    executor = start_with_nodes(config, reporter)
+    executor = make_executor(config)
     try:
-        require_shared(executor, files=(f"{prefix}.{suffix}" for suffix in ("bin", "idx", PROVENANCE_SUFFIX)))
+        executor.require_seen(f"{prefix}.{suffix}" for suffix in ("bin", "idx", PROVENANCE_SUFFIX))
         return _verify(prefix, config, executor=executor, reporter=reporter)
     finally:
         executor.close()

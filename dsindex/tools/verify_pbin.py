@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.datasets.exports import export_folder_of
+from dsindex.engine.executors import Call
 from dsindex.engine.manifest import manifest_path
-from dsindex.engine.nodes import require_shared
-from dsindex.engine.start import start_with_nodes
+from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError
-from dsindex.execution.calls import Call
 from dsindex.formats import PICKLE_START
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.manifest import Content
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.verify_files import DocumentRun
 
@@ -290,9 +289,9 @@ def run_pbin_verify(path: str, config: VerifyConfig, *, reporter: Reporter) -> V
         checks.append(_check_ends(path, content.eod_id, header, counts.num_documents))
     checks.append(provenance)
     selection = source.settings.selection if source is not None else None
-    executor = start_with_nodes(config, reporter, holds_gil=selection is not None and selection.needs_jq)
+    executor = make_executor(config, holds_gil=selection is not None and selection.needs_jq)
     try:
-        require_shared(executor, files=[path])
+        executor.require_seen([path])
         ran = run_and_compare(
             checks,
             source,

@@ -14,11 +14,11 @@ import xxhash
 
 from dsindex.amounts import count, short_number, split_names
 from dsindex.datasets.provenance import count_rows, read_rows
+from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
+from dsindex.engine.standard_streams import shown_columns
 from dsindex.errors import FormatError, TokenizerError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_in_order
-from dsindex.execution.progress.standard_streams import shown_columns
 from dsindex.json_text import encode_json
 from dsindex.store.reading import is_present, is_stored, open_readable, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Content, Manifest, RecordedTokenizer
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.store.reading import Readable
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.verify_files import IndexCounts

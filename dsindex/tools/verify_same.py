@@ -11,8 +11,8 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.origins import find_document_origins
+from dsindex.engine.executors import Call
 from dsindex.errors import FormatError, InputError
-from dsindex.execution.calls import Call
 from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.verify_report import Check, Step
 

@@ -14,13 +14,13 @@ import numpy as np
 import xxhash
 
 from dsindex.datasets.provenance import count_rows, read_rows
+from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.inputs import detect_form, find_parts
 from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.engine.worker import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.errors import BadRecordError, InputError, MissingObjectError, StoreError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_in_order
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.store.spool import spooled_path
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.inputs import InputFormat
     from dsindex.engine.manifest import Content, Manifest, RecordedInput
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.formats.pbin import PbinHeader
     from dsindex.options.datasets import SourceConfig
     from dsindex.text.engines import Engine

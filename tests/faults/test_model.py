@@ -171,7 +171,7 @@ def digest_of(path):
 
 
 FLAGS = ("--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod", "--shard-size", "2KiB", "--workers", "2")
-EPHEMERAL = {"--replace", "--keep-shards", "--replace"}
+EPHEMERAL = {"--replace", "--keep-shards"}
 
 
 @pytest.mark.exhaustive

@@ -226,7 +226,7 @@ def use_small_ranges():
 
 def record_tokenizing(path):
     """Note every shard that a thread of this process begins."""
-    from dsindex.execution.local import ThreadExecutor
+    from dsindex.engine.executors import ThreadExecutor
 
     start, write = ThreadExecutor.start, os.write
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

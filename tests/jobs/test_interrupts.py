@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from dsindex.execution.interrupts import (
+from dsindex.engine.interrupts import (
     TerminatedError,
     is_process_ending,
     last_words,
@@ -84,7 +84,7 @@ def test_stop_that_was_swallowed_is_raised_later():
 
 SECOND = """
 import os, signal
-from dsindex.execution.interrupts import last_words, stop_on_signals
+from dsindex.engine.interrupts import last_words, stop_on_signals
 
 with stop_on_signals("x"), last_words(lambda stop: f"{stop}; 3 of 7 kept"):
     try:

@@ -57,8 +57,8 @@ def test_folder_of_inputs_is_no_work_folder(capsys):
     assert contents("proj") == before
 
 
-@pytest.mark.parametrize("name", ["plan.json", "ledger.jsonl", "progress.json", "owner.json", "notes.tmp", MARKER_FILE])
-@pytest.mark.parametrize("fresh", [[], ["--replace"]], ids=["plain", "fresh"])
+@pytest.mark.parametrize("name", ["plan.json", "ledger.jsonl", "owner.json", "notes.tmp", MARKER_FILE])
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]], ids=["plain", "fresh"])
 def test_users_files_of_our_names_are_no_work_folder(name, fresh):
     Path("proj").mkdir()
     Path("proj", name).write_text("mine")
@@ -73,14 +73,14 @@ def test_files_put_into_our_work_folder_stay(capsys):
     for path in mine:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
-    assert build("a.jsonl", options=["--replace"]) == 0
+    assert build("a.jsonl", options=["--fresh"]) == 0
     assert {name for name in contents("out/x.build") if not name.endswith(MARKER_FILE)} == set(map(str, mine))
-    assert build("a.jsonl", "b.jsonl", options=["--replace"]) == 0  # it is still ours
+    assert build("a.jsonl", "b.jsonl", options=["--fresh"]) == 0  # it is still ours
     assert "mine" in mine[1].read_text()
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("fresh", [["--replace"], ["--replace"]], ids=["replace", "fresh"])
+@pytest.mark.parametrize("fresh", [["--replace"], ["--fresh"]], ids=["replace", "fresh"])
 def test_link_to_precious_files_is_not_followed(fresh, capsys):
     Path("precious/0000").mkdir(parents=True)
     Path("precious/0000/thesis.bin").write_text("mine")
@@ -103,7 +103,7 @@ def test_link_among_shards_is_not_followed():
     Path("precious").mkdir()
     Path("precious", name).write_text("mine")
     Path("out/x.build/shards/0001").symlink_to(Path("precious").absolute())
-    assert build("a.jsonl", options=["--replace"]) == 0
+    assert build("a.jsonl", options=["--fresh"]) == 0
     assert Path("precious", name).read_text() == "mine"
 
 
@@ -117,7 +117,7 @@ def test_kept_shards_of_another_job_stay(is_finished, capsys):
     assert contents("work") == before
     if not is_finished:
         assert "expected no work on another output, got work on" in message(capsys)
-        assert build("b.jsonl", prefix="out/y", options=["--work-dir", "work", "--replace"]) == 1
+        assert build("b.jsonl", prefix="out/y", options=["--work-dir", "work", "--fresh"]) == 1
         assert contents("work") == before
 
 
@@ -135,7 +135,7 @@ def test_foreign_dataset_is_not_replaced(work, capsys):
     assert main(["merge", "--input", *parts, "--output-prefix", "out/m", *work]) == 1
     assert "exists already" in message(capsys)
     assert contents("out") == before
-    assert build("a.jsonl", options=["--replace", *work]) == 0
+    assert build("a.jsonl", options=["--fresh", *work]) == 0
     assert contents("out")["out/x_text_document.bin"] != before["out/x_text_document.bin"]
 
 
@@ -180,7 +180,7 @@ def test_file_that_appears_during_a_build_is_not_replaced(monkeypatch, capsys):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("options", [[], ["--replace"]], ids=["plain", "fresh"])
+@pytest.mark.parametrize("options", [[], ["--fresh"]], ids=["plain", "fresh"])
 @pytest.mark.parametrize("kind", ["folder link", "file link", "hard link", "same"])
 def test_merge_does_not_replace_its_inputs(kind, options, capsys):
     for name in ("a", "b"):
@@ -206,7 +206,7 @@ def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys):
     assert build("a.jsonl") == 0
     before = contents("out")
     Path("b.jsonl").write_bytes(LINES[1] + b"{broken\n")
-    assert build("b.jsonl", options=["--replace"]) == 1
+    assert build("b.jsonl", options=["--fresh"]) == 1
     assert "b.jsonl, line 2: " in message(capsys)
     after = {name: data for name, data in contents("out").items() if ".build" not in name}
     assert json.loads(after.pop("out/x.progress.json"))["state"] == "failed"
@@ -217,7 +217,7 @@ def test_fresh_with_a_bad_line_keeps_the_old_dataset(capsys):
 def test_users_file_of_the_name_of_the_progress_file_stays(capsys):
     Path("out").mkdir()
     Path("out/x.progress.json").write_text("mine")
-    for fresh in ([], ["--replace"]):
+    for fresh in ([], ["--fresh"]):
         assert build("a.jsonl", options=fresh) == 0
         assert "x.progress.json: is not dsindex's" in capsys.readouterr().err
         assert Path("out/x.progress.json").read_text() == "mine"
@@ -231,7 +231,7 @@ def test_fresh_that_fails_its_checks_removes_nothing(options):
     command = {"--input": "a.jsonl", "--tokenizer-model": str(OWN.plain_tokenizer), "--output-prefix": "out/x"}
     command |= dict([options])
     flags = [word for pair in command.items() for word in pair]
-    assert main(["build", *flags, "--append-eod", "--replace"]) == 1
+    assert main(["build", *flags, "--append-eod", "--fresh"]) == 1
     assert contents("out") == before
 
 
@@ -260,7 +260,7 @@ def test_partial_files_of_others_stay():
     mine.write_text("mine")
     assert build("a.jsonl") == 0
     assert build("a.jsonl", "b.jsonl", options=["--replace"]) == 0
-    assert build("b.jsonl", options=["--replace"]) == 0
+    assert build("b.jsonl", options=["--fresh"]) == 0
     assert mine.read_text() == "mine"
     assert [path.name for path in Path("out").glob("*partial*")] == [mine.name]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import (
     MAX_SHARDS,

@@ -1,6 +1,6 @@
 import pytest
 
-from dsindex.execution.progress.reporter import Reporter
+from dsindex.engine.progress import Reporter
 from tests.jobs.conftest import make_config
 
 __all__ = ["make_config"]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.instruct import run_instruct

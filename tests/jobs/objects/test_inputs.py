@@ -231,7 +231,7 @@ def test_no_secret_is_written_or_shown(store, tmp_path, capfd):
     common = ["--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "processes", "--workers", "1"]
     whole = ["--input", "s3://b/rows.parquet", "--input-list", str(listed), "--keep-shards"]
     assert main(["build", *whole, *common, "--output-prefix", f"{out}/x"]) == 0
-    assert main(["build", *whole, *common, "--output-prefix", f"{out}/x", "--log-json"]) == 0
+    assert main(["build", *whole, *common, "--output-prefix", f"{out}/x"]) == 0
     for options in ([], ["--on-bad-record", "quarantine"], ["--debug"]):
         main(["build", "--input", f"{store.url}/b/bad.jsonl{query}", *common, *options, "--output-prefix", f"{out}/y"])
         main(["plan", "--input", f"{store.url}/b/gone.jsonl{query}", *common[:2], "--output-prefix", f"{out}/z"])

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
+
 from dsindex.engine import merge as ranges
-from dsindex.execution import local
 from tests.jobs.objects.object_builds import build, built, on_disk
 
 
@@ -18,7 +18,6 @@ from tests.jobs.objects.object_builds import build, built, on_disk
     ids=["all held", "some held", "fetched", "in a file"],
 )
 def test_ranges_are_the_same_wherever_their_shards_are(held_bytes, memory_bytes, store, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "RECENT_BYTES", held_bytes)
     monkeypatch.setattr(ranges, "MEMORY_BYTES", memory_bytes)
     build(text, "s3://out/x")
     fetched = {request for request in store.requests if request.startswith("GET") and ".0.bin" in request}

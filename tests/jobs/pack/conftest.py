@@ -1,8 +1,8 @@
 """A job that packs, and the shards that it tokenizes."""
 
+import dsindex.engine.tokenize
 import pytest
 
-import dsindex.engine.tokenize
 from dsindex.engine.worker import tokenize_shard
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dsindex.engine.manifest import manifest_path
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import VerifyConfig
 from dsindex.tools import verify_pbin, verify_source

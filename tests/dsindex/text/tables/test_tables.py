@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.text.forms import HEAD_BYTES, TextPart, detect_table
+from dsindex.text.forms import HEAD_BYTES, detect_table
 from dsindex.text.records import parse_blocks
 from dsindex.text.selection import select_keys
 from dsindex.text.tables import batches
@@ -229,7 +229,7 @@ def test_a_text_that_is_not_utf8_makes_its_line_bad_alone(format, tmp_path):
     path = write_table(tmp_path / "table", pa.table({"text": texts, "id": [1, 2, 3]}), format)
 
     lines = read_table_lines(path, 0, 2, format=format)
-    found = list(parse_blocks(lines, select_keys(["text"]), TextPart(path=path, begin=0, end=2), None))
+    found = list(parse_blocks(lines, select_keys(["text"]), None))
 
     assert [text for block in found for text in block.columns["text"].texts.to_pylist()] == ["good", "fine"]
     bad = [record for block in found for record in block.bad]

@@ -140,20 +140,7 @@ def _in_time(function: Callable[[], str]) -> str | None:
     return values[0] if values else None
 
 
-def signals_shown_as(form: Callable[[str], bytes] | None) -> None:
-    """Set how sentences about signals are written to standard error; None: as plain lines."""
-    global _form
-    _form = form or _as_plain_line
-
-
-def _as_plain_line(sentence: str) -> bytes:
-    return f"\n{sentence}\n".encode()
-
-
-_form = _as_plain_line
-
-
 def _say(sentence: str) -> None:
     # Not through sys.stderr: the signal may have interrupted a write to it.
     with contextlib.suppress(OSError):
-        os.write(2, _form(sentence))
+        os.write(2, f"\n{sentence}\n".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
-from dsindex.execution.progress.standard_streams import show_lines
+from dsindex.engine.standard_streams import show_lines
 from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
