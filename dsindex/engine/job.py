@@ -186,7 +186,7 @@ def open_job(
                 reporter.say(note)
             with _working(job, config, outputs, ledger, reporter, locks):
                 yield job
-        if not config.keep_shards:
+        if not config.keep_shards and (job.work is not None or is_same or not ledger.has_work):
             remove_work_folder(work_dir)
 
 
@@ -219,6 +219,13 @@ def _begin(config: WorkConfig, plan: Plan, outputs: Sequence[Output], ledger: Le
         changes = [] if manifest is None else describe_inputs(manifest.run.plan, plan)
         return [f"{'; '.join(changes)}: no shards were kept, so all are made"] if changes else []
     settings, inputs = describe_settings(ledger.plan, plan), describe_inputs(ledger.plan, plan)
+    for name in ("output-prefix", "output"):
+        before = ledger.plan["settings"].get(name)
+        if ledger.has_work and before != plan.settings.get(name):
+            raise PlanError(
+                f"{work_dir}: expected no work on another output, got work on {before or 'one of another kind'}; "
+                f"choose another --work-dir, or remove this folder (rm -r) if nobody needs it"
+            )
     if settings and ledger.has_work and not config.replace:
         what = "the kept shards" if ledger.is_finished else "unfinished work"
         raise PlanError(

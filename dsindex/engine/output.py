@@ -300,7 +300,7 @@ def _refuse_undescribed(output: Output, manifest: Manifest | None = None) -> Non
         file = None if manifest is None else manifest.content.digests.get(suffix)
         if found is not None and (file is None or file.size_bytes != found.size_bytes):
             raise OutputError(
-                f"{output.final(suffix)}: exists already, and no manifest says that this job made it; choose another "
+                f"{output.final(suffix)}: exists already, and no manifest says that dsindex made it; choose another "
                 f"place for the output, or replace it with --replace"
             )
 
@@ -470,7 +470,7 @@ def _plan_tokens(output: Output) -> RangePlanner:
 def merge_call(task: MergeRange) -> Call:
     """Return the call that merges a range and returns the digests of its blocks."""
     return Call(
-        name=f"merge[{os.path.basename(task.output)}:{task.number:05d}]",
+        name=f"merge[{os.path.basename(task.output).rsplit('.', 2)[0]}:{task.number:05d}]",
         place=f"{task.output}, bytes {task.begin} to {task.end}",
         function=merge_range,
         arguments=(task,),

@@ -102,10 +102,10 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
 def _require_own(path: str) -> None:
     if not holds_writes(path):
         _make(path)
-    foreign = sorted(_names(path) - {MARKER_FILE})
-    if not foreign or read_marker(path) is not None:
+    if read_marker(path) is not None:
         return
-    if foreign != [LOCK_FILE] or not is_lock(joined(path, LOCK_FILE)):
+    foreign = sorted(_names(path))
+    if foreign and (foreign != [LOCK_FILE] or not is_lock(joined(path, LOCK_FILE))):
         raise PlanError(
             f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
             f"{MARKER_FILE}; choose another --work-dir"

@@ -31,7 +31,7 @@ def test_packing_of_another_length_is_removed(store):
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         for length in (768, 512):
-            instruct("s3://out/x", seq_length=length, split=None, fresh=True)
+            instruct("s3://out/x", seq_length=length, split=None, replace=True)
     packings = sorted(name for name in store.names("out") if "packing" in name)
     assert packings == ["x_packing_512.bin", "x_packing_512.idx", "x_packing_512.manifest.json"]
 

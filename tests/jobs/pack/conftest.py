@@ -1,8 +1,8 @@
 """A job that packs, and the shards that it tokenizes."""
 
-import dsindex.engine.tokenize
 import pytest
 
+import dsindex.engine.shards
 from dsindex.engine.worker import tokenize_shard
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
@@ -33,5 +33,5 @@ def tokenized(monkeypatch):
         shards.append(task.shard)
         return tokenize_shard(task, settings)
 
-    monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
+    monkeypatch.setattr(dsindex.engine.shards, "tokenize_shard", spy)
     return shards

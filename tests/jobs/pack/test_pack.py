@@ -14,7 +14,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.provenance import count_rows, read_source
 from dsindex.engine import merge as ranges
 from dsindex.engine.progress import Reporter
-from dsindex.engine.start import Estimate
+from dsindex.engine.room import Estimate
 from dsindex.errors import InputError, OutputError, TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
@@ -131,7 +131,7 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeyp
     expected = Path(whole.path).read_bytes()
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
-    run_config(make_pack(pbin_era=version, fresh=True))
+    run_config(make_pack(pbin_era=version, replace=True))
     assert Path(whole.path).read_bytes() == expected
     assert read_pbin_header(whole.path).version.name == version
 
@@ -437,11 +437,11 @@ def test_output_that_went_is_made_again_of_the_kept_shards(make_pack, tmp_path, 
 def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
-    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
+    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--replace"):
         run_config(make_pack())
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_config(make_pack(fresh=True))
+    run_config(make_pack(replace=True))
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()
