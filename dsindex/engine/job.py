@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
+from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.interrupts import last_words, raise_missed_stop
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import Manifest, describe_run, read_manifest
@@ -292,7 +293,7 @@ def _working(
         raise
     finally:
         ledger.close()
-        if not ledger.has_work:
+        if not ledger.has_work and all(file.path != STANDARD_INPUT for file in plan.inputs):
             remove_partials(outputs, plan.plan_id)
             remove_work_folder(work_dir)
 

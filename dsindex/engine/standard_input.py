@@ -15,7 +15,7 @@ from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, read_mar
 from dsindex.errors import InputError, OutputError, RecordError
 from dsindex.store.spool import NOTHING_PIPED, open_piped, read_chunks, time_of_content
 from dsindex.store.storage import holds_writes, make_folder
-from dsindex.store.store import find, open_output
+from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
@@ -48,7 +48,12 @@ def store_standard_input(work_dir: str, *, say: Callable[[str], None]) -> None:
     """
     path = stored_input_path(work_dir)
     if _is_stored(work_dir):
-        say(f"standard input is not read: an interrupted run stored it in {path}; remove {work_dir} to read it again")
+        stored = find(path)
+        size_bytes = 0 if stored is None else stored.size_bytes
+        say(
+            f"standard input is not read: the interrupted run stored {size_bytes:,} bytes of it in {path}; remove "
+            f"{work_dir} to read it again"
+        )
         return
     with open_piped() as stream, hold_work_folder(work_dir):
         say("reading standard input to its end, into the work folder")
@@ -65,13 +70,19 @@ def store_standard_input(work_dir: str, *, say: Callable[[str], None]) -> None:
 
 
 def _store(path: str, stream: IO[bytes]) -> None:
+    folder = os.path.dirname(path)
     if not holds_writes(path):
-        make_folder(os.path.dirname(path))
-    with open_output(path) as file:
-        for chunk in read_chunks(stream):
-            file.write(chunk)
-        if not file.size_bytes:
-            raise InputError(NOTHING_PIPED)
+        make_folder(folder)
+        store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
+    try:
+        with open_output(path) as file:
+            for chunk in read_chunks(stream):
+                file.write(chunk)
+            if not file.size_bytes:
+                raise InputError(NOTHING_PIPED)
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # succeeds only if nothing was stored
     if not holds_writes(path):
         modified = time_of_content(file.hexdigest())
         os.utime(path, ns=(modified, modified))
@@ -97,13 +108,15 @@ def piped_input_named(work_dir: str, inputs: Collection[str]) -> Iterator[None]:
         InputError: Likewise.
     """
     path = stored_input_path(work_dir)
+    shown = f"- (stored as {path})"
     try:
         yield
     except RecordError as error:
         if "-" not in inputs or error.path != path:
             raise
-        raise type(error)("-", error.offset, error.reason, error.line) from error
+        raise type(error)(shown, error.offset, error.reason, error.line) from error
     except InputError as error:
         if "-" not in inputs or not str(error).startswith(f"{path}: "):
             raise
-        raise InputError(f"-{str(error).removeprefix(path)}") from error
+        remedy = f"; remove {work_dir} (rm -r) to read standard input again"
+        raise InputError(f"{shown}{str(error).removeprefix(path)}{remedy}") from error

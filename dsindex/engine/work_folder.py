@@ -87,16 +87,18 @@ def hold_work_folder(path: str) -> Iterator[Lock]:
         OutputError: If it cannot be created.
     """
     _require_own(path)
-    with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:
-        if read_marker(path) is None:
-            write_marker(path, "")
-        try:
-            yield lock
-        except BaseException:
-            if _names(path) <= {MARKER_FILE, LOCK_FILE}:
-                remove_work_folder(path)
-            raise
-    _remove_empty(path)
+    try:
+        with hold_lock(joined(path, LOCK_FILE), what=f"the work folder {path}") as lock:
+            if read_marker(path) is None:
+                write_marker(path, "")
+            try:
+                yield lock
+            except BaseException:
+                if _names(path) <= {MARKER_FILE, LOCK_FILE}:
+                    remove_work_folder(path)
+                raise
+    finally:
+        _remove_empty(path)
 
 
 def _require_own(path: str) -> None:
