@@ -32,8 +32,6 @@ EXAMPLES = (
 OPTIONS = (InstructCommand, InstructConfig)
 REQUIRED = {"input": "--input-list", "tokenizer_model": ""}
 
-OWN = frozenset({"instruction", "debug"})
-
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
@@ -57,5 +55,9 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
     from dsindex.jobs.instruct import join_job  # loads what a help text does not need
 
     path = options.instruction
-    flags = {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    flags = {
+        name: value
+        for name, value in vars(options).items()
+        if name in InstructConfig.model_fields and value is not None
+    }
     return join_job(read_yaml(path), flags, source=path, folder=Path(path).parent)

@@ -16,10 +16,9 @@ from dsindex.amounts import count, format_size
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.tasks import ShardTask
 from dsindex.errors import InputError, PlanError
-from dsindex.store.reading import input_status, is_readable, open_readable
+from dsindex.store.reading import input_status, open_readable
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
 from dsindex.store.store import find
-from dsindex.store.urls import absolute
 from dsindex.text.compressed import SUFFIXES, detect_file
 from dsindex.text.forms import JSON_LINES, PARQUET_MAGIC, InputForm, SmallFile, detect_table
 
@@ -110,16 +109,14 @@ def _look_at(found: FoundPath) -> InputFile:
         )
         raise InputError(f"{path}: expected a file, got {kind}; {remedy}")
     try:
-        status = input_status(path)
+        status = found.status or input_status(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     if status.size_bytes == 0:
         raise InputError(f"{path}: expected at least one record, got {describe_empty(path)}; leave it out of --input")
-    if not is_readable(path):
-        raise InputError(f"{path}: cannot be read (Permission denied); check --input")
     return InputFile(
-        path=status.path,
-        absolute_path=found.absolute_path if status.path is path else absolute(status.path),
+        path=path,
+        absolute_path=found.absolute_path,
         size_bytes=status.size_bytes,
         version=status.version,
     )

@@ -598,7 +598,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
-        RecordLimitError: At the first record for which the pattern takes too much time or memory.
         InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.

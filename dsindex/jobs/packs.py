@@ -33,10 +33,10 @@ from dsindex.engine.plan import Plan
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
+from dsindex.store.listing import find_stored
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present
 from dsindex.store.store import replace_file, store_of
-from dsindex.store.stores import find_stored
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:

@@ -165,7 +165,8 @@ PAIRS = pa.array([[("a", 1)], None, [("b", None), ("c", 2)]], pa.map_(pa.string(
     (pa.array([{}, None], pa.struct([])), [{}, None]),
     (pa.array([b"x", None]).dictionary_encode(), ["eA==", None]),
     (pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"]), ["a", "a", "b"]),
-    (pa.array(["{}"], pa.json_()) if hasattr(pa, "json_") else pa.array(["{}"]), ["{}"]),
+    (pa.array(['{"a": null}', "x", None], pa.json_()), [{"a": None}, "x", None]),
+    (pa.array([{"a": 1, "b": None}, {"a": None, "b": [None]}]), [{"a": 1}, {"b": [None]}]),
 ], ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None)  # fmt: skip
 def test_values_have_a_form_in_json(array, expected):
     assert json_values(array) == expected

@@ -6,7 +6,7 @@ import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
 from tests.support.chat_tokenizers import train
 
@@ -86,23 +86,10 @@ def test_marker_in_a_text_is_refused(where):
 
 
 def test_template_has_to_say_what_is_learnt():
-    with pytest.raises(InputError, match=r"not mark the generated text .* cannot be found: its generation prompt"):
-        encoder("", template="{{ messages }}")
+    with pytest.raises(InputError, match=r"not mark what the model generates.* `chat_template: gemma3`, which has"):
+        encoder("", template="<start_of_turn>{{ messages }}")
     with pytest.raises(InputError, match="the tokenizer has none"):
         InstructionEncoder(parse_config("{}"), train("bytes"))
-
-
-@pytest.mark.exhaustive
-def test_conversation_that_is_nested_too_deep_is_a_problem_not_a_crash():
-    deep = []
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(RecordProblem, match="nested too deep"):
-        encoder("").encode({**chat("a", "b"), "tools": [{"x": deep}]})
-    with pytest.raises(RecordProblem):
-        InstructionEncoder(parse_config("message_construction: [role]"), train("bytes")).encode(
-            {"role": "x", "y": deep}
-        )
 
 
 CHAT = chat("Hi", "Hello", "who", "you", "Go", "by", system="S")
