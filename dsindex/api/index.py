@@ -22,7 +22,7 @@ from dsindex.api.boundary import (
 from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import Result, list_text_prefixes
 from dsindex.engine.start import make_executor
-from dsindex.jobs.index import IndexResult, OrderFunction, order_by, run_index
+from dsindex.jobs.index import IndexResult, run_index
 from dsindex.options.config import validated, validation_message
 from dsindex.options.index import IndexConfig
 from dsindex.options.index import IndexOptions as _IndexOptions
@@ -73,7 +73,7 @@ def build_index(
     train_data_path: Blend | None = None,
     valid_data_path: Blend | None = None,
     test_data_path: Blend | None = None,
-    document_order: str | os.PathLike[str] | OrderFunction = "shuffled",
+    document_order: str | os.PathLike[str] = "shuffled",
     progress: Progress = False,
     **options: Any,  # noqa: ANN401 - those of IndexConfig
 ) -> IndexResult:
@@ -86,20 +86,16 @@ def build_index(
         valid_data_path: The same for valid only.
         test_data_path: The same for test only.
         document_order: "shuffled", Megatron's order; "packed", in which samples end where documents end, and hardly a
-            document that fits a sample is cut; "length", the shortest first; a .npy or .parquet file with the numbers
-            of the documents; or a function that returns them, for one epoch or for all, from a pyarrow table of one
-            dataset's documents with the columns `document`, `length` in tokens, and `source`, `line` and `offset` if
-            the dataset has provenance. A pair of numbers and of each document's times per epoch, 0 to leave it out,
-            states repeats.
+            document that fits a sample is cut; "length", the shortest first; or a .npy or .parquet file with the
+            numbers of the documents.
         progress: As for `build`.
 
     Raises:
         OptionsError: If the options are invalid.
         DsindexError: If the job cannot be done as asked.
     """
-    function = document_order if callable(document_order) else None
     if document_order != "shuffled":
-        options["document_order"] = plain_value(document_order) if function is None else "function.npy"
+        options["document_order"] = plain_value(document_order)
     blends = blend_options(
         data_path=data_path,
         train_data_path=train_data_path,
@@ -111,8 +107,6 @@ def build_index(
         reporter.stage("index", total=1, unit="jobs")
         with contextlib.ExitStack() as stack:
             tasks = stack.enter_context(contextlib.closing(make_executor(config)))
-            if function is not None:
-                config = stack.enter_context(order_by(config, function, executor=tasks))
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return report
