@@ -167,6 +167,8 @@ def missing_package(error: ImportError) -> MissingPackageError | None:
     if package in _OF_CLUSTERS:
         # Parts of opentelemetry are packages of their own, of which others may be there.
         missing, what, install = (str(error.name), "what clusters need", "'dsindex[cluster]'")
+    if package == "obstore":
+        what, install = ("what addresses of object stores need on every node", "'dsindex[objects]'")
     msg = f"this needs the package {missing!r}, which is not installed; install {what}: pip install {install}"
     return MissingPackageError(msg, name=error.name)
 

@@ -25,7 +25,7 @@ from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_o
 from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
-from dsindex.store.urls import located, pickled_address, refuse_address, with_suffix
+from dsindex.store.urls import located, refuse_address, with_suffix
 from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
@@ -422,7 +422,6 @@ class PackedInstructionDataset(Packs):
         return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
 
     def __getstate__(self) -> dict[str, Any]:
-        pickled_address(self.prefix)
         return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ import ray.util
 
 import dsindex
 from dsindex.engine.executors import Call, ClusterLostError, Executor, Outcome, run_guarded
-from dsindex.engine.interrupts import take_sigterm_back
+from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
 from dsindex.machine import available_cpus
@@ -160,8 +160,8 @@ class RayExecutor(Executor):
         """
         self._is_guest = ray.is_initialized()
         if not self._is_guest:
-            connect(address, workers)
-            take_sigterm_back()
+            with keeping_sigterm():
+                connect(address, workers)
         self.is_cluster = address is not None
         self._head: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
@@ -236,8 +236,8 @@ class RayExecutor(Executor):
         for worker in list(self._workers):
             self._dismiss(worker)
         if not self._is_guest:
-            ray.shutdown()
-            take_sigterm_back()
+            with keeping_sigterm():
+                ray.shutdown()
 
     def _look_if_due(self) -> None:
         """Try the head and count the cluster's CPUs, if it is time."""

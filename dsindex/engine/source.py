@@ -33,7 +33,6 @@ from dsindex.options.config import work_folder_path
 from dsindex.store.journal import ledger_path
 from dsindex.store.ownership import read_folder_id
 from dsindex.store.spool import spool_path
-from dsindex.store.stores import ignore
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
 from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
@@ -468,7 +467,6 @@ def open_source(
         split=config.input_split,
         config=config.input_config,
         standard_input=stored,
-        say=ignore if reporter is None else reporter.say,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")

@@ -80,7 +80,7 @@ class WorkFolder:
         remove_owned_shards(self.path, self.folder_id)
         stored = spool_path(self.path)
         if plan is None or all(file.absolute_path != stored for file in plan.inputs):
-            remove_spool(self.path, self.folder_id)
+            remove_spool(self.path)
         remove_named(self.path, (PLAN_FILE, PLAN_TEMPORARY))
         remove_journal(self.path)
 
@@ -220,7 +220,7 @@ def hold_work_folder(path: str) -> Iterator[str]:
                 yield folder_id
             except BaseException:
                 with contextlib.suppress(DsindexError):
-                    _remove_if_unused(path, folder_id)
+                    _remove_if_unused(path)
                 raise
     finally:
         remove_empty(path)
@@ -232,7 +232,7 @@ def discard_unused_folder(path: str) -> None:
         folder_id = read_folder_id(path)
         if folder_id is not None:
             with _hold(path):
-                _remove_if_unused(path, folder_id)
+                _remove_if_unused(path)
             remove_empty(path)
 
 
@@ -298,12 +298,12 @@ def _look_at(path: str, folder_id: str, *, keep: bool = False, access: Access = 
     )
 
 
-def _remove_if_unused(path: str, folder_id: str) -> None:
+def _remove_if_unused(path: str) -> None:
     """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
     names = names_in(path)
     if names <= {MARKER_FILE, LOCK_FILE, INPUTS_FOLDER}:
         if INPUTS_FOLDER in names:
-            remove_spool(path, folder_id)
+            remove_spool(path)
             names = names_in(path)
         if names <= {MARKER_FILE, LOCK_FILE}:
             remove_named(path, (MARKER_FILE,))
@@ -315,4 +315,4 @@ def _remove_all(path: str, folder_id: str, access: Access) -> None:
     Partial files beside the outputs are removed first and the ledger, from whose plans their names follow, last.
     """
     _look_at(path, folder_id, access=access).start_over()
-    _remove_if_unused(path, folder_id)
+    _remove_if_unused(path)

@@ -17,7 +17,7 @@ from dsindex.engine.publishing import Dataset, Target
 from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.start import require_room
 from dsindex.errors import FormatError, InputError
-from dsindex.store.reading import input_status, is_present
+from dsindex.store.reading import input_status, is_stored
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _open(prefix: str) -> Part:
         return open_part(prefix)
     except FormatError as error:
         msg = f"{error}; check --input, which takes paths without .bin and .idx"
-        raise (error if is_present(with_suffix(prefix, ".idx")) else InputError(msg)) from error
+        raise (error if is_stored(with_suffix(prefix, ".idx")) else InputError(msg)) from error
 
 
 def _input_file(path: str) -> InputFile:

@@ -35,9 +35,9 @@ from dsindex.engine.partial_files import partial_path
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
+from dsindex.store.listing import find_stored
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present, replace_file
-from dsindex.store.stores import find_stored
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:

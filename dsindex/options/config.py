@@ -33,9 +33,9 @@ from dsindex.options.numbers import (
 )
 from dsindex.store.urls import (
     absolute,
-    dataset_address,
     locate,
     locate_output,
+    located,
     refuse_input_url,
     refuse_url,
     with_suffix,
@@ -51,7 +51,16 @@ LocalPath = Annotated[str, AfterValidator(refuse_url)]
 """The path of an output that only this machine writes."""
 MappedPath = Annotated[str, AfterValidator(refuse_input_url)]
 """A path that only this machine reads."""
-DatasetPath = Annotated[str, AfterValidator(dataset_address)]
+
+
+def _located(path: str) -> str:
+    try:
+        return located(path)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+DatasetPath = Annotated[str, AfterValidator(_located)]
 """The prefix or a file of one dataset, here or in an object store."""
 
 

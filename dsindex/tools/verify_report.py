@@ -20,7 +20,7 @@ from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.engine.standard_streams import shown_columns
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.json_text import encode_json
-from dsindex.store.reading import is_present, is_stored, open_readable, stored_size
+from dsindex.store.reading import is_stored, open_readable, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
 from dsindex.text.forms import TABLES
 from dsindex.text.recorded_tokenizer import NamedTokenizer, find_tokenizer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Content, Manifest, RecordedTokenizer
     from dsindex.engine.progress import Reporter
-    from dsindex.store.reading import Readable
+    from dsindex.store.types import Readable
     from dsindex.text.tokenizer import Tokenizer
     from dsindex.tools.verify_files import IndexCounts
 
@@ -316,7 +316,7 @@ def report_absence(given: str, paths: Sequence[str]) -> VerifyReport | None:
         given: The dataset as given.
         paths: Paths of its files.
     """
-    if any(is_present(path) for path in paths):
+    if any(os.path.lexists(path) or is_stored(path) for path in paths):
         return None
     sought = " and ".join((", ".join(paths[:-1]), paths[-1]) if len(paths) > 1 else paths)
     finding = f"there is no dataset: looked for {sought}; check the path"

@@ -23,7 +23,6 @@ from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, l
 from dsindex.errors import BadRecordError, InputError, MissingObjectError, StoreError
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
-from dsindex.store.spool import spooled_path
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.parts import read_part
 from dsindex.text.sampling import ALL_RECORDS, Sample, sample_records
@@ -495,7 +494,6 @@ def _find_inputs(
         if (is_piped or not is_there(path)) and number < len(absolute):
             path = absolute[number]
         try:
-            path = spooled_path(path) if is_piped else path
             status = input_status(path)
             path, size_bytes = status.path, status.size_bytes
             fingerprint = fingerprint_input(path)
