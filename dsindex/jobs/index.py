@@ -361,7 +361,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     findings: tuple[Finding, ...] = ()
     if config.explain:
         findings = tuple(_explain(task, config.megatron_release) for task in tasks)
-    elif not config.check:
+    elif not config.dry_run:
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
@@ -445,7 +445,7 @@ def _require_shared(config: IndexConfig, executor: Executor) -> None:
     prefixes = {absolute(prefix) for blend in sources(config) if blend is not None for prefix in blend.prefixes}
     beside = set(map(os.path.dirname, local_paths(prefixes)))
     folders = beside if config.data_cache_path is None else {config.data_cache_path}
-    is_asking = config.explain or config.check
+    is_asking = config.explain or config.dry_run
     executor.require_seen((f"{prefix}.idx" for prefix in prefixes), () if is_asking else folders)
 
 
