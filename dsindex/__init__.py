@@ -17,7 +17,6 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_RESULTS = "dsindex.api.results"
 _MODULES = {
     "BuildResult": "dsindex.jobs.build",
     "ConvertResult": "dsindex.jobs.conversion",
@@ -33,7 +32,7 @@ _MODULES = {
     "ReportResult": "dsindex.tools.report",
     "Snapshot": "dsindex.execution.progress.reporter",
     "TraceResult": "dsindex.tools.results",
-    "VerifyResult": _RESULTS,
+    "VerifyResult": "dsindex.tools.results",
     "build": "dsindex.api.build",
     "build_index": "dsindex.api.index",
     "convert": "dsindex.api.merge",
@@ -51,10 +50,6 @@ _MODULES = {
 __all__ = list(_MODULES)
 
 
-_STAND_INS = {"verify": "dsindex.api.structure"}
-"""Functions that do a part where only numpy, orjson and xxhash are installed."""
-
-
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -66,9 +61,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
         missing = missing_package(error)
         if missing is None:
             raise
-        if name not in _STAND_INS:
-            raise missing from error
-        module = importlib.import_module(_STAND_INS[name])
+        raise missing from error
     return getattr(module, name)
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.api.boundary import OptionsError, api_function, join_connected_cluster, plain_value, seen_from_anywhere
 from dsindex.api.progress import open_reporter
-from dsindex.api.results import VerifyResult
 from dsindex.api.subjects import list_prefixes
 from dsindex.api.tokenizers import tokenizer_in_place
 from dsindex.jobs.index import IndexResult
 from dsindex.options.config import validated
 from dsindex.options.datasets import VerifyCommand, VerifyConfig
-from dsindex.tools.verify_pbin import verify_dataset
+from dsindex.tools.results import VerifyResult
+from dsindex.tools.verify import verify_dataset
 
 if TYPE_CHECKING:
     import os

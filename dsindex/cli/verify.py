@@ -10,7 +10,7 @@ from dsindex.cli.options import read_config
 from dsindex.execution.progress.displays import make_reporter
 from dsindex.execution.progress.standard_streams import write_json, write_lines
 from dsindex.options.datasets import VerifyCommand
-from dsindex.tools.verify_report import describe_verifications
+from dsindex.tools.results import VerifyResult
 
 if TYPE_CHECKING:
     import argparse
@@ -38,7 +38,7 @@ OPTIONS = (VerifyCommand,)
 
 def run(options: argparse.Namespace) -> int:
     """Verify every dataset and print what was found."""
-    from dsindex.tools.verify_pbin import verify_dataset  # not for a help text
+    from dsindex.tools.verify import verify_dataset  # not for a help text
 
     config = read_config(options, VerifyCommand)
     reports = []
@@ -46,7 +46,9 @@ def run(options: argparse.Namespace) -> int:
         with make_reporter(has_table=True) as reporter:
             reports.append(verify_dataset(given, config, reporter=reporter))
         if config.as_json:
-            write_json(sys.stdout, {"is_whole": reports[-1].is_whole, **asdict(reports[-1])})
+            report = reports[-1]
+            found = {"verdict": report.verdict, "is_whole": report.is_whole, "findings": report.findings}
+            write_json(sys.stdout, {**found, **asdict(report)})
     if not config.as_json:
-        write_lines(describe_verifications(reports))
+        write_lines(VerifyResult(reports=tuple(reports)).lines())
     return 0 if all(report.is_whole for report in reports) else 1

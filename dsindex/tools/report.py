@@ -288,7 +288,7 @@ def _describe(
     chosen = choose_examples(found, drawn, room.few(SHOWN_EACH))
     wanted = {*chosen, *(document for each in found.sources for document in each.drawn)}
     wanted |= {each.first for each in found.repeats.most}
-    texts = DocumentTexts(store, store.spans(wanted), tokenizer)
+    texts = DocumentTexts(store, {number: store.document_span(number) for number in wanted}, tokenizer)
     notes: list[str] = []
     lines = _lines_of(opened, content, [*chosen], notes, findings)
     used = int(np.count_nonzero(found.counts.by_id))

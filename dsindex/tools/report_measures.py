@@ -16,9 +16,9 @@ from dsindex.execution.local import map_ahead
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
 from dsindex.index.cuts import Cuts, count_cuts
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
+from dsindex.tools.kinds import DocumentRun
 from dsindex.tools.lengths import LengthCounter
 from dsindex.tools.phases import count_drawn
-from dsindex.tools.verify_files import DocumentRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

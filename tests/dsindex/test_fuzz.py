@@ -33,7 +33,7 @@ from dsindex.options.datasets import VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
-from dsindex.tools.verify import run_verify
+from dsindex.tools.verify import verify_dataset
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
@@ -136,7 +136,7 @@ def read_dataset(sample, _path):
 
 def verify(sample, _path):
     config = VerifyConfig(executor="local", workers=1, cache=str(sample.copy / "cache"))
-    run_verify(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
+    verify_dataset(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
 
 
 def read_manifests(sample, path):

@@ -97,24 +97,6 @@ def test_open_loads_nothing_that_only_stores_tracing_and_other_formats_need(pyth
     assert loaded.isdisjoint({*others, "logging", "subprocess", "concurrent.futures"})
 
 
-@pytest.mark.usefixtures("built")
-def test_three_packages_verify_the_structure(python):
-    code = "import dsindex; print(dsindex.verify('out/docs_text_document', cache='cache'))"
-    shown = run(python, "-c", code).stdout
-    assert "out/docs_text_document: intact\n" in shown
-    assert "checked: index caches against the data" in shown
-    assert "note: tokens, digests and provenance were not checked" in shown
-    whole = run(python, "-m", "dsindex", "verify", "out/docs_text_document.bin")
-    assert (whole.returncode, whole.stderr, "intact" in whole.stdout) == (0, "", True)
-    index = Path(next(iter(Path("cache").glob("*-train-shuffle_index.npy"))))
-    index.write_bytes(index.read_bytes()[:-4] + b"\xff\xff\xff\x00")
-    assert "FOUND: cache/" in run(python, "-c", code).stdout
-    idx = Path("out/docs_text_document.idx")
-    idx.write_bytes(idx.read_bytes()[:-8])
-    damaged = run(python, "-m", "dsindex", "verify", "out/docs_text_document")
-    assert (damaged.returncode, "FOUND: out/docs_text_document.idx" in damaged.stdout) == (1, True)
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("command", "package"), [
     (["-m", "dsindex", "build", "--input", "docs.jsonl"], "pydantic"),

@@ -15,8 +15,7 @@ from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.options.config import UsageError, validated
 from dsindex.options.index import IndexConfig
-from dsindex.tools.trace import open_samples, trace_document, trace_forward
-from dsindex.tools.verify_source import TracedTexts
+from dsindex.tools.trace import open_samples, show_document, show_samples
 from tests.jobs.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
@@ -350,17 +349,16 @@ def test_traces_lead_from_samples_to_documents_and_back():
     job = {**SECOND, "consumed_samples": 24, "num_samples": "100"}
     indexed(**job)
     samples = open_samples("second", split="train", prefixes=None)
-    texts = TracedTexts(None)
     numbers = range(len(samples))
     there = {
         (shown.sample, part.prefix, part.document, part.begin, part.end)
-        for shown in trace_forward(samples, numbers, texts=texts, shown_tokens=0).samples
+        for shown in show_samples(samples, numbers, text_tokens=0).samples
         for part in shown.parts
     }
     here = set()
     for prefix in ("web", "books"):
         for document in range(40):
-            report = trace_document(samples, document, prefix=prefix, batches=None, texts=texts)
+            report = show_document(samples, document, prefix=prefix)
             (found,) = report.documents
             here |= {(each.sample, found.prefix, document, each.begin, each.end) for each in found.occurrences}
     assert here == there

@@ -32,7 +32,7 @@ def test_source_out_of_reach_is_no_damage(store, cli):
     said = "dsindex verify: s3://b/docs.jsonl: cannot be read (403 AccessDenied); "
     assert "".join(cli(verify, 1)).startswith(said)
     del store.faults[:], store.objects["b/docs.jsonl"]
-    assert "FOUND: s3://b/docs.jsonl: cannot be read (no such object" in cli(verify, 1).out
+    assert "s3://b/docs.jsonl: cannot be read (no such object" in cli(verify, 1).err
 
 
 def test_inspect_and_trace_tell_what_became_of_an_object(store, cli):
