@@ -30,7 +30,7 @@ _MODULES = {
     "OptionsError": "dsindex.api.boundary",
     "PackResult": "dsindex.jobs.pack",
     "ReportResult": "dsindex.tools.report",
-    "Snapshot": "dsindex.execution.progress.reporter",
+    "Snapshot": "dsindex.engine.progress",
     "TraceResult": "dsindex.tools.results",
     "VerifyResult": "dsindex.tools.results",
     "build": "dsindex.api.build",

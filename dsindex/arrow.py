@@ -63,6 +63,10 @@ def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
     >>> text_array(["a", "bc"]).to_pylist()
     ['a', 'bc']
     """
-    encoded = [text.encode() for text in texts]
-    ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int64, count=len(encoded) + 1)
-    return pa.LargeStringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    if all(map(str.isascii, texts)):
+        sizes, joined = map(len, texts), "".join(texts).encode()
+    else:
+        encoded = [text.encode() for text in texts]
+        sizes, joined = map(len, encoded), b"".join(encoded)
+    ends = np.fromiter(accumulate(sizes, initial=0), np.int64, count=len(texts) + 1)
+    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(joined))

@@ -3,8 +3,7 @@
     DsindexError
     ├── InputError              an input is missing, empty, unreadable, or changed while it was read
     │   ├── RecordError         one line of an input stops the job; knows the file and byte offset
-    │   │   ├── BadRecordError  the line is not a record
-    │   │   └── RecordLimitError    a template or pattern takes too much time or memory for the line
+    │   │   └── BadRecordError  the line is not a record
     │   └── StoreError          an object store refuses a request, or cannot be reached
     │       └── MissingObjectError  there is no object at an address
     ├── RecordProblem           a record cannot become tokens; the reader of the file adds the place
@@ -106,10 +105,6 @@ class BadRecordError(RecordError):
     """One line of an input is not a record."""
 
 
-class RecordLimitError(RecordError):
-    """A chat template or jq pattern takes too much time or memory for a record, which is never quarantined for it."""
-
-
 class TokenizerError(DsindexError):
     """A tokenizer cannot be read, or lacks what the job needs."""
 
@@ -172,6 +167,8 @@ def missing_package(error: ImportError) -> MissingPackageError | None:
     if package in _OF_CLUSTERS:
         # Parts of opentelemetry are packages of their own, of which others may be there.
         missing, what, install = (str(error.name), "what clusters need", "'dsindex[cluster]'")
+    if package == "obstore":
+        what, install = ("what addresses of object stores need on every node", "'dsindex[objects]'")
     msg = f"this needs the package {missing!r}, which is not installed; install {what}: pip install {install}"
     return MissingPackageError(msg, name=error.name)
 

@@ -95,7 +95,6 @@ OF_USERS = {"RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_
 @pytest.fixture(autouse=True)
 def leave_no_trace(monkeypatch, request):
     """Check that a test leaves this process as it found it; which test comes next in it differs from run to run."""
-    monkeypatch.setattr("dsindex.execution.ray_token._seen", set())  # tokens of other tests are ordinary words here
     environment = dict(os.environ)
     folder = Path.cwd()
     starts_ray = request.node.get_closest_marker("ray") is not None  # which sets a handler of its own

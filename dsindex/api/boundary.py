@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 Returned = TypeVar("Returned")
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
-NOT_OFFERED = frozenset({"log_json"})
-"""Options of the command line alone: standard error belongs to the caller, and `progress` takes its place."""
 _PARAMETER_OF_FLAG = {"tokenizer_model": "tokenizer", "from": "way"}
 _FLAG = re.compile(r"(?<![\w/-])--([a-z][a-z0-9-]*)")
 
@@ -63,7 +61,7 @@ def api_function(
             name: field
             for model in models
             for name, field in model.model_fields.items()
-            if not {name, _PARAMETER_OF_FLAG.get(name, name)} & {*own, *leave_out, *NOT_OFFERED}
+            if not {name, _PARAMETER_OF_FLAG.get(name, name)} & {*own, *leave_out}
         }
         signature = declared.replace(parameters=[*own.values(), *option_parameters(fields, defaults=defaults)])
 
@@ -220,7 +218,7 @@ def _is_same(value: object, default: object) -> bool:
 
 def seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
     """Return a path that tasks can use; absolute on Ray, whose workers may have another working folder."""
-    from dsindex.execution.choice import wants_ray
+    from dsindex.engine.start import wants_ray
 
     return absolute(path) if wants_ray(config) else path
 

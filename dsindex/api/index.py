@@ -21,7 +21,7 @@ from dsindex.api.boundary import (
 )
 from dsindex.api.progress import open_reporter
 from dsindex.api.subjects import Result, list_text_prefixes
-from dsindex.engine.start import start_with_nodes
+from dsindex.engine.start import make_executor
 from dsindex.jobs.index import IndexResult, OrderFunction, order_by, run_index
 from dsindex.options.config import validated, validation_message
 from dsindex.options.index import IndexConfig
@@ -110,7 +110,7 @@ def build_index(
     with open_reporter(progress) as reporter:
         reporter.stage("index", total=1, unit="jobs")
         with contextlib.ExitStack() as stack:
-            tasks = stack.enter_context(contextlib.closing(start_with_nodes(config, reporter)))
+            tasks = stack.enter_context(contextlib.closing(make_executor(config)))
             if function is not None:
                 config = stack.enter_context(order_by(config, function, executor=tasks))
             report = run_index(config, executor=tasks)

@@ -32,11 +32,11 @@ def mix(
         source: Datasets with how much of each: `{"web": "60%", "books": "2epochs", "code": "10B", "rest": None}`, where
             None is the rest. Datasets are prefixes or results; without amounts, a list of them.
         data_path: A blend with weights, as for `build_index`, to be explained instead.
-        valid_data_path: Datasets of valid in the file `per_split_data_args_path`, as `data_path`.
-        test_data_path: Datasets of test in that file.
+        valid_data_path: Datasets of valid, such as what was held out, as `data_path`.
+        test_data_path: The same for test.
 
     Returns:
-        The mixture; its `data_path` goes to `build_index` or Megatron as it is, `ok` tells whether the caches agree.
+        The mixture; its `data_path` goes to `build_index` or Megatron as it is.
 
     Raises:
         OptionsError: If the options are invalid.

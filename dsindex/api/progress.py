@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.api.boundary import OptionsError
-from dsindex.execution.progress.displays import BAR_SECONDS, make_reporter
-from dsindex.execution.progress.reporter import Display, Reporter, Snapshot
+from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, Snapshot, make_reporter
 
 if TYPE_CHECKING:
     from typing import Any

@@ -34,8 +34,7 @@ def report(
 ) -> ReportResult:
     """Write one HTML page about datasets, as `dsindex report` does.
 
-    Damage raises no exception: it is on the page, and `ok` is false. A file is replaced only if it is an unchanged
-    report.
+    Damage raises no exception: it is on the page, and `ok` is false. A file is replaced only if it is a report.
 
     Args:
         prefix: Datasets: prefixes, `.pbin` files or results. A result means all its datasets.
@@ -45,7 +44,6 @@ def report(
 
     Raises:
         OptionsError: If the options are invalid.
-        MissingPackageError: If vl-convert-python is not installed.
         InputError: If there is no such dataset, or no cache of these datasets.
         OutputError: If `output` is someone else's file, or cannot be written.
     """

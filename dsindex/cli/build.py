@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsindex.cli.options import ConfigFile, read_options, without_megatron_flags
-from dsindex.execution.progress.standard_streams import write_lines, write_summary
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.build import BuildConfig
 from dsindex.options.index import IndexOptions, copy_job_tokenizer, split_options
 from dsindex.options.megatron_flags import PreprocessCommand
@@ -37,7 +37,7 @@ REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merg
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.jobs.build import run_build  # loads what a help text does not need
 
     config, index = read_build_options(options)
@@ -46,17 +46,9 @@ def run(options: argparse.Namespace) -> int:
 
         write_lines(estimate_build(config).lines())
         return 0
-    with make_reporter(log_json=config.log_json) as reporter:
+    with make_reporter() as reporter:
         report = run_build(config, reporter=reporter, index=index)
-    write_summary(
-        report.lines(),
-        seconds=round(report.seconds, 3),
-        already_complete=report.already_complete,
-        outputs=[
-            {"prefix": dataset.prefix, "documents": dataset.num_documents, "tokens": dataset.num_tokens}
-            for dataset in report.datasets
-        ],
-    )
+    write_lines(report.lines())
     return 0
 
 

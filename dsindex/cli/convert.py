@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
-from dsindex.execution.progress.standard_streams import write_lines
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.datasets import ConvertCommand
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dsindex.cli.options import (
     read_options,
     without_megatron_flags,
 )
-from dsindex.engine.start import start_with_nodes
-from dsindex.execution.progress.standard_streams import show_lines, write_lines
+from dsindex.engine.standard_streams import show_lines, write_lines
+from dsindex.engine.start import make_executor
 from dsindex.options.config import validated
 from dsindex.options.index import (
     IndexConfig,
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     from dsindex.jobs.index import run_index  # loads what a help text does not need
 
     config = read_index_config(options)
-    executor = start_with_nodes(config)
+    executor = make_executor(config)
     try:
         report = run_index(config, executor=executor)
     finally:

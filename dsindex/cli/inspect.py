@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
-from dsindex.execution.progress.standard_streams import write_json
+from dsindex.engine.standard_streams import write_json
 from dsindex.json_text import encode_json
 from dsindex.options.datasets import InspectConfig
 from dsindex.tools.inspect import run_inspect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsindex.execution.progress.standard_streams import write_summary
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.instruct import InstructCommand, InstructConfig
 from dsindex.store.config_files import read_yaml
 
@@ -32,35 +32,16 @@ EXAMPLES = (
 OPTIONS = (InstructCommand, InstructConfig)
 REQUIRED = {"input": "--input-list", "tokenizer_model": ""}
 
-OWN = frozenset({"instruction", "debug"})
-
 
 def run(options: argparse.Namespace) -> int:
     """Build, show progress, and print a summary."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.jobs.instruct import run_instruct  # loads what a help text does not need
 
     config, instruction = read_job(options)
-    options.log_json = config.log_json  # decides how the command line reports an error
-    with make_reporter(log_json=config.log_json) as reporter:
+    with make_reporter() as reporter:
         report = run_instruct(config, instruction, reporter=reporter)
-    write_summary(
-        report.lines(),
-        seconds=round(report.seconds, 3),
-        already_complete=report.already_complete,
-        outputs=[
-            {"prefix": split.prefix, "documents": split.statistics.conversations, "tokens": split.statistics.tokens}
-            for split in report.splits
-        ],
-        exports=[
-            {
-                "path": export.path,
-                "kind": export.kind,
-                "rows": sum(split.rows for split in export.content.splits.values()),
-            }
-            for export in report.exports
-        ],
-    )
+    write_lines(report.lines())
     return 0
 
 
@@ -74,5 +55,9 @@ def read_job(options: argparse.Namespace) -> tuple[InstructConfig, InstructionCo
     from dsindex.jobs.instruct import join_job  # loads what a help text does not need
 
     path = options.instruction
-    flags = {name: value for name, value in vars(options).items() if name not in OWN and value is not None}
+    flags = {
+        name: value
+        for name, value in vars(options).items()
+        if name in InstructConfig.model_fields and value is not None
+    }
     return join_job(read_yaml(path), flags, source=path, folder=Path(path).parent)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import os
 import sys
 import traceback
@@ -12,20 +10,15 @@ from typing import TYPE_CHECKING
 
 import dsindex
 from dsindex.cli.parser import COMMANDS, make_parser
-from dsindex.errors import DsindexError, UsageError, missing_package
-from dsindex.execution.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
-from dsindex.execution.progress.standard_streams import (
-    JsonLines,
+from dsindex.engine.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
+from dsindex.engine.standard_streams import (
     StandardOutputError,
     flush_output,
-    is_asked_for,
-    json_lines_undone,
     prepare_standard_streams,
     show_lines,
-    use_json_lines,
-    write_json_line,
 )
-from dsindex.execution.ray_token import hide_secrets
+from dsindex.errors import DsindexError, UsageError, missing_package
+from dsindex.locations import without_secrets
 
 if TYPE_CHECKING:
     import argparse
@@ -50,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif given == ["version"]:
         given = ["--version"]
     command = next((name for name in given if name in COMMANDS), None)
-    with json_lines_undone():
-        return _run(command, given)
+    return _run(command, given)
 
 
 def _run(command: str | None, given: list[str]) -> int:
@@ -60,37 +52,31 @@ def _run(command: str | None, given: list[str]) -> int:
     try:
         with stop_on_signals(name):
             parser = make_parser(command)
-            if not is_asked_for(given):
-                options = parser.parse_args(given)
-            else:
-                use_json_lines()
-                options = _parse_quietly(parser, given)
+            options = parser.parse_args(given)
             if command is None:
                 return _answer_without_command(options, parser)
             raise_missed_stop()
             code: int = importlib.import_module(COMMANDS[command][1]).run(options)
     except KeyboardInterrupt as stop:
-        return _say(options, f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
+        return _say(f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
     except TerminatedError as stop:
-        return _say(options, f"{name}: terminated; {_what_is_kept(options, stop)}", stop.exit_code)
-    except _WrongUsageError as error:
-        return _say(None, str(error), EXIT_USAGE)
+        return _say(f"{name}: terminated; {_what_is_kept(options, stop)}", stop.exit_code)
     except StandardOutputError:
         code = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
         return _fail(options, name, error)
-    return _hand_over(options, command, code)
+    return _hand_over(command, code)
 
 
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not options.version:
         parser.print_help()
-        return _hand_over(None, None, EXIT_USAGE)
+        return _hand_over(None, EXIT_USAGE)
     from dsindex.cli.version import describe_installation
 
     described = describe_installation() if options.verbose else [f"dsindex {dsindex.__version__}"]
     sys.stdout.write(show_lines(described))
-    return _hand_over(None, None, 0)
+    return _hand_over(None, 0)
 
 
 def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> int:
@@ -98,39 +84,19 @@ def _fail(options: argparse.Namespace | None, name: str, error: Exception) -> in
     if isinstance(error, ImportError):
         error = missing_package(error) or error
     if isinstance(error, UsageError):
-        return _say(options, f"{name}: {error}", EXIT_USAGE)
+        return _say(f"{name}: {error}", EXIT_USAGE)
     is_debug = getattr(options, "debug", False)
     if is_debug:
-        sys.stderr.write(hide_secrets("".join(traceback.format_exception(error))))
+        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     if isinstance(error, DsindexError):
         first, *details = map(str, error.args)
-        return _say(options, f"{name}: {first}", EXIT_FAILED, *details)
+        return _say(f"{name}: {first}", EXIT_FAILED, *details)
     if is_debug:
         return EXIT_FAILED
     place = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__}: {error} ({os.path.basename(place.filename)}, line {place.lineno})"
     msg = f"{name}: internal error: {what}; run it again with --debug and report the traceback"
-    return _say(options, msg, EXIT_FAILED)
-
-
-class _WrongUsageError(Exception):
-    """What argparse says is wrong."""
-
-
-def _parse_quietly(parser: argparse.ArgumentParser, given: list[str]) -> argparse.Namespace:
-    """Parse without the usage that argparse prints before an error.
-
-    Raises:
-        _WrongUsageError: With the error.
-    """
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            return parser.parse_args(given)
-    except SystemExit as end:
-        if end.code != EXIT_USAGE:
-            raise
-        raise _WrongUsageError(printed.getvalue().strip().rpartition("\n")[2].replace(": error: ", ": ", 1)) from end
+    return _say(msg, EXIT_FAILED)
 
 
 def program() -> None:
@@ -148,13 +114,13 @@ def program() -> None:
     try:
         code = main()
     except SystemExit as end:  # argparse printed a help text, a version or wrong usage
-        code = _hand_over(None, None, end.code if isinstance(end.code, int) else EXIT_FAILED)
+        code = _hand_over(None, end.code if isinstance(end.code, int) else EXIT_FAILED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _hand_over(options: argparse.Namespace | None, command: str | None, code: int) -> int:
+def _hand_over(command: str | None, code: int) -> int:
     """Flush standard output, and return the resulting exit code."""
     try:
         flush_output()
@@ -164,16 +130,13 @@ def _hand_over(options: argparse.Namespace | None, command: str | None, code: in
         if not error.nobody_reads:
             what = "done, but its summary" if command in MAKING_FILES and code == 0 else "its output"
             name = f"dsindex {command}" if command else "dsindex"
-            _say(options, f"{name}: {what} could not be written to standard output ({error})", code)
+            _say(f"{name}: {what} could not be written to standard output ({error})", code)
     return code
 
 
-def _say(options: argparse.Namespace | None, message: str, code: int, *details: str) -> int:
-    lines = list(map(hide_secrets, (message, *details)))
-    if isinstance(sys.stderr, JsonLines) or getattr(options, "log_json", False):
-        write_json_line("error", {"message": "\n".join(lines), "exit_code": code})
-    else:
-        sys.stderr.write(show_lines(lines))
+def _say(message: str, code: int, *details: str) -> int:
+    lines = list(map(without_secrets, (message, *details)))
+    sys.stderr.write(show_lines(lines))
     return code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import ConfigFile, read_config
-from dsindex.execution.progress.standard_streams import write_summary
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.merge import MergeConfig
 
 if TYPE_CHECKING:
@@ -28,15 +28,11 @@ OPTIONS = (ConfigFile, MergeConfig)
 
 def run(options: argparse.Namespace) -> int:
     """Merge, show progress, and print a summary."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.jobs.merge import run_merge  # loads what a help text does not need
 
     config = read_config(options, MergeConfig)
-    with make_reporter(log_json=config.log_json) as reporter:
+    with make_reporter() as reporter:
         report = run_merge(config, reporter=reporter)
-    write_summary(
-        report.lines(),
-        already_complete=report.already_complete,
-        outputs=[{"prefix": report.prefix, "documents": report.num_documents, "tokens": report.num_tokens}],
-    )
+    write_lines(report.lines())
     return 0

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
-from dsindex.execution.progress.standard_streams import show_lines
+from dsindex.engine.standard_streams import show_lines
 from dsindex.options.config import Options, UsageError, name_lists, validated
 from dsindex.options.declare import GROUPS, Declared, declared_options, members, option
 from dsindex.options.megatron_flags import take_megatron_flags
@@ -99,8 +99,6 @@ def read_options(options: argparse.Namespace, names: Collection[str] | None = No
     merged.update(
         {name: value for name, value in given.items() if value not in (None, []) and (names is None or name in names)}
     )
-    if "log_json" in merged:
-        options.log_json = merged["log_json"]  # decides how the command line reports an error
     return name_lists(merged)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
 from dsindex.cli.options import ConfigFile, read_options
-from dsindex.execution.choice import make_executor
-from dsindex.execution.dispatch import RetryPolicy, ordered_runner
-from dsindex.execution.progress.standard_streams import show_lines, write_summary
+from dsindex.engine.dispatch import RetryPolicy, ordered_runner
+from dsindex.engine.standard_streams import show_lines, write_lines
+from dsindex.engine.start import make_executor
 from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, join_pbin_files
 from dsindex.options.config import ExecutorConfig, UsageError, validated
 from dsindex.options.datasets import PBIN_SUFFIX
@@ -46,21 +46,16 @@ REQUIRED = {"input": "--input-list, CONFIG or --merge", "tokenizer_model": "CONF
 
 def run(options: argparse.Namespace) -> int:
     """Pack or merge, and print a summary."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.jobs.pack import run_pack  # loads what a help text does not need
 
     merged = read_pack_options(options)
     if "merge" in merged:
         return _merge(merged)
     config = validated(merged, PackConfig)
-    with make_reporter(log_json=config.log_json) as reporter:
+    with make_reporter() as reporter:
         report = run_pack(config, reporter=reporter)
-    write_summary(
-        report.lines(),
-        seconds=round(report.seconds, 3),
-        already_complete=report.already_complete,
-        outputs=[{"path": report.path, "documents": report.num_documents, "tokens": report.num_tokens}],
-    )
+    write_lines(report.lines())
     return 0
 
 
@@ -124,5 +119,5 @@ def _merge(merged: dict[str, Any]) -> int:
     finally:
         executor.close()
     tokens = f"{count(header.num_tokens, 'token')} of {count(header.token_bytes, 'byte')}"
-    write_summary([f"{output}: {tokens}, from {count(len(paths), 'file')}"])
+    write_lines([f"{output}: {tokens}, from {count(len(paths), 'file')}"])
     return 0

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from dsindex.cli.options import read_config
-from dsindex.engine.nodes import require_shared
-from dsindex.engine.start import start_with_nodes
-from dsindex.execution.dispatch import RetryPolicy, ordered_runner
-from dsindex.execution.progress.standard_streams import write_lines
+from dsindex.engine.dispatch import RetryPolicy, ordered_runner
+from dsindex.engine.standard_streams import write_lines
+from dsindex.engine.start import make_executor
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.options.datasets import RawIndexConfig
 
@@ -31,9 +30,9 @@ OPTIONS = (RawIndexConfig,)
 def run(options: argparse.Namespace) -> int:
     """Index one file and print its line counts."""
     config = read_config(options, RawIndexConfig)
-    executor = start_with_nodes(config)
+    executor = make_executor(config)
     try:
-        require_shared(executor, files=[config.file])
+        executor.require_seen([config.file])
         account = create_raw_index(
             config.file,
             config.output,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
-from dsindex.execution.progress.standard_streams import write_lines
+from dsindex.engine.standard_streams import write_lines
 from dsindex.options.datasets import ReportConfig
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Write one HTML page about one or several datasets, from their manifests and one pass over their
-tokens: records, lengths, tokens, vocabulary, repeated documents, throughput, digests, and examples to
-leaf through and search. The page works offline and holds at most some MB.
+tokens: sources, lengths, tokens, repeated documents and examples; with --cache, what a mixture draws.
+The page works offline.
 
 Datasets of any tool are taken: .bin and .idx, .pbin, instruction data. What is not recorded is left
-out and named. A file is replaced only if it is a report that nobody has changed.
+out and named. A file is replaced only if it is such a page.
 
 The exit code is 1 if something is damaged; the page is written all the same."""
 EXAMPLES = (
@@ -31,7 +31,7 @@ OPTIONS = (ReportConfig,)
 
 def run(options: argparse.Namespace) -> int:
     """Write a report and say what is in it."""
-    from dsindex.execution.progress.displays import make_reporter
+    from dsindex.engine.progress import make_reporter
     from dsindex.tools.report import run_report  # loads what a help text does not need
 
     with make_reporter() as reporter:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
-from dsindex.execution.progress.standard_streams import write_json, write_lines
+from dsindex.engine.standard_streams import write_json, write_lines
 from dsindex.options.datasets import TraceConfig
 from dsindex.tools.trace import run_trace
 

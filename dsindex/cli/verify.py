@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dsindex.cli.options import read_config
-from dsindex.execution.progress.displays import make_reporter
-from dsindex.execution.progress.standard_streams import write_json, write_lines
+from dsindex.engine.progress import make_reporter
+from dsindex.engine.standard_streams import write_json, write_lines
 from dsindex.options.datasets import VerifyCommand
 from dsindex.tools.results import VerifyResult
 

@@ -8,7 +8,7 @@ import platform
 import re
 
 import dsindex
-from dsindex.execution.local import available_cpus
+from dsindex.machine import available_cpus
 
 
 def describe_installation() -> list[str]:

@@ -17,7 +17,7 @@ from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
-from dsindex.store.urls import absolute, located, pickled_address, with_suffix
+from dsindex.store.urls import absolute, located, with_suffix
 
 if TYPE_CHECKING:
     import os
@@ -294,7 +294,7 @@ class IndexedDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         reopened = partial(IndexedDataset, check=False, torch=self._make_tensor is not None)
-        return reopened, (pickled_address(absolute(self.prefix)),)
+        return reopened, (absolute(self.prefix),)
 
     def __repr__(self) -> str:
         if self.closed:

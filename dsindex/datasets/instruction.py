@@ -20,15 +20,14 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.line_index import FileState, open_lines
 from dsindex.datasets.sample_parts import SamplePart
 from dsindex.datasets.samples import LocatedSample, Occurrence, find_range, trace_samples
-from dsindex.errors import FormatError, InputError, RecordLimitError, RecordProblem
+from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_unbuffered
-from dsindex.store.urls import located, pickled_address, refuse_address, with_suffix
-from dsindex.text.guarded_process import LimitReachedError
-from dsindex.text.jq import Patterns, parse_field_patterns, write_record
+from dsindex.store.urls import located, refuse_address, with_suffix
+from dsindex.text.jq import Patterns, parse_field_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.samples import SampleTrace
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.tokens import ChatTokenizer
-    from dsindex.text.jq import PatternAnswers
 
 
 # Collate samples of an InstructionDataset into a batch, assembled as configured, padded or packed.
@@ -142,11 +140,8 @@ class InstructionCollator:
 
         Raises:
             RecordProblem: If a sample cannot be assembled, has no trainable token, or is longer than a row.
-            LimitReachedError: If a masking pattern takes too much time or memory for a sample.
         """
-        fields = [_fields_of(sample) for sample in samples]
-        answers = self._construction.read_all([write_record(values) for values in fields])
-        conversations = [self._encode(*given) for given in zip(samples, fields, answers, strict=True)]
+        conversations = [self.encode(sample) for sample in samples]
         lengths = [len(tokens) for tokens, _ in conversations]
         limit = max(lengths) if self._sequence_length is None else self._sequence_length
         if max(lengths) > limit:
@@ -163,17 +158,9 @@ class InstructionCollator:
 
         Raises:
             RecordProblem: If the sample cannot be assembled, or has no trainable token.
-            LimitReachedError: If a masking pattern takes too much time or memory for the sample.
         """
-        fields = _fields_of(sample)
-        [answers] = self._construction.read_all([write_record(fields)])
-        return self._encode(sample, fields, answers)
-
-    def _encode(
-        self, sample: Mapping[str, Any], fields: Mapping[str, Any], answers: PatternAnswers
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-        special_ids = sample[SPECIAL_TOKENS_KEY]
-        parts = self._construction.build_parts(fields, answers)
+        fields, special_ids = _fields_of(sample), sample[SPECIAL_TOKENS_KEY]
+        parts = self._construction.build_parts(fields, self._construction.read(fields))
         tokens: list[NDArray[np.uint32]] = []
         mask: list[NDArray[np.uint8]] = []
         for segment in self._construction.lay_out(parts):
@@ -268,15 +255,11 @@ class InstructionDataset:
             IndexError: If there is no such record.
             InputError: If the file has changed since it was opened.
             RecordProblem: If a field is neither a text nor a list of messages.
-            RecordLimitError: If a pattern needs too much time or memory for it.
         """
         record = parse_record(self._line(index))
         for text in strings_in(record):
             check_text(text)
-        try:
-            answers = self._patterns.read(record)
-        except LimitReachedError as error:
-            raise RecordLimitError(self.path, int(self._pairs[index][0]), error.reason) from error
+        answers = self._patterns.read(record)
         sample: dict[str, Any] = {}
         for name in self._names:
             value = answers.value(name)
@@ -478,7 +461,6 @@ class PackedInstructionDataset(Packs):
         return html_table("PackedInstructionDataset", facts)
 
     def __getstate__(self) -> dict[str, Any]:
-        pickled_address(self.prefix)
         return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

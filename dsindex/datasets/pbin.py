@@ -16,7 +16,7 @@ import numpy as np
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.store.urls import located, pickled_address, without_suffix
+from dsindex.store.urls import located, without_suffix
 
 if TYPE_CHECKING:
     import os
@@ -91,7 +91,7 @@ class _Parts(ABC):
         self._make_tensor = tensor_maker(torch)
         self.path = located(path)
         self.header: PbinHeader = read_pbin_header(self.path, version=version)
-        self._tokens = open_tokens(pickled_address(self.path), self.header)
+        self._tokens = open_tokens(self.path, self.header)
         self._memory_type = MEMORY_TYPES[self.header.token_bytes]
 
     @abstractmethod
@@ -139,7 +139,7 @@ class _Parts(ABC):
     def _reopened(self, kind: type[_Parts], *options: object) -> tuple[Any, ...]:
         """Return how an unpickled dataset is opened."""
         opened = partial(kind, version=self.header.version, torch=self._make_tensor is not None)
-        return opened, (pickled_address(self.path), *options)
+        return opened, (self.path, *options)
 
     def _repr_html_(self) -> str:
         facts = {
@@ -292,7 +292,7 @@ class PackedMemMapDatasetMegatron(_Blocks):
         torch: bool = False,
     ) -> None:
         super().__init__(path, block_size, version=version, torch=torch)
-        lengths = read_document_lengths(pickled_address(self.path), self.header)
+        lengths = read_document_lengths(self.path, self.header)
         self._begins = plan_document_blocks(lengths, block_size)
 
     def __len__(self) -> int:
@@ -332,7 +332,7 @@ class PbinDocuments(_Parts):
         torch: bool = False,
     ) -> None:
         super().__init__(path, version=version, torch=torch)
-        self._ends = np.cumsum(read_document_lengths(pickled_address(self.path), self.header))
+        self._ends = np.cumsum(read_document_lengths(self.path, self.header))
 
     def __len__(self) -> int:
         """Return the number of documents, including empty ones."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.datasets.provenance import ShardProvenance, write_provenance
+from dsindex.engine.dispatch import run_calls
+from dsindex.engine.executors import Call
 from dsindex.engine.merge import (
     MergeRange,
     Piece,
@@ -37,8 +39,6 @@ from dsindex.engine.shards.attempt import shard_folder
 from dsindex.engine.shards.places import TokenPlaces, is_written_to
 from dsindex.engine.shards.tokenize import ShardQuarantine, write_quarantine
 from dsindex.errors import InputError, OutputError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_calls
 from dsindex.store.ownership import new_file_id, read_folder_id
 from dsindex.store.reading import digest_file
 from dsindex.store.requests import note_requests
@@ -152,7 +152,7 @@ def shards_in_place(
         for target in targets:
             _unlink_token_file(target)
     places = None
-    if targets and work.executor.is_on_this_machine and not keep and not holds_writes(work_dir):
+    if targets and work.executor.kind == "local" and not keep and not holds_writes(work_dir):
         try:
             places = _open_places(sources, work, work_dir, kept=kept, num_shards=num_shards)
         except OSError as error:
@@ -185,7 +185,7 @@ def _open_places(
             return None
         names[source.key] = os.path.relpath(path, work_dir)
     begin = {source.key: source.target.header_bytes for source in sources}
-    places = TokenPlaces(work_dir, _new_file(work_dir, "sizes"), names, begin, work.executor.most_waiting)
+    places = TokenPlaces(work_dir, _new_file(work_dir, "sizes"), names, begin, 0)
     places.open()
     results = map(kept.get, range(num_shards)) if kept else ()
     places.tell(

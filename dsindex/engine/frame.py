@@ -15,7 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.engine.assemble import assemble
+from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.identity import describe_inputs
+from dsindex.engine.interrupts import last_words, raise_missed_stop
 from dsindex.engine.manifest import Manifest, describe_run, read_manifest
 from dsindex.engine.outputs import (
     find_finished,
@@ -23,36 +26,29 @@ from dsindex.engine.outputs import (
     refuse_inputs,
     require_unchanged,
 )
-from dsindex.engine.partial_files import partial_path
+from dsindex.engine.progress import PROGRESS_SUFFIX, ProgressFile, conclude
 from dsindex.engine.publishing import Dataset, publish, require_assembled, withdraw
-from dsindex.engine.start import Work, start_and_examine, wait_for_nodes
+from dsindex.engine.start import Work, make_executor, start_and_examine
 from dsindex.engine.work_folder import may_be_removed, own_work_folder, read_unfinished, remove_finished_folder
 from dsindex.errors import PlanError
-from dsindex.execution.calls import ClusterLostError
-from dsindex.execution.choice import make_executor
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
-from dsindex.execution.interrupts import last_words, raise_missed_stop
-from dsindex.execution.progress.displays import displays_of_job
-from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX, ProgressFile, conclude, open_progress_file
 from dsindex.options.config import work_folder_path
 from dsindex.store.lock import hold_lock, is_lock
 from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.storage import holds_writes
-from dsindex.store.urls import absolute, joined, with_suffix
+from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.identity import Plan
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.manifest import Content, Run
     from dsindex.engine.outputs import Output, Standing
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.work_folder import WorkFolder
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.config import WorkConfig
-    from dsindex.store.lasting import LastingFile
     from dsindex.store.storage import StoredFile
     from dsindex.text.engines import Engine
 
@@ -98,8 +94,6 @@ class Job:
     """Sentences to say before the work begins."""
     require_same_inputs: Callable[[Sequence[Manifest]], None] | None = None
     """Raises PlanError if the inputs' content differs from what the given manifests of a finished output describe."""
-    check_nodes: Callable[[Executor, Sequence[str]], None] | None = None
-    """Checks that every node of a cluster sees the driver's files, including those given; raises InputError."""
     count_kept: Callable[[Ledger | None], tuple[int, int]] | None = None
     """Returns the number of shards that earlier runs have made, given the ledger if there is one, and that of all."""
     conclude: Callable[[Executor], None] | None = None
@@ -198,10 +192,6 @@ def hold_output(prefix: str) -> AbstractContextManager[None]:
     return hold_lock(path, what=what)
 
 
-def _lock_path(output: Output) -> str:
-    return with_suffix(absolute(output.prefix), f".{LOCK_SUFFIX}")
-
-
 def _tidy_up(job: Job) -> None:
     """Clean up after a run that published everything and was killed before it ended."""
     history = read_unfinished(job.work_dir)
@@ -209,31 +199,20 @@ def _tidy_up(job: Job) -> None:
         for output in job.outputs if history.runs and may_be_removed(history, job.plan) else ():
             held.enter_context(hold_output(output.prefix))  # by now another folder's driver may work on it
         remove_finished_folder(job.work_dir, job.plan)
-    progress = _progress_file(job)
-    if progress is not None:
-        conclude(progress)
+    conclude(job.prefix)
     for prefix in [*(output.prefix for output in job.outputs), job.prefix]:
         if is_lock(with_suffix(absolute(prefix), f".{LOCK_SUFFIX}")):
             with contextlib.suppress(PlanError), hold_output(prefix):
                 pass  # a dead owner's lock is taken over and removed
 
 
-def _progress_file(job: Job) -> LastingFile | None:
-    """Return the progress file beside the output; None if the output is in an object store."""
-    if holds_writes(job.prefix):
-        return None
-    path = f"{job.prefix}.{PROGRESS_SUFFIX}"
-    return open_progress_file(path, temporary=partial_path(path, job.plan.plan_id))
-
-
 def _run(job: Job, folder: WorkFolder, reporter: Reporter, began: float) -> JobOutcome:
-    file = _progress_file(job)
-    progress = None if file is None else ProgressFile(file, output=job.prefix)
+    progress = None if holds_writes(job.prefix) else ProgressFile(job.prefix)
     opened: list[Ledger] = []
     kept = partial(_describe_kept, job, folder, opened)
     with reporter.showing(*filter(None, [progress])):
-        if file is not None and file.is_foreign:
-            reporter.say(f"{file.path}: is not dsindex's, so progress is only in the work folder")
+        if progress is not None and progress.is_foreign:
+            reporter.say(f"{job.prefix}.{PROGRESS_SUFFIX}: is not dsindex's, so it is left alone")
         try:
             with last_words(partial(_end_at_once, reporter, kept)):
                 return _carry_out(job, folder, reporter, began, progress=progress, opened=opened)
@@ -301,18 +280,14 @@ def _carry_out(
                 statistics=DispatchStatistics(),
             )
             try:
-                with reporter.showing(*displays_of_job(job.work_dir, executor, output=job.prefix)):
-                    for note in [*notes, *_describe_changes(job, folder)]:
-                        reporter.say(note)
-                    reporter.follow(executor)
-                    if job.count_kept is not None:
-                        wait_for_nodes(executor, reporter, partial(_count_missing, job.count_kept, ledger))
-                    if executor.is_cluster and job.check_nodes is not None:
-                        markers = [joined(job.work_dir, MARKER_FILE), *map(_lock_path, job.outputs[:1])]
-                        job.check_nodes(executor, markers)
-                    contents, run = _publish(job, work, job.make(work), standings, began)
-                    if job.conclude is not None:
-                        job.conclude(executor)
+                for note in [*notes, *_describe_changes(job, folder)]:
+                    reporter.say(note)
+                reporter.follow(executor)
+                files = [file.path for file in job.plan.inputs]
+                executor.require_seen([joined(job.work_dir, MARKER_FILE), *files], [folder_of(job.prefix)])
+                contents, run = _publish(job, work, job.make(work), standings, began)
+                if job.conclude is not None:
+                    job.conclude(executor)
             except BaseException as stop:
                 if not isinstance(stop, Exception):
                     stop.add_note(_describe_kept(job, folder, opened))
@@ -320,11 +295,6 @@ def _carry_out(
                     progress.close(stop)  # before running shards end, as a second signal may come first
                 raise
     return JobOutcome(contents=tuple(contents), run=run, already_complete=False, seconds=time.time() - began)
-
-
-def _count_missing(count_kept: Callable[[Ledger], tuple[int, int]], ledger: Ledger) -> int:
-    kept, total = count_kept(ledger)
-    return total - kept
 
 
 def _begin_again(job: Job, folder: WorkFolder) -> list[str]:

@@ -18,18 +18,26 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from dsindex.errors import InputError
 from dsindex.json_text import decode_json
-from dsindex.store.hub import described_configurations, pin
-from dsindex.store.listing import Entry, Lister, expand_pattern, is_folder, is_match, open_listing
+from dsindex.store.listing import (
+    Entry,
+    Lister,
+    Statuses,
+    at_commit,
+    described_configurations,
+    expand_pattern,
+    is_folder,
+    is_match,
+    open_listing,
+)
 from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
-from dsindex.store.stores import Say, ignore
-from dsindex.store.urls import NO_ACCESS, ONLY_INPUTS, absolute, locate, refuse_address
+from dsindex.store.urls import ONLY_INPUTS, absolute, locate, refuse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.store.urls import Access
+    from dsindex.store.types import InputStatus
 
 
 # Find the files with records in a folder, in an order that depends on names alone.
@@ -390,21 +398,20 @@ class _Subfolder:
     """The split that a dataset_dict.json gives it."""
 
 
-def find_folder_files(folder: str, split: str | None, *, config: str | None = None, say: Say = ignore) -> list[str]:
-    """Return the paths of the files with records below a folder, in order.
+def find_folder_files(folder: str, split: str | None, *, config: str | None = None) -> tuple[list[str], Statuses]:
+    """Return the paths of the files with records below a folder, in order, and what a listing says of objects.
 
     Args:
         folder: Path of the folder; the paths returned begin with it.
         split: The split to take, `all`, or None, which refuses a folder of several splits.
         config: The configuration to take of a dataset on the Hub; None for its default one.
-        say: Shows how far the listing of a bucket is, from time to time.
 
     Raises:
         InputError: If nothing is found, a folder cannot be read, the split cannot be told, a file of a numbered set
             is missing, or a file seems to be there twice, in two formats.
     """
     configured = _configured_files(folder, config)
-    list_folder, objects = open_listing(folder, say=say)
+    list_folder, statuses = open_listing(folder)
     files, others = _walk(folder, list_folder)
     if configured is not None:
         splits = [(split, pattern.split("/")) for split, pattern in configured]
@@ -421,7 +428,7 @@ def find_folder_files(folder: str, split: str | None, *, config: str | None = No
     chosen = choose_split(folder, files, split)
     require_all_parts(chosen)
     _require_one_format(chosen)
-    return [objects.get(file.path, file.path) for file in chosen]
+    return [file.path for file in chosen], statuses
 
 
 def data_stem(name: str) -> str | None:
@@ -617,6 +624,8 @@ class FoundPath:
     absolute_path: str
     origin: str = ""
     """The list and line that name it, for messages; empty if `--input` does."""
+    status: InputStatus | None = None
+    """What a listing says of it; None if it was not listed."""
 
     @property
     def is_standard_input(self) -> bool:
@@ -645,8 +654,6 @@ def find_paths(
     split: str | None = None,
     config: str | None = None,
     standard_input: str | None = None,
-    access: Access = NO_ACCESS,
-    say: Say = ignore,
 ) -> list[FoundPath]:
     """Resolve inputs to paths, in the order of the output.
 
@@ -656,13 +663,11 @@ def find_paths(
         split: The split to take from each folder that has several; `all` for all of them.
         config: The configuration to take of each dataset on the Hub that has several.
         standard_input: Where standard input is stored; None if the job cannot read it.
-        access: How the object stores of addresses are reached.
-        say: Shows how far the listing of a bucket is, from time to time.
 
     Raises:
         InputError: For a pattern without a match, a list or folder that cannot be used, or a split without files.
     """
-    entries = [*_given(patterns, standard_input, access, say), *_listed(lists, access)]
+    entries = [*_given(patterns, standard_input), *_listed(lists)]
     found: list[FoundPath] = []
     num_folders = 0
     for entry in entries:
@@ -671,8 +676,8 @@ def find_paths(
             continue
         num_folders += 1
         with entry.errors_placed():
-            files = find_folder_files(entry.path, split, config=config, say=say)
-        found += [_found(path, access, entry.origin) for path in files]
+            files, statuses = find_folder_files(entry.path, split, config=config)
+        found += [_found(path, entry.origin, statuses.get(path)) for path in files]
     for flag, name in (("split", split), ("config", config)):
         if name is not None and not num_folders:
             msg = f"--input-{flag} {name}: expected a folder to take the {flag} from, got files only"
@@ -680,11 +685,12 @@ def find_paths(
     return found
 
 
-def _given(patterns: Iterable[str], standard_input: str | None, access: Access, say: Say) -> Iterator[FoundPath]:
+def _given(patterns: Iterable[str], standard_input: str | None) -> Iterator[FoundPath]:
     for pattern in patterns:
         if pattern != STANDARD_INPUT:
-            for path in expand_pattern(locate(pattern, access), say):
-                yield _found(path, access)
+            statuses: Statuses = {}
+            for path in expand_pattern(locate(pattern), statuses):
+                yield _found(path, status=statuses.get(path))
         elif standard_input is not None:
             yield FoundPath(path=pattern, absolute_path=standard_input)
         else:
@@ -692,17 +698,17 @@ def _given(patterns: Iterable[str], standard_input: str | None, access: Access, 
             raise InputError(msg)
 
 
-def _listed(lists: Iterable[str], access: Access) -> Iterator[FoundPath]:
+def _listed(lists: Iterable[str]) -> Iterator[FoundPath]:
     for path in lists:
         for origin, entry in read_input_list(path):
             try:
-                found = _found(entry, access, origin)
+                found = _found(entry, origin)
             except InputError as error:
                 raise InputError(f"{origin}: {error}") from error
             yield found
 
 
-def _found(path: str, access: Access, origin: str = "") -> FoundPath:
-    path = pin(locate(path, access))
+def _found(path: str, origin: str = "", status: InputStatus | None = None) -> FoundPath:
+    path = at_commit(locate(path))
     known = absolute(path)
-    return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin)
+    return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)

@@ -16,11 +16,9 @@ from dsindex.amounts import count, format_size
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, ShardTask, task_key
 from dsindex.errors import InputError, PlanError
-from dsindex.store.reading import input_status, is_readable, open_readable
-from dsindex.store.requests import fetch_all
+from dsindex.store.reading import input_status, look_at_all, open_readable
 from dsindex.store.spool import find_spooled
 from dsindex.store.storage import STANDARD_INPUT_KIND, describe_empty, what_is_no_file
-from dsindex.store.urls import absolute
 from dsindex.text.compressed import SUFFIXES, detect_file, find_cuts
 from dsindex.text.forms import JSON_LINES, PARQUET_MAGIC, InputForm, SmallFile, detect_table
 
@@ -85,7 +83,7 @@ def look_at_inputs(paths: Iterable[FoundPath]) -> list[InputFile]:
         InputError: If one cannot be an input, naming it.
     """
     paths = list(paths)
-    return fetch_all(_look_at_found, paths, places=[found.path for found in paths])
+    return look_at_all(_look_at_found, paths, places=[found.path for found in paths])
 
 
 def _look_at_found(found: FoundPath) -> InputFile:
@@ -117,16 +115,14 @@ def _look_at(found: FoundPath) -> InputFile:
         )
         raise InputError(f"{path}: expected a file, got {kind}; {remedy}")
     try:
-        status = input_status(path)
+        status = found.status or input_status(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check --input") from error
     if status.size_bytes == 0:
         raise InputError(f"{path}: expected at least one record, got {describe_empty(path)}; leave it out of --input")
-    if not is_readable(path):
-        raise InputError(f"{path}: cannot be read (Permission denied); check --input")
     return InputFile(
-        path=status.path,
-        absolute_path=found.absolute_path if status.path is path else absolute(status.path),
+        path=path,
+        absolute_path=found.absolute_path,
         size_bytes=status.size_bytes,
         version=status.version,
     )

@@ -21,8 +21,8 @@ from dsindex.engine.identity import id_of_plan, is_plan
 from dsindex.engine.manifest import MANIFEST_SUFFIX
 from dsindex.engine.merge import MergeRange, RangeResult
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER, partial_path
+from dsindex.engine.progress import PROGRESS_SUFFIX
 from dsindex.engine.shards.tokenize import Cuts, ShardResult, ShardTask, task_key
-from dsindex.execution.progress.progress_file import PROGRESS_SUFFIX
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.clients import Checksum
 from dsindex.store.journal import BODY_OFFSET, open_journal

@@ -37,9 +37,9 @@ from dsindex.store.storage import StoredFile
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
+    from dsindex.engine.dispatch import DispatchStatistics
+    from dsindex.engine.executors import Executor
     from dsindex.engine.identity import Plan
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.dispatch import DispatchStatistics
     from dsindex.text.engines import Engine
 
 
@@ -283,7 +283,6 @@ class Run(_Part):
     shards: Count = 0
     retries: Count = 0
     lost_workers: Count = 0
-    stragglers: Count = 0
     dsindex: str = ""
     """Version of dsindex."""
     python: str = ""
@@ -377,7 +376,7 @@ def describe_run(
         plan: The job's plan, which is stored to recognise another one later.
         began: Start of the run, in seconds since the Unix epoch.
         executor: The executor of its tasks; None if the driver did all.
-        statistics: Its counts of retries, lost workers and stragglers.
+        statistics: Its counts of retries and lost workers.
         shards: Number of shards.
         engine: The engine, if the job encodes.
         num_reference_texts: Texts that the reference encoded although the engine is a faster one.
@@ -398,7 +397,6 @@ def describe_run(
         shards=shards,
         retries=statistics.retries,
         lost_workers=statistics.lost_workers,
-        stragglers=statistics.stragglers,
         dsindex=dsindex.__version__,
         python=platform.python_version(),
         **encoded,

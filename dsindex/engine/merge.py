@@ -34,7 +34,7 @@ from dsindex.formats.mmididx import (
 from dsindex.json_text import name_bytes
 from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.reading import digest_file, input_status, pinned
+from dsindex.store.reading import digest_file, input_status
 from dsindex.store.requests import RequestCounts, release_slot, requests_so_far
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, combine_digests, output_error
 from dsindex.store.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
@@ -105,7 +105,7 @@ def open_part(prefix: str) -> Part:
     Raises:
         FormatError: If its index is damaged or its `.bin` missing.
     """
-    idx_path = pinned(with_suffix(prefix, ".idx"))
+    idx_path = with_suffix(prefix, ".idx")
     header = read_header(idx_path)
     try:
         tokens = input_status(with_suffix(prefix, ".bin"))

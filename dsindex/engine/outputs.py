@@ -22,8 +22,7 @@ from dsindex.engine.manifest import (
 from dsindex.engine.partial_files import PBIN_PUBLISHING_ORDER, PUBLISHING_ORDER
 from dsindex.errors import InputError, MissingObjectError, OutputError, PlanError
 from dsindex.json_text import show_name
-from dsindex.store.reading import digest_file, stored_size
-from dsindex.store.requests import fetch_all
+from dsindex.store.reading import digest_file, look_at_all, stored_size
 from dsindex.store.storage import remove_if_present
 from dsindex.store.urls import absolute, local_paths, with_suffix
 from dsindex.store.writing import identify, is_tagged
@@ -66,7 +65,7 @@ class Standing:
 
 def look_at_output(output: Output) -> Standing:
     """Return the existing files under an output's final names, following symbolic links."""
-    found = zip(output.paths, fetch_all(identify, output.paths, places=output.paths), strict=True)
+    found = zip(output.paths, look_at_all(identify, output.paths, places=output.paths), strict=True)
     return Standing(output=output, files={path: identity for path, identity in found if identity is not None})
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsindex.engine.inputs import TEXT_PER_STORED_BYTE
 from dsindex.engine.start import Estimate
-from dsindex.errors import InputError, RecordLimitError
+from dsindex.errors import InputError
 from dsindex.text.compressed import measure_compression
 from dsindex.text.forms import TextPart
 
@@ -194,8 +194,6 @@ def encode_piece(
         max_record_bytes: Size above which a record is bad.
         prepare: Shortens the texts of a block before they are encoded; the number of lost tokens is estimated.
 
-    Raises:
-        RecordLimitError: If the pattern takes too much time or memory for a record.
     """
     from dsindex.text.encoders import encode_leniently
     from dsindex.text.parts import read_part
@@ -259,7 +257,6 @@ def examine_sample(
 
     Raises:
         TokenizerError: If the engines differ.
-        RecordLimitError: If the pattern takes too much time or memory for a record of the sample.
     """
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
@@ -337,8 +334,6 @@ def _text_bytes(block: RecordBlock) -> int:
 
 def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int | None) -> Iterator[RecordBlock]:
     """Yield a piece's blocks; of a compressed input only the first ones, up to where it is damaged."""
-    from dsindex.text.streams import count_lines
-
     num_bytes = 0
     try:
         for block in blocks:
@@ -346,10 +341,6 @@ def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: 
             num_bytes += _text_bytes(block)
             if max_bytes is not None and num_bytes >= max_bytes and not file.form.can_seek:
                 return
-    except RecordLimitError as error:
-        if file.form.container == "plain":
-            raise error.at(line=count_lines(error.path, error.offset)) from error
-        raise
     except InputError:
         if file.form.container == "plain":
             raise  # damage in a compressed input is reported by its shard, after all records before it

@@ -27,15 +27,12 @@ from dsindex.engine.ledger import read_cuts
 from dsindex.engine.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
 from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
 from dsindex.engine.standard_input import require_standard_input, store_standard_input
-from dsindex.engine.start import THREADS_UP_TO_WORKERS
 from dsindex.errors import PlanError, TokenizerError
-from dsindex.execution.local import available_cpus
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
 from dsindex.store.journal import ledger_path
 from dsindex.store.ownership import read_folder_id
 from dsindex.store.spool import spool_path
-from dsindex.store.stores import ignore
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
 from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
@@ -49,8 +46,8 @@ if TYPE_CHECKING:
     from dsindex.engine.inputs import Columns, InputFile
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.manifest import Manifest
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
@@ -184,14 +181,9 @@ def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
     return {key.name: key.path for key in keys if key.path is not None}
 
 
-def holds_gil(config: BuildConfig, selection: Selection) -> bool:
-    """Tell whether the shards of a build hold the GIL so much that threads would wait for each other.
-
-    With jq, Python code checks every record. A condition that needs no jq holds the GIL a fifth of the time, so a few
-    threads stay threads.
-    """
-    is_light = selection.condition is not None and (config.workers or available_cpus()) <= THREADS_UP_TO_WORKERS
-    return selection.needs_jq and not is_light
+def holds_gil(selection: Selection) -> bool:
+    """Tell whether the shards of a build hold the GIL so much that threads would wait for each other: jq does."""
+    return selection.needs_jq
 
 
 def plan_settings(config: BuildConfig) -> dict[str, Any]:
@@ -475,7 +467,6 @@ def open_source(
         split=config.input_split,
         config=config.input_config,
         standard_input=stored,
-        say=ignore if reporter is None else reporter.say,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")

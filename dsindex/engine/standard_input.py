@@ -57,9 +57,9 @@ def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], Non
                 f"another of {size_bytes:,} bytes; start over with --fresh, or choose another --work-dir"
             )
 
-    with open_piped() as stream, hold_work_folder(work_dir) as folder_id:
+    with open_piped() as stream, hold_work_folder(work_dir):
         say("reading standard input to its end, into the work folder")
-        write_spool(work_dir, folder_id, stream, accept=accept)
+        write_spool(work_dir, stream, accept=accept)
 
 
 @contextlib.contextmanager

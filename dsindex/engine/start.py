@@ -1,39 +1,33 @@
-"""Start a job's executor while the job is examined for problems, and wait for a node, before any work is done."""
+"""Start a job's executor while the job is examined for problems, before any work is done."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
-from concurrent.futures import ThreadPoolExecutor
+import secrets
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import format_room
-from dsindex.errors import OutputError, TaskError
-from dsindex.execution.calls import EarlyStart
-from dsindex.execution.choice import make_executor, wants_ray, wants_threads
-from dsindex.execution.interrupts import raise_missed_stop
-from dsindex.execution.local import available_cpus
-from dsindex.execution.progress.displays import make_reporter
-from dsindex.kernels.loader import count_bytes, wait_for_kernels
-from dsindex.options.config import work_folder_path
+from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
+from dsindex.errors import OutputError
+from dsindex.machine import available_cpus, available_memory
+from dsindex.options.config import WorkConfig, work_folder_path
 from dsindex.store.storage import can_map, free_bytes, nearest_folder
 from dsindex.store.urls import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
+    from dsindex.engine.executors import Executor
     from dsindex.engine.ledger import Ledger
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.build import BuildConfig
-    from dsindex.options.config import ExecutorConfig, WorkConfig
+    from dsindex.options.config import ExecutorConfig
 
 
-LOOK_SECONDS = 0.5
-"""Interval at which a waiting job looks for nodes and shows that it waits."""
 WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
 LEAST_BYTES_PER_WORKER = 8 << 20
@@ -42,127 +36,89 @@ THREADS_UP_TO_WORKERS = 4
 """Workers that are threads by default, however large the input: they hold the GIL for a seventh of their time."""
 THREADS_UP_TO_BYTES = 2 << 30
 """Input that is tokenized in threads by default, as processes would take longer to start than they gain."""
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable that Ray's job server sets for the drivers that it starts, beside RAY_ADDRESS."""
+
+
+def wants_ray(config: ExecutorConfig) -> bool:
+    """Tell whether the options ask for Ray: by name, or because a cluster was named."""
+    return config.executor == "ray" or (config.executor == "auto" and cluster_address(config) is not None)
+
+
+def wants_threads(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> bool:
+    """Tell whether tasks run in threads of this process: by default, unless they would wait for each other.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        text_bytes: Size of the text to tokenize.
+    """
+    workers, memory = config.workers or available_cpus(), available_memory()
+    fits = memory is None or workers * WORKER_MEMORY_BYTES <= memory
+    is_large = workers > THREADS_UP_TO_WORKERS and text_bytes >= THREADS_UP_TO_BYTES and fits
+    may_start_processes = not multiprocessing.current_process().daemon  # Python forbids it in workers of a pool
+    is_slow = config.executor == "auto" and (holds_gil or is_large) and may_start_processes
+    return not wants_ray(config) and config.executor != "processes" and not is_slow
+
+
+def cluster_address(config: ExecutorConfig) -> str | None:
+    """Return the address of the cluster to join; None for none.
+
+    RAY_ADDRESS counts for jobs with a work folder, which clusters are for, for all jobs that a cluster's job server
+    started, and where Ray was asked for by name. All others need no cluster, and work without one that is gone.
+    """
+    looks_around = isinstance(config, WorkConfig) or config.executor == "ray" or JOB_VARIABLE in os.environ
+    elsewhere = os.environ.get("RAY_ADDRESS") if looks_around or config.address == "auto" else None
+    address = elsewhere or config.address if config.address in {None, "auto"} else config.address
+    return None if address == "local" else address
+
+
+def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes: int = 0) -> Executor:
+    """Start the executor that the options ask for.
+
+    Args:
+        config: The options.
+        holds_gil: Whether calls hold the GIL.
+        text_bytes: Size of the text to tokenize, for which Ray's workers begin to start.
+
+    Raises:
+        TaskError: If Ray cannot be started or reached.
+    """
+    if not wants_ray(config):
+        kind = ThreadExecutor if wants_threads(config, holds_gil=holds_gil, text_bytes=text_bytes) else ProcessExecutor
+        return kind(config.workers or available_cpus())
+    # Ray reads it when it is imported, and would warn that tasks wait for a node, as if something were wrong.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
+    address, first_calls = cluster_address(config), -(-text_bytes // LEAST_BYTES_PER_WORKER)
+    own_token: dict[str, str] = {}
+    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves one in the home folder
+        own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ.update(own_token)
+    try:
+        from dsindex.engine.ray import RayExecutor  # Ray takes 0.7 s to import
+
+        return RayExecutor(address=address, workers=config.workers, first_calls=first_calls)
+    finally:
+        for name in own_token:
+            del os.environ[name]
 
 
 def start_and_examine(
     config: WorkConfig, examine: Callable[[], None], *, num_bytes: int, holds_gil: bool = False
 ) -> Executor:
-    """Start the executor that the options ask for, and examine the job for problems meanwhile.
-
-    Ray takes seconds to start, so the examination then runs in another thread, and Ray's workers start. For a large
-    input, the kernels are loaded in the background, and many workers are processes.
+    """Start the executor that the options ask for, and examine the job for problems while its workers start.
 
     Raises:
-        DsindexError: A problem that the examination found, even if the executor failed too; nothing is left running.
+        DsindexError: A problem that the examination found; nothing is left running.
         TaskError: If Ray cannot be started or reached.
     """
-    if wants_threads(config, holds_gil=holds_gil):
-        count_bytes(num_bytes)
-    if not wants_ray(config):
+    executor = make_executor(config, holds_gil=holds_gil, text_bytes=num_bytes)
+    try:
         examine()
-        wait_for_kernels()
-        threads = THREADS_UP_TO_WORKERS if _are_threads_slow(config, num_bytes) else None
-        return make_executor(config, holds_gil=holds_gil, threads=threads, early=_start_early(num_bytes))
-    executor: Executor | None = None
-    raise_missed_stop()
-    pool = ThreadPoolExecutor(1, thread_name_prefix="dsindex-examine")
-    examination = pool.submit(examine)
-    try:
-        try:
-            executor = make_executor(config, early=_start_early(num_bytes))
-        except TaskError:
-            examination.result()  # its error takes precedence, however fast Ray fails
-            raise
-        examination.result()
-    except BaseException as error:
-        pool.shutdown(wait=isinstance(error, Exception))  # a stop does not wait for it: it only reads
-        if executor is not None:
-            executor.close()
-        raise
-    pool.shutdown()
-    return executor
-
-
-def _are_threads_slow(config: WorkConfig, num_bytes: int) -> bool:
-    """Tell whether so many threads would wait for the GIL long enough that processes pay, if there is memory for them.
-
-    Source: the model of docs/benchmarks.md, section "Many cores".
-    """
-    workers = config.workers or available_cpus()
-    if workers <= THREADS_UP_TO_WORKERS or num_bytes < THREADS_UP_TO_BYTES:
-        return False
-    from dsindex.index.task import available_memory  # imports much
-
-    available = available_memory()
-    processes = -(-workers // THREADS_UP_TO_WORKERS)
-    return available is None or 2 * processes * WORKER_MEMORY_BYTES <= available
-
-
-def start_with_nodes(config: ExecutorConfig, reporter: Reporter | None = None, *, holds_gil: bool = False) -> Executor:
-    """Start the executor of a job without a work folder, and wait until its cluster has a node.
-
-    Args:
-        config: The options.
-        reporter: Shows what is waited for; None to show it on standard error.
-        holds_gil: As for `make_executor`.
-
-    Raises:
-        TaskError: If Ray cannot be reached, or there is no node and no autoscaler that would add one.
-    """
-    executor = make_executor(config, holds_gil=holds_gil)
-    try:
-        if reporter is not None:
-            reporter.follow(executor)
-            wait_for_nodes(executor, reporter, lambda: 1)
-        elif executor.shortage is not None:
-            with make_reporter() as own:
-                own.follow(executor)
-                wait_for_nodes(executor, own, lambda: 1)
     except BaseException:
         executor.close()
         raise
     return executor
-
-
-def wait_for_nodes(executor: Executor, reporter: Reporter, count_calls: Callable[[], int]) -> None:
-    """Wait until a cluster has a node with CPUs, after asking its autoscaler for as many CPUs as the job can use.
-
-    Args:
-        executor: The job's executor; only a cluster can lack nodes.
-        reporter: Shows what is waited for.
-        count_calls: Returns the number of calls that the job could run at once.
-
-    Raises:
-        TaskError: If there is no node, and no autoscaler that would add one.
-    """
-    if executor.shortage is None:
-        return
-    wanted = executor.request_cpus(count_calls())
-    reporter.stage("nodes", total=wanted, unit="CPUs")
-    while executor.shortage is not None:
-        reporter.tick()
-        executor.wait(LOOK_SECONDS)
-    reporter.advance(min(executor.slots, wanted))
-    reporter.end_stage()
-
-
-def _start_early(num_bytes: int) -> EarlyStart | None:
-    """Return the workers to start for a job that tokenizes so many bytes; None if it tokenizes nothing."""
-    if not num_bytes:
-        return None
-    return EarlyStart(
-        num_calls=-(-num_bytes // LEAST_BYTES_PER_WORKER),
-        memory_bytes=WORKER_MEMORY_BYTES,
-        prepare=partial(prepare_worker, num_bytes),
-    )
-
-
-def prepare_worker(num_bytes: int) -> None:
-    """Import what tokenizing needs, and load the kernels if they pay off for an input of this size."""
-    count_bytes(num_bytes)
-    import dsindex.engine.shards.tokenize  # noqa: F401 - so that no task waits for it
-
-    wait_for_kernels()
 
 
 # The objects that a job's stages share while it owns its work folder.
@@ -178,7 +134,7 @@ class Work:
     policy: RetryPolicy
     """Budgets and deadlines of tasks."""
     statistics: DispatchStatistics
-    """Counts of retries, lost workers and stragglers."""
+    """Counts of retries and lost workers."""
 
 
 # Disk space: the estimated need of shards and output, compared with what is free.

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dsindex.amounts import count
 from dsindex.engine.assemble import EarlyRanges, shards_in_place
+from dsindex.engine.dispatch import Dispatch, run_calls
+from dsindex.engine.executors import Call, as_exception
 from dsindex.engine.ledger import stored_files
 from dsindex.engine.merge import MergeRange
 from dsindex.engine.publishing import shard_quarantine
 from dsindex.engine.shards.attempt import shard_folder
 from dsindex.engine.shards.tokenize import ShardSettings, UnpackedText, first_entry, tokenize_shard
 from dsindex.engine.source import fingerprint_all
-from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import BadRecordError, InputError, OutputError, RecordError
-from dsindex.execution.calls import Call, as_exception
-from dsindex.execution.dispatch import Dispatch, run_calls
-from dsindex.execution.local import available_cpus
+from dsindex.machine import available_cpus
 from dsindex.store.ownership import SHARDS_FOLDER, new_file_id, read_folder_id, sizes_below
 from dsindex.store.reading import digest_file, stored_size
 from dsindex.store.requests import note_requests
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.assemble import TokenSource
+    from dsindex.engine.dispatch import RetryPolicy
+    from dsindex.engine.executors import Executor
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.start import Work
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.dispatch import RetryPolicy
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.store.storage import StoredFile
 
 
@@ -481,7 +480,7 @@ class _Stage:
                 if task is not None and fault is not None and task.shard > fault:
                     feeder.release(task.shard)  # makes room for the parts that are still needed
                 elif task is not None:
-                    yield task.shard, _shard_call(task, function, settings, self._count_running(task))
+                    yield task.shard, _shard_call(task, function, settings)
                 elif feeder.is_done(before=fault):
                     return
                 else:
@@ -533,20 +532,9 @@ class _Stage:
             documents=result.num_records,
             tokens=sum(key.num_tokens for key in result.keys if not key.is_aligned),
             fresh=fresh,
-            task=number,
         )
         self._budget.count(result)
         return self._early.take_shard(number, result)
-
-    def _count_running(self, task: ShardTask) -> Callable[[int, int, int], None] | None:
-        """Return a function that counts a shard's text so far as its share of the file, if the size is known."""
-        if not task.text_bytes:
-            return None
-        stored_bytes, all_bytes = task.stored_bytes, task.text_bytes
-        show = self._work.reporter.count_running(task.shard)
-        return lambda text_bytes, documents, tokens: show(
-            min(text_bytes, all_bytes) * stored_bytes // all_bytes, documents, tokens
-        )
 
     def _tick(self) -> None:
         self._work.reporter.tick()
@@ -621,15 +609,12 @@ def _shard_call(
     task: ShardTask,
     function: Callable[[ShardTask, Any], ShardResult],
     settings: object,
-    listener: Callable[[int, int, int], None] | None,
 ) -> Call:
     return Call(
         name=f"tokenize[{task.shard:05d}]",
         place=task.place,
         function=function,
         arguments=(task, settings),
-        memory_bytes=WORKER_MEMORY_BYTES,
-        listener=listener,
     )
 
 

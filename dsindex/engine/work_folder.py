@@ -20,7 +20,6 @@ from dsindex.engine.ledger import History, Ledger, read_history
 from dsindex.engine.partial_files import remove_partials
 from dsindex.engine.publishing import give_up_uploads
 from dsindex.errors import DsindexError, PlanError
-from dsindex.execution.progress.progress_file import PROGRESS_FILE, PROGRESS_TEMPORARY
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.journal import MOST_LINE_BYTES, has_journal, ledger_path, remove_journal
 from dsindex.store.lock import hold_lock, is_lock
@@ -81,8 +80,8 @@ class WorkFolder:
         remove_owned_shards(self.path, self.folder_id)
         stored = spool_path(self.path)
         if plan is None or all(file.absolute_path != stored for file in plan.inputs):
-            remove_spool(self.path, self.folder_id)
-        remove_named(self.path, (PROGRESS_FILE, PROGRESS_TEMPORARY, PLAN_FILE, PLAN_TEMPORARY))
+            remove_spool(self.path)
+        remove_named(self.path, (PLAN_FILE, PLAN_TEMPORARY))
         remove_journal(self.path)
 
     def write_plan(self, plan: bytes) -> None:
@@ -221,7 +220,7 @@ def hold_work_folder(path: str) -> Iterator[str]:
                 yield folder_id
             except BaseException:
                 with contextlib.suppress(DsindexError):
-                    _remove_if_unused(path, folder_id)
+                    _remove_if_unused(path)
                 raise
     finally:
         remove_empty(path)
@@ -233,7 +232,7 @@ def discard_unused_folder(path: str) -> None:
         folder_id = read_folder_id(path)
         if folder_id is not None:
             with _hold(path):
-                _remove_if_unused(path, folder_id)
+                _remove_if_unused(path)
             remove_empty(path)
 
 
@@ -299,12 +298,12 @@ def _look_at(path: str, folder_id: str, *, keep: bool = False, access: Access = 
     )
 
 
-def _remove_if_unused(path: str, folder_id: str) -> None:
+def _remove_if_unused(path: str) -> None:
     """Remove the marker of a folder that has nothing else but the caller's lock and a stored input."""
     names = names_in(path)
     if names <= {MARKER_FILE, LOCK_FILE, INPUTS_FOLDER}:
         if INPUTS_FOLDER in names:
-            remove_spool(path, folder_id)
+            remove_spool(path)
             names = names_in(path)
         if names <= {MARKER_FILE, LOCK_FILE}:
             remove_named(path, (MARKER_FILE,))
@@ -316,4 +315,4 @@ def _remove_all(path: str, folder_id: str, access: Access) -> None:
     Partial files beside the outputs are removed first and the ledger, from whose plans their names follow, last.
     """
     _look_at(path, folder_id, access=access).start_over()
-    _remove_if_unused(path, folder_id)
+    _remove_if_unused(path)

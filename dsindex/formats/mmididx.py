@@ -16,7 +16,6 @@ Written and read by Megatron-LM, NeMo, Curator and datatrove. Source: megatron.c
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import tempfile
 from dataclasses import dataclass
@@ -26,15 +25,14 @@ import numpy as np
 
 from dsindex.dtypes import TOKEN_DTYPES, dtype_code
 from dsindex.errors import FormatError
-from dsindex.store.reading import pinned, stored_size
-from dsindex.store.storage import local_copy, open_file, open_items
+from dsindex.store.reading import map_file, open_items, read_start, stored_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from dsindex.store.ranges import ObjectArray
+    from dsindex.store.object_file import ObjectArray
     from dsindex.store.storage import DigestingWriter
 
 
@@ -124,17 +122,19 @@ def read_header(idx_path: str) -> IndexHeader:
         FormatError: If the file is missing, too short, not MMIDIDX, of another version, or its size does not match its
             counts.
     """
-    return _read_header(idx_path, local_copy(idx_path))
-
-
-def _read_header(idx_path: str, file_path: str) -> IndexHeader:
     try:
-        with open_file(file_path) as file:
-            head = file.read(HEADER_BYTES)
-            size_bytes = os.fstat(file.fileno()).st_size
+        head, size_bytes = read_start(idx_path, HEADER_BYTES), stored_size(idx_path)
     except OSError as error:
-        msg = f"{idx_path}: cannot be read ({error.strerror}); a dataset is a .bin and an .idx, named without them"
-        raise FormatError(msg) from error
+        raise _unreadable(idx_path, error) from error
+    return _parse_header(idx_path, head, size_bytes)
+
+
+def _unreadable(idx_path: str, error: OSError) -> FormatError:
+    what = f"cannot be read ({error.strerror})"
+    return FormatError(f"{idx_path}: {what}; a dataset is a .bin and an .idx, named without them")
+
+
+def _parse_header(idx_path: str, head: bytes, size_bytes: int) -> IndexHeader:
     refuse_foreign_index(idx_path, head)
     if not head.startswith(MAGIC):
         raise FormatError(f"{idx_path}: expected an MMIDIDX index, which begins with {MAGIC!r}, got {head[:9]!r}")
@@ -179,9 +179,11 @@ def read_index(idx_path: str) -> SequenceIndex:
     Raises:
         FormatError: As `read_header`.
     """
-    file_path = local_copy(idx_path)
-    header = _read_header(idx_path, file_path)
-    buffer = np.memmap(file_path, dtype=np.uint8, mode="r")
+    try:
+        buffer = map_file(idx_path)
+    except OSError as error:
+        raise _unreadable(idx_path, error) from error
+    header = _parse_header(idx_path, buffer[:HEADER_BYTES], len(buffer))
     if len(buffer) != header.size_bytes:
         msg = f"{idx_path}: expected {header.size_bytes} bytes, got {len(buffer)}; it changed while being opened"
         raise FormatError(msg)
@@ -454,8 +456,7 @@ def open_token_array(bin_path: str, dtype: np.dtype[Any]) -> tuple[Tokens, int]:
         InputError: If an object cannot be read.
     """
     try:
-        path = pinned(bin_path)
-        return open_items(path, dtype), stored_size(path)
+        return open_items(bin_path, dtype), stored_size(bin_path)
     except (OSError, ValueError) as error:
         raise FormatError(f"{bin_path}: cannot be read ({error})") from error
 

@@ -19,8 +19,7 @@ from dsindex.formats import PICKLE_START
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
 from dsindex.formats.raw_index import run_in_threads
 from dsindex.formats.token_copy import TokenRun, write_token_file
-from dsindex.store.reading import open_stored
-from dsindex.store.storage import open_items
+from dsindex.store.reading import open_items, open_stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,17 +25,15 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, strings_in
+from dsindex.errors import InputError
+from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, Reasoning
 from dsindex.option_problems import describe_problem
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.storage import open_file
 from dsindex.text.jq import parse_mask_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from dsindex.instruction.records import Conversation, Message
+    from collections.abc import Mapping
 
 
 # The chat templates that dsindex has for the commonest families of models, by name.
@@ -67,7 +65,7 @@ def read_template(name: str) -> str:
     return resources.files("dsindex.instruction").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
 
 
-_CONTROL_TOKEN = re.compile(r"<[|｜][^|｜>' ]+[|｜]>|<(?:start|end)_of_turn>|<SPECIAL_[0-9]+>")
+_CONTROL_TOKEN = re.compile(r"<\|[^|>' ]+\|>|<(?:start|end)_of_turn>")
 _MISTRAL_TOKEN = re.compile(r"\[/?[A-Z_]+\]")
 
 
@@ -84,59 +82,25 @@ def control_tokens(template: str | None) -> list[str]:
     return sorted(set(found))
 
 
-# Find the strings of special tokens in a record's own texts, where they become special tokens as well.
+_FAMILIES = (
+    ("<|start_header_id|>", "llama3.1"),
+    ("<start_of_turn>", "gemma3"),
+    ("<|channel|>", "gpt-oss"),
+    ("[INST]", "mistral"),
+    ("<|im_sep|>", "phi4"),
+    ("<think>", "qwen3"),
+    ("<tool_call>", "qwen2.5"),
+)
+"""What a family's own template spells -> the template that dsindex has for it."""
 
 
-class SpecialTexts:
-    """Looks for special tokens in texts.
+def suggest_template(source: str) -> str:
+    """Return the name of the template that is most like another one.
 
-    Args:
-        contents: The special tokens' strings.
-        is_refused: Whether a record with one of them is bad.
+    >>> suggest_template("{{ '<start_of_turn>' }}"), suggest_template("")
+    ('gemma3', 'chatml')
     """
-
-    def __init__(self, contents: Iterable[str], *, is_refused: bool) -> None:
-        longest_first = sorted(contents, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-        self._is_refused = is_refused
-        self._in_keys = self._pattern is not None and any(map(self._pattern.search, ("messages", "role", "content")))
-
-    def are_in(self, conversation: Conversation) -> bool:
-        """Tell whether a special token's string stands in a conversation.
-
-        Raises:
-            RecordProblem: If one does, and is refused.
-        """
-        pattern = self._pattern
-        if pattern is None:
-            return False
-        texts = None if conversation.variables or self._in_keys else _texts_of(conversation.messages)
-        if texts is not None and not any(map(pattern.search, texts)):
-            return False
-        return self.are_in_texts(list(strings_in({"messages": conversation.messages, **conversation.variables})))
-
-    def are_in_texts(self, texts: Sequence[str]) -> bool:
-        """Tell whether a special token's string stands in one of the texts.
-
-        Raises:
-            RecordProblem: If one does, and is refused.
-        """
-        if self._pattern is None:
-            return False
-        found = {special for text in texts for special in self._pattern.findall(text)}
-        if found and self._is_refused:
-            raise RecordProblem("bad-text", f"expected no special token in a text, got {min(found)!r}")
-        return bool(found)
-
-
-def _texts_of(messages: Sequence[Message]) -> list[Any] | None:
-    """Return the texts of messages of a role and a text alone; None if there are others."""
-    texts: list[Any] = []
-    for message in messages:
-        if len(message) != 2 or type(message.get("content")) is not str:
-            return None
-        texts += message.values()
-    return texts
+    return next((name for spelt, name in _FAMILIES if spelt in source), "chatml")
 
 
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -178,6 +142,9 @@ class InstructionConfig(BaseModel):
     """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
     """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
+    loss_masking_spans: dict[str, str] = Field(default_factory=dict)
+    """Field of `message_construction` -> pattern of the spans of its text that are masked: pairs of the first and the
+    last character, as in Fast-LLM."""
     optional_fields: tuple[str, ...] | None = None
     """Fields that a record may lack. By default, those that are masked as a whole, as by `.role`: nothing would be
     learnt from them."""
@@ -213,13 +180,18 @@ class InstructionConfig(BaseModel):
     markers, the text in `{% generation %}` blocks is."""
     e_include_to_loss_token: str | None = None
 
-    record_format: Literal["auto", "messages", "sharegpt", "alpaca"] = "auto"
+    turns_field: str | None = None
+    """A record's key for its list of turns, if it is none of the usual ones."""
     role_mapping: Annotated[dict[str, str], AfterValidator(_add_default_roles)] = Field(
         default_factory=lambda: dict(DEFAULT_ROLES)
     )
     """A record's role name -> the template's, added to the usual ones. A record with any other role is bad."""
     learn: Learn = "all"
     """Whether all replies are trainable, or only those after the last message of the user."""
+    reasoning: Reasoning = "learn"
+    """Whether reasoning (`reasoning_content`, `<think>`) is trainable, is masked, or is left out of the messages."""
+    unwritten: Literal["count", "refuse"] = "count"
+    """Whether a record of which the template does not write something, such as reasoning, is counted or bad."""
     assistant_role: str = "assistant"
     """The mapped role whose messages end an exchange, where a long conversation can be split."""
     special_tokens_in_text: Literal["keep", "refuse"] = "keep"
@@ -235,11 +207,18 @@ class InstructionConfig(BaseModel):
     def reader(self) -> ConversationReader:
         """What reads the conversations of records."""
         return ConversationReader(
-            record_format=self.record_format,
             roles=self.role_mapping,
-            learn=self.learn,
             assistant_role=self.assistant_role,
+            learn=self.learn,
+            reasoning=self.reasoning,
+            turns_key=self.turns_field,
         )
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """Names and texts of the tokens that open and close a trainable part; none to use `{% generation %}`."""
+        names = ("b_include_to_loss_token", "e_include_to_loss_token")
+        return {name: text for name in names if (text := getattr(self, name)) is not None}
 
     @property
     def lenient_fields(self) -> frozenset[str]:
@@ -266,6 +245,8 @@ class InstructionConfig(BaseModel):
             )
         if begin is not None and self.learn != "all":
             raise ValueError(f"learn: {self.learn} needs {{% generation %}} rather than markers")
+        if self.reasoning == "mask" and (begin is not None or self.message_construction):
+            raise ValueError("reasoning: mask needs a chat template with {% generation %}")
         for name in RESERVED_VARIABLES:
             if name in self.template_variables:
                 raise ValueError(f"template_variables cannot set {name!r}, which each record has")
@@ -279,8 +260,9 @@ class InstructionConfig(BaseModel):
             raise ValueError(f"message_construction names a field twice: {', '.join(names)}")
         if self.chat_template is not None or self.chat_template_file is not None or self.b_include_to_loss_token:
             raise ValueError("expected message_construction or a chat template, got both")
-        if unknown := set(self.optional_fields or ()) - set(names):
-            raise ValueError(f"optional_fields names {min(unknown)!r}, which message_construction does not")
+        for option in ("optional_fields", "loss_masking_spans"):
+            if unknown := set(getattr(self, option) or ()) - set(names):
+                raise ValueError(f"{option} names {min(unknown)!r}, which message_construction does not")
         if unknown := set(self.role_prefixes) - set(self.role_mapping.values()):
             raise ValueError(f"role_prefixes names {min(unknown)!r}, to which role_mapping maps no role")
 

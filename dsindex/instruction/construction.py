@@ -14,15 +14,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.instruction.records import is_learnable, last_turn, map_role, message_role, message_text
-from dsindex.text.jq import PatternAnswers, Patterns, parse_field_patterns, parse_mask_pattern
+from dsindex.instruction.records import (
+    hidden_spans,
+    last_turn,
+    map_role,
+    message_role,
+    message_spans,
+    message_text,
+    read_flag,
+)
+from dsindex.text.jq import FieldPattern, PatternAnswers, Patterns, parse_field_patterns, parse_mask_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.text.guarded.limits import Limits
-    from dsindex.text.jq import FieldPattern, MaskPattern
+    from dsindex.instruction.records import CharacterSpan
+    from dsindex.text.jq import MaskPattern
 
 
 # Evaluate the commonest jq patterns without jq: names of fields, and messages selected by the text under a key.
@@ -151,6 +159,8 @@ class PromptPart:
     """Mapped role of a message."""
     place: tuple[str, int | None]
     """Field, and index of the message in it, or None if the field is a text."""
+    hidden: tuple[CharacterSpan, ...] = ()
+    """Spans of the text that are not trainable, in order."""
 
     @property
     def is_message(self) -> bool:
@@ -176,13 +186,12 @@ class MessageConstruction:
     Args:
         config: A configuration with `message_construction`.
         from_fields: Records are mappings of field names to values, to which `jq_patterns` were applied before.
-        limits: Time and memory limits of the patterns for one record; None for the defaults.
 
     Raises:
         InputError: If a pattern is not jq or not allowed, or names a field that is not in `message_construction`.
     """
 
-    def __init__(self, config: InstructionConfig, *, from_fields: bool = False, limits: Limits | None = None) -> None:
+    def __init__(self, config: InstructionConfig, *, from_fields: bool = False) -> None:
         names = config.message_construction
         # Quoted, so that any key is possible: `.["my-field"]`.
         own = {name: f'.["{name}"]' for name in names}
@@ -198,27 +207,21 @@ class MessageConstruction:
                     f"loss_masking_jq_patterns: {mask.pattern!r} masks the field {mask.field!r}, which is not one of "
                     f"message_construction ({', '.join(names)})"
                 )
-        self._patterns = Patterns(self._fields, self._masks, limits=limits)
-        self._plain = plain_patterns(self._fields, self._masks)
+        spans = [
+            FieldPattern(name=_spans_of(name), pattern=pattern) for name, pattern in config.loss_masking_spans.items()
+        ]
+        self._patterns = Patterns([*self._fields, *spans], self._masks)
+        self._plain = None if spans else plain_patterns(self._fields, self._masks)
         self._config = config
 
-    def read_plain(self, record: Mapping[str, Any]) -> PatternAnswers | None:
-        """Return what `read_all` yields for a record, or None if that takes jq."""
-        return None if self._plain is None else self._plain.read(record)
-
-    def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
-        """Run the patterns on records in order.
-
-        Args:
-            records: Results of `dsindex.text.jq.write_record`; a few MiB together.
-
-        Yields:
-            The answers for `read_fields` and `build_parts`.
+    def read(self, record: Mapping[str, Any]) -> PatternAnswers:
+        """Return the answers of the patterns for `read_fields` and `build_parts`; the commonest need no jq.
 
         Raises:
-            LimitReachedError: At the first record that takes too much time or memory.
+            RecordProblem: If the record nests too deeply to be written as JSON.
         """
-        return self._patterns.read_all(records)
+        answers = None if self._plain is None else self._plain.read(record)
+        return self._patterns.read(record) if answers is None else answers
 
     def read_fields(self, answers: PatternAnswers) -> dict[str, Any]:
         """Return the fields of a record by name, in the order of construction; optional ones may be missing.
@@ -248,6 +251,10 @@ class MessageConstruction:
         """
         names = [name for name in self._config.message_construction if name in fields]
         parts = [part for name in names for part in self._field_parts(name, fields[name])]
+        for number, part in enumerate(parts):
+            if part.place[0] in self._config.loss_masking_spans and not part.is_message:
+                spans = hidden_spans(answers.value(_spans_of(part.place[0])), part.text, f"field {part.place[0]!r}")
+                parts[number] = replace(part, hidden=tuple(sorted(spans)))
         if not any(part.text for part in parts):
             raise RecordProblem("no-turns", "expected at least one text, got none")
         masked = self._select_masked(fields, answers)
@@ -267,7 +274,7 @@ class MessageConstruction:
         for number, part in enumerate(parts):
             if before := (config.separator if number else "") + part.prefix:
                 segments.append(Segment(text=before, trainable=False))
-            segments.append(Segment(text=part.text, trainable=part.trainable, place=part.place))
+            segments += _cut_part(part)
             is_last = number == len(parts) - 1
             ends_reply = config.eos_after == "reply" and part.is_message and part.trainable
             if has_eos and (is_last or ends_reply):
@@ -309,11 +316,29 @@ class MessageConstruction:
         role = map_role(message_role(message, index + 1), self._config.role_mapping, index + 1)
         return PromptPart(
             text=message_text(message, index + 1),
-            trainable=is_learnable(message, index + 1),
+            trainable=read_flag(message, f"message {index + 1}: ") is not False,
             role=role,
             prefix=self._config.role_prefixes.get(role, ""),
             place=(name, index),
+            hidden=tuple(sorted(message_spans(message, message_text(message, index + 1), index + 1))),
         )
+
+
+def _spans_of(field: str) -> str:
+    return f"spans of {field}"
+
+
+def _cut_part(part: PromptPart) -> Iterator[Segment]:
+    """Yield a part's text as a whole, or cut at the borders of its hidden spans, as Fast-LLM tokenizes it."""
+    if not part.hidden or not part.trainable:
+        yield Segment(text=part.text, trainable=part.trainable, place=part.place)
+        return
+    position = 0
+    for begin, end in [*part.hidden, (len(part.text), len(part.text))]:
+        for text, trainable in ((part.text[position:begin], True), (part.text[max(begin, position) : end], False)):
+            if text:
+                yield Segment(text=text, trainable=trainable)
+        position = max(position, end)
 
 
 def group_exchanges(parts: Sequence[PromptPart]) -> list[list[int]]:

@@ -9,13 +9,13 @@ characters, which some tokenizers produce, is trainable if the character at its 
 from __future__ import annotations
 
 import functools
+import json
 import unicodedata
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import orjson
 import xxhash
 
 from dsindex.dtypes import starts_of
@@ -31,14 +31,47 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.instruction.rendered import RenderedText
+    from dsindex.instruction.records import CharacterSpan
     from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.tokenizer import Tokenizer
 
 
-Span = tuple[int, int]
-"""First character, and one past the last."""
+class MarkedText(NamedTuple):
+    """A text and its trainable spans of characters."""
+
+    text: str
+    spans: tuple[CharacterSpan, ...]
+    spelt: bytes
+    """The text in UTF-8."""
+    ends: tuple[int, ...]
+    """First byte of each span, and one past its last: shape [2 * spans]."""
+
+    @classmethod
+    def of(cls, text: str, spans: Iterable[CharacterSpan]) -> MarkedText:
+        """Return a text with its spans.
+
+        Raises:
+            RecordProblem: If it has a lone surrogate.
+        """
+        check_text(text)
+        spelt, kept = text.encode(), tuple(spans)
+        ends = tuple(chain.from_iterable(kept))
+        if len(text) != len(spelt):
+            places = {0: 0}
+            for before, place in pairwise(sorted({0, *ends})):
+                places[place] = places[before] + len(text[before:place].encode())
+            ends = tuple(places[end] for end in ends)
+        return cls(text, kept, spelt, ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedTokens:
+    """The tokens of a text with their mask."""
+
+    tokens: NDArray[np.uint32]
+    mask: NDArray[np.uint8]
+    """1 for trainable, 0 for masked; same shape as tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +200,9 @@ class ChatTokenizer:
         return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
 
 
-def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_characters: int) -> NDArray[np.uint8]:
+def mask_from_spans(
+    offsets: NDArray[np.int64], spans: Sequence[CharacterSpan], *, num_characters: int
+) -> NDArray[np.uint8]:
     """Return a mask of the tokens that cover at least one trainable character.
 
     Args:
@@ -193,8 +228,8 @@ def mask_from_spans(offsets: NDArray[np.int64], spans: Sequence[Span], *, num_ch
     return mask
 
 
-def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int) -> NDArray[np.uint8]:
-    """Return a mask of the tokens strictly between begin and end markers, as in Modalities.
+def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int) -> MaskedTokens | RecordProblem:
+    """Return tokens with a mask of those strictly between begin and end markers, as in Modalities.
 
     Args:
         ids: The tokens of one whole conversation.
@@ -202,27 +237,23 @@ def mask_between_markers(ids: NDArray[np.uint32], *, begin_id: int, end_id: int)
         end_id: Closes a trainable part; not itself trainable.
 
     Returns:
-        1 for trainable, 0 for masked; shape [tokens].
-
-    Raises:
-        RecordProblem: If the markers do not alternate, beginning with `begin_id` and ending with `end_id`.
+        The tokens; or a problem if the markers do not alternate, beginning with `begin_id` and ending with `end_id`.
 
     Source: Modalities, LossMaskingCollateFnWrapper, which runs on blocks cut from a stream, where a part may lack its
     end. Here conversations are complete, and every part has both.
 
-    >>> mask_between_markers(np.array([5, 0, 7, 8, 1, 5], dtype=np.uint32), begin_id=0, end_id=1)
+    >>> mask_between_markers(np.array([5, 0, 7, 8, 1, 5], dtype=np.uint32), begin_id=0, end_id=1).mask
     array([0, 0, 1, 1, 0, 0], dtype=uint8)
     """
     opens, closes = ids == begin_id, ids == end_id
     depth = np.cumsum(opens.astype(np.int64) - closes)
     if ids.size and (depth.min() < 0 or depth.max() > 1 or depth[-1] != 0):
-        raise RecordProblem(
+        return RecordProblem(
             "unbalanced-markers",
             f"expected begin and end markers in turn, got {int(opens.sum())} begins and {int(closes.sum())} ends; "
             "the template must close every trainable part",
         )
-    mask: NDArray[np.uint8] = ((depth == 1) & ~opens).astype(np.uint8)
-    return mask
+    return MaskedTokens(tokens=ids, mask=((depth == 1) & ~opens).astype(np.uint8))
 
 
 def show_masks(ids: NDArray[np.uint32], mask: NDArray[np.uint8], tokenizer: ChatTokenizer) -> str:
@@ -248,7 +279,7 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
     """Return the tokenizer without `trim_offsets`, which removes blanks from offsets and never affects ids."""
     if "trim_offsets" not in tokenizer_json:
         return tokenizer_json
-    described = orjson.loads(tokenizer_json)
+    described = json.loads(tokenizer_json)
     stack = [described.get("post_processor")]
     while stack:
         processor = stack.pop()
@@ -256,7 +287,7 @@ def _with_exact_offsets(tokenizer_json: str) -> str:
             if "trim_offsets" in processor:
                 processor["trim_offsets"] = False
             stack.extend(processor.get("processors") or [])
-    return orjson.dumps(described).decode()
+    return json.dumps(described, ensure_ascii=False)
 
 
 # Tokenize many texts at once, with the fast engine where it also says which characters a token is made of.
@@ -276,15 +307,6 @@ AUDITED_BYTES = 64 << 10
 
 LONGEST_SPLIT_PROBE = 4
 """Characters of the probes that only show where a text is split; there are more than 2,000."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedTokens:
-    """The tokens of a text with their mask."""
-
-    tokens: NDArray[np.uint32]
-    mask: NDArray[np.uint8]
-    """1 for trainable, 0 for masked; same shape as tokens."""
 
 
 class FastTexts:
@@ -321,7 +343,7 @@ class FastTexts:
                 raise self._differs(text)
         return batch
 
-    def encode_spans(self, texts: Sequence[RenderedText]) -> list[MaskedTokens]:
+    def encode_spans(self, texts: Sequence[MarkedText]) -> list[MaskedTokens]:
         """Tokenize texts, each on its own, and mask the tokens without a trainable byte.
 
         Args:
@@ -344,10 +366,9 @@ class FastTexts:
             placed = is_placed[number] and self._is_unchanged(rendered.spelt)
             if placed and not _is_audited(rendered.spelt):
                 continue
-            text, spans = rendered.in_characters()
-            wanted = encode_with_reference(self._reference, text, spans)
+            wanted = encode_with_reference(self._reference, rendered)
             if placed and not _are_equal(found[number], wanted):
-                raise self._differs(text)
+                raise self._differs(rendered.text)
             found[number] = wanted
         return found
 
@@ -406,7 +427,7 @@ class FastTexts:
 
     @functools.cached_property
     def _document(self) -> dict[str, Any]:
-        document: dict[str, Any] = orjson.loads(self._tokenizer.json)
+        document: dict[str, Any] = json.loads(self._tokenizer.json)
         return document
 
     @functools.cached_property
@@ -445,14 +466,14 @@ def as_reference(engine: Engine, reason: str) -> Engine:
     )
 
 
-def encode_with_reference(tokenizer: ChatTokenizer, text: str, spans: Sequence[Span]) -> MaskedTokens:
+def encode_with_reference(tokenizer: ChatTokenizer, text: MarkedText) -> MaskedTokens:
     """Tokenize a text and mask the tokens without a trainable character, by the offsets of the reference."""
-    encoded = tokenizer.encode(text)
-    mask = mask_from_spans(encoded.offsets, spans, num_characters=len(text))
+    encoded = tokenizer.encode(text.text)
+    mask = mask_from_spans(encoded.offsets, text.spans, num_characters=len(text.text))
     return MaskedTokens(tokens=encoded.ids, mask=mask)
 
 
-def _places_of_spans(texts: Sequence[RenderedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places_of_spans(texts: Sequence[MarkedText], bases: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (first byte, one past the last) of all spans that are not empty, shape [spans, 2].
 
     If a text's tokens have fewer bytes than it, its spans end with its tokens, so that they touch no other text.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count
@@ -12,9 +11,9 @@ from dsindex.engine.assemble import TokenSource
 from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import kept_share
-from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target, shard_part
+from dsindex.engine.report import show_datasets
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards.tokenize import ShardSettings
 from dsindex.engine.source import (
@@ -29,7 +28,6 @@ from dsindex.engine.source import (
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import check_room, shard_copies
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.report import show_datasets
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.options.config import work_folder_path
 from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
@@ -37,12 +35,12 @@ from dsindex.store.urls import absolute, folder_of, refuse_address, with_suffix
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Content, RecordCounts
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.jobs.index import IndexResult
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
@@ -178,13 +176,9 @@ class BuildJob(TextJob):
 
     def run(self) -> BuildResult:
         """Run the job and return its result."""
-        check_nodes = partial(
-            require_sound_nodes, self.source, keys=self._config.output_names, selection=self._selection
-        )
         outcome = self.carry_out(
             encodes=self._config.token_ids is None,
-            check_nodes=check_nodes,
-            holds_gil=holds_gil(self._config, self._selection),
+            holds_gil=holds_gil(self._selection),
             conclude=self._build_indices if self._index_configs else None,
         )
         return self._report(outcome)

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.engine.nodes import require_shared
-from dsindex.engine.start import start_with_nodes
+from dsindex.engine.dispatch import RetryPolicy, ordered_runner
+from dsindex.engine.report import Report, show_datasets
+from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, LimitError
-from dsindex.execution.dispatch import RetryPolicy, ordered_runner
-from dsindex.execution.report import Report, show_datasets
 from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
 from dsindex.formats.new_files import NewFiles, new_file_error
 from dsindex.formats.pbin import (
@@ -250,12 +249,11 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     """
     source, destination = config.source, config.destination
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
-    executor = start_with_nodes(config)
+    executor = make_executor(config)
     try:
         ends = ("",) if _is_packed(source) else (".bin", ".idx")
-        require_shared(
-            executor,
-            files=(f"{source if _is_packed(source) else as_prefix(source)}{end}" for end in ends),
+        executor.require_seen(
+            (f"{source if _is_packed(source) else as_prefix(source)}{end}" for end in ends),
             folders=[os.path.dirname(os.path.abspath(destination))],
         )
         policy = RetryPolicy(deadline_seconds=config.shard_deadline)

@@ -21,12 +21,10 @@ from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tabulate_sequences, tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
-from dsindex.engine.nodes import require_shared
+from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.executors import Call
+from dsindex.engine.report import Report
 from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_in_order
-from dsindex.execution.local import available_cpus
-from dsindex.execution.report import Report
 from dsindex.index.cache import (
     BLENDED_CLASS,
     CacheFiles,
@@ -62,6 +60,7 @@ from dsindex.jobs.index_caches import (
     sources,
     with_given_paths,
 )
+from dsindex.machine import available_cpus
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import free_bytes, make_folder
 from dsindex.store.urls import absolute, local_paths
@@ -71,7 +70,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from dsindex.execution.calls import Executor
+    from dsindex.engine.executors import Executor
     from dsindex.index.needed_caches import CacheSettings
     from dsindex.options.index import IndexConfig
 
@@ -505,7 +504,7 @@ def _require_shared(config: IndexConfig, executor: Executor) -> None:
     beside = set(map(os.path.dirname, local_paths(prefixes)))
     folders = beside if config.data_cache_path is None else {config.data_cache_path}
     is_asking = config.explain or config.check
-    require_shared(executor, files=(f"{prefix}.idx" for prefix in prefixes), folders=() if is_asking else folders)
+    executor.require_seen((f"{prefix}.idx" for prefix in prefixes), () if is_asking else folders)
 
 
 def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
@@ -566,7 +565,6 @@ def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Ta
             place=task.prefix if isinstance(task, PartTask) else task.name,
             function=function,
             arguments=(task,),
-            memory_bytes=0 if isinstance(task, PartTask) else task.memory_bytes,
         )
         for number, task in enumerate(tasks)
     )

@@ -22,6 +22,8 @@ from dsindex.amounts import count
 from dsindex.datasets.exports import FACTS_PREFIX, Counts, ExportedSequences, SequenceSource, WrittenFile
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.export_folder import (
     ExportContent,
     ExportedFile,
@@ -40,10 +42,8 @@ from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import Estimate, check_room
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_in_order
 from dsindex.instruction.config import check_config
-from dsindex.instruction.recipe import make_recipe
+from dsindex.instruction.encode import make_recipe
 from dsindex.instruction.statistics import InstructionStatistics
 from dsindex.jobs.exports import bridge, parquet
 from dsindex.jobs.instruct_shards import (
@@ -76,14 +76,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Content, RecordedPacking
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import ShardResult, ShardTask
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.instruction.config import InstructionConfig
-    from dsindex.instruction.recipe import EncoderRecipe
+    from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
     from dsindex.options.instruct import ExportKind
 
@@ -552,7 +552,7 @@ class _Instruct(TextJob):
             splits=tuple(
                 BuiltSplit(
                     prefix=split_prefix(self._config.output_prefix, split.split),
-                    statistics=InstructionStatistics(**group[0].statistics or {}),
+                    statistics=InstructionStatistics.of_counts(group[0].statistics or {}),
                     packing=None if packing is None else packing.facts,
                     files={
                         prefix.removeprefix(f"{split.prefix}_"): content.digests
@@ -599,8 +599,11 @@ def join_job(
     config = validated(name_lists(merged), InstructConfig)
     length, longer = config.seq_length, config.longer_than_pack
     if longer is not None and loaded.get("too_long") not in (None, TOO_LONG.get(longer)):
-        given = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"
-        raise UsageError(f"expected {given}, got both; leave out one")
+        both = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"
+        raise UsageError(f"expected {both}, got both; leave out one")
+    for option in ("reasoning", "unwritten"):
+        if (given := getattr(config, option)) is not None:
+            loaded[option] = given
     if longer in TOO_LONG:
         loaded["too_long"] = TOO_LONG[longer]
     if length is not None and loaded.get("max_length") is None and longer != "drop":
@@ -627,7 +630,8 @@ def _describe_export(export: MadeExport) -> list[str]:
 
 
 def _describe_split(split: BuiltSplit) -> list[str]:
-    lines = [f"{split.prefix}: {split.statistics.describe()}"]
+    whole, *notes = split.statistics.lines()
+    lines = [f"{split.prefix}: {whole}", *notes]
     packing = split.packing
     if packing is not None:
         between = f" ({packing.between:,} to multiples of {packing.pad_to_multiple})" if packing.between else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,17 +29,14 @@ from dsindex.engine.shards.tokenize import (
     shard_attempt,
 )
 from dsindex.engine.source import count_records
-from dsindex.errors import BadRecordError, RecordLimitError, RecordProblem
-from dsindex.execution.calls import report
-from dsindex.instruction.recipe import EncoderRecipe, make_instruction_encoder
+from dsindex.errors import BadRecordError, RecordProblem
+from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
-from dsindex.instruction.statistics import InstructionStatistics
+from dsindex.instruction.statistics import InstructionStatistics, statistics_of
 from dsindex.store.reading import fingerprint_input
 from dsindex.store.requests import requests_so_far
 from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.guarded.limits import Limits, default_limits
-from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.parts import read_part_lines
 from dsindex.text.record_blocks import BadRecord, describe_long_line
 from dsindex.text.streams import LongLine, cut_large
@@ -51,7 +48,7 @@ if TYPE_CHECKING:
     from dsindex.engine.shards.attempt import AttemptFile
     from dsindex.engine.shards.tokenize import ShardTask
     from dsindex.engine.source import TextSource
-    from dsindex.instruction.encoder import EncodedConversation
+    from dsindex.instruction.encode import EncodedConversation
     from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
     from dsindex.text.streams import LineBlock
@@ -79,8 +76,6 @@ class InstructionSettings:
     provenance: bool
     work_dir: str
     """The work folder, which holds the files of attempts."""
-    limits: Limits = field(default_factory=default_limits)
-    """Time and memory limits of templates and patterns for one record."""
 
 
 def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
@@ -117,15 +112,15 @@ def mask_key(split: str | None) -> str:
     return "loss_mask" if split is None else f"{split}_loss_mask"
 
 
-def statistics_of(results: Iterable[ShardResult], split: str | None) -> InstructionStatistics:
-    """Return the statistics of a split over all shards."""
+def split_counts(results: Iterable[ShardResult], split: str | None) -> dict[str, int]:
+    """Return the statistics of a split over all shards, as named counts."""
     total: Counter[str] = Counter()
+    beginning = f"{text_key(split)}."
     for result in results:
-        total.update(dict(result.counts))
-    key = text_key(split)
-    return InstructionStatistics(
-        **{field.name: total[f"{key}.{field.name}"] for field in fields(InstructionStatistics)}
-    )
+        for name, value in result.counts:
+            if name.startswith(beginning):
+                total[name.removeprefix(beginning)] += value
+    return dict(total)
 
 
 def bad_records_of(results: Iterable[ShardResult]) -> dict[str, int]:
@@ -146,7 +141,6 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
-        RecordLimitError: At the first record for which a template or pattern takes too much time or memory.
         InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
@@ -157,7 +151,6 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             with _collected_later():
                 shard.add(block)
-            report(*shard.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = shard.finish()
@@ -184,7 +177,7 @@ class _Shard:
         self._attempt = attempt
         self._task = task
         self._settings = settings
-        self._encoder = make_instruction_encoder(settings.recipe, settings.limits)
+        self._encoder = make_instruction_encoder(settings.recipe)
         self._lines = self._blank = self._text_bytes = 0
         self._bad: Counter[str] = Counter()
         self._quarantine: AttemptFile | None = None
@@ -195,7 +188,7 @@ class _Shard:
     def so_far(self) -> tuple[int, int, int]:
         """Bytes of text, conversations and tokens so far."""
         splits = self._splits.values()
-        conversations = sum(split.statistics.conversations for split in splits)
+        conversations = sum(split.statistics["conversations"] for split in splits)
         return self._text_bytes, conversations, sum(split.num_tokens for split in splits)
 
     def add(self, block: LineBlock | LongLine) -> None:
@@ -218,7 +211,7 @@ class _Shard:
                 self._blank += 1
                 continue
             line = block.first_line + number
-            outcome = _too_large(size, limit or 0) if is_large[number] else self._next(encoded, offset, line)
+            outcome = _too_large(size, limit or 0) if is_large[number] else next(encoded)
             if isinstance(outcome, RecordProblem):
                 self._refuse(offset, line, cut_large(block.line(number), limit), outcome)
             else:
@@ -228,15 +221,6 @@ class _Shard:
         with self._attempt.errors_named():
             for split in self._splits.values():
                 split.write()
-
-    def _next(
-        self, encoded: Iterator[EncodedConversation | RecordProblem], offset: int, line: int
-    ) -> EncodedConversation | RecordProblem:
-        try:
-            return next(encoded)
-        except LimitReachedError as error:
-            place = (self._task.begin, line)
-            raise RecordLimitError(self._task.path, offset, error.reason, part=place) from error
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
         fractions = self._settings.fractions
@@ -268,7 +252,7 @@ class _Shard:
             shard=self._task.shard,
             num_lines=self._lines,
             num_blank=self._blank,
-            num_records=sum(split.statistics.conversations for split in self._splits.values()),
+            num_records=sum(split.statistics["conversations"] for split in self._splits.values()),
             num_quarantined=self._bad.total(),
             text_bytes=self._text_bytes,
             keys=keys,
@@ -293,7 +277,7 @@ class _SplitWriter:
         self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
         self._pending: list[EncodedConversation] = []
         self._places: list[tuple[int, int]] = []
-        self.statistics = InstructionStatistics()
+        self.statistics: Counter[str] = Counter(InstructionStatistics().counts())
 
     @property
     def num_tokens(self) -> int:
@@ -314,7 +298,7 @@ class _SplitWriter:
         tokens = np.concatenate([encoded.tokens for encoded in self._pending])
         check_ids(tokens, self._vocabulary_size)
         mask = np.concatenate([encoded.mask for encoded in self._pending])
-        self.statistics += InstructionStatistics.of(self._pending, learnt=int(np.count_nonzero(mask)))
+        self.statistics.update(statistics_of(self._pending, learnt=int(np.count_nonzero(mask))))
         self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
         self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
@@ -347,10 +331,7 @@ class _SplitWriter:
 
     def counts(self) -> dict[str, int]:
         """Return the statistics as named counts, which are added up over shards."""
-        return {
-            f"{text_key(self._split)}.{field.name}": getattr(self.statistics, field.name)
-            for field in fields(InstructionStatistics)
-        }
+        return {f"{text_key(self._split)}.{name}": number for name, number in self.statistics.items()}
 
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:
@@ -467,7 +448,7 @@ class SplitOutputs:
         of_tokens = {
             "account": RecordCounts(**counts, documents_with_tokens=counts["kept"], empty_documents=0),
             "tokenizer": source.describe_tokenizer(),
-            "statistics": asdict(statistics_of(shards, self.split)),
+            "statistics": split_counts(shards, self.split),
             "bad_records": bad_records_of(shards),
         }
         return [contents[0].model_copy(update=of_tokens), *contents[1:]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
@@ -13,20 +12,19 @@ from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
 from dsindex.engine.merge import Part, check_sequences, merged_header, open_part
-from dsindex.engine.nodes import require_seen
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
 from dsindex.engine.publishing import Dataset, Target
+from dsindex.engine.report import Report, show_datasets
 from dsindex.engine.start import require_room
 from dsindex.errors import FormatError, InputError
-from dsindex.execution.report import Report, show_datasets
-from dsindex.store.reading import input_status, is_present
+from dsindex.store.reading import input_status, is_stored
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.start import Work
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.merge import MergeConfig
     from dsindex.store.storage import StoredFile
 
@@ -93,7 +91,6 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
         plan=plan,
         outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
         examine=lambda: _examine(prefix, parts),
-        check_nodes=partial(require_seen, files=[str(file.path) for file in inputs]),
         make=make,
         describe=describe,
         tokenizer_path=tokenizer_path,
@@ -176,7 +173,7 @@ def _open(prefix: str) -> Part:
         return open_part(prefix)
     except FormatError as error:
         msg = f"{error}; check --input, which takes paths without .bin and .idx"
-        raise (error if is_present(with_suffix(prefix, ".idx")) else InputError(msg)) from error
+        raise (error if is_stored(with_suffix(prefix, ".idx")) else InputError(msg)) from error
 
 
 def _input_file(path: str) -> InputFile:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsindex.amounts import count
 from dsindex.engine.assemble import TokenSource
+from dsindex.engine.dispatch import ordered_runner
 from dsindex.engine.frame import JobOutcome, Made
 from dsindex.engine.identity import Plan
 from dsindex.engine.merge import Piece, read_lengths
-from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.outputs import PBIN_SUFFIXES, Output
 from dsindex.engine.publishing import (
     Dataset,
@@ -23,6 +22,7 @@ from dsindex.engine.publishing import (
     identify_parts,
     stored_path,
 )
+from dsindex.engine.report import show_datasets
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards.attempt import Attempt
 from dsindex.engine.shards.tokenize import ShardSettings
@@ -33,8 +33,6 @@ from dsindex.engine.source import (
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.start import ShardCopies, check_room, writes_in_place
 from dsindex.errors import TokenizerError
-from dsindex.execution.dispatch import ordered_runner
-from dsindex.execution.report import show_datasets
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
 from dsindex.jobs.text_job import TextJob, TextResult
@@ -48,8 +46,8 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content
     from dsindex.engine.merge import Part
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.start import Work
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
     from dsindex.options.pack import PackConfig
@@ -227,8 +225,7 @@ class _Pack(TextJob):
         self._source = TokenSource(target=self._target, key=key, dtype=dtype, work_dir=self.work_dir)
 
     def run(self) -> PackResult:
-        check_nodes = partial(require_sound_nodes, self.source, keys=self._selection.names)
-        return self._report(self.carry_out(check_nodes=check_nodes, holds_gil=self._selection.needs_jq))
+        return self._report(self.carry_out(holds_gil=self._selection.needs_jq))
 
     def examine(self) -> None:
         """Check a sample of the input, and the disk space."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
+from dsindex.engine.dispatch import DispatchStatistics
 from dsindex.engine.frame import hold_output
 from dsindex.engine.identity import Plan
 from dsindex.engine.manifest import (
@@ -32,18 +33,17 @@ from dsindex.engine.manifest import (
 from dsindex.engine.outputs import Output, remove_published
 from dsindex.engine.partial_files import partial_path
 from dsindex.errors import FormatError, InputError, OutputError
-from dsindex.execution.dispatch import DispatchStatistics
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
+from dsindex.store.listing import find_stored
 from dsindex.store.reading import digest_file, is_stored
 from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present, replace_file
-from dsindex.store.stores import find_stored
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.instruct import InstructConfig
 
 FORMAT = 2

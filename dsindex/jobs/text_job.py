@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from dsindex.amounts import count, format_size, format_speed
 from dsindex.engine.frame import Job, JobOutcome, Made, run_job
 from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.nodes import require_sound_nodes
 from dsindex.engine.publishing import shard_provenance, shard_quarantine
+from dsindex.engine.report import Report
 from dsindex.engine.shards.tokenize import keep_only
 from dsindex.engine.source import count_kept, count_records, require_recorded_inputs
 from dsindex.engine.tokenize import make_shards
-from dsindex.execution.report import Report
 from dsindex.options.config import work_folder_path
 from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     from dsindex.engine.identity import Plan
     from dsindex.engine.manifest import Run
     from dsindex.engine.outputs import Output
+    from dsindex.engine.progress import Reporter
     from dsindex.engine.shards.tokenize import KeyResult, ShardQuarantine, ShardResult, ShardTask
     from dsindex.engine.source import TextSource
     from dsindex.engine.start import Work
     from dsindex.engine.tokenize import StageSettings
-    from dsindex.execution.progress.reporter import Reporter
     from dsindex.options.config import RecordsConfig
     from dsindex.store.storage import StoredFile
 
@@ -130,7 +129,6 @@ class TextJob(ABC):
             "engine": source.engine if encodes else None,
             "notes": source.first_notes(encodes=encodes),
             "require_same_inputs": partial(require_recorded_inputs, source.inputs),
-            "check_nodes": partial(require_sound_nodes, source, keys=()),
             "count_kept": partial(count_kept, source),
         }
         job = Job(examine=self.examine, make=self.make, describe=self.describe, **(shared | own))

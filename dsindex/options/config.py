@@ -33,9 +33,9 @@ from dsindex.options.numbers import (
 )
 from dsindex.store.urls import (
     absolute,
-    dataset_address,
     locate,
     locate_output,
+    located,
     refuse_input_url,
     refuse_url,
     with_suffix,
@@ -51,7 +51,16 @@ LocalPath = Annotated[str, AfterValidator(refuse_url)]
 """The path of an output that only this machine writes."""
 MappedPath = Annotated[str, AfterValidator(refuse_input_url)]
 """A path that only this machine reads."""
-DatasetPath = Annotated[str, AfterValidator(dataset_address)]
+
+
+def _located(path: str) -> str:
+    try:
+        return located(path)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+DatasetPath = Annotated[str, AfterValidator(_located)]
 """The prefix or a file of one dataset, here or in an object store."""
 
 
@@ -96,13 +105,10 @@ class ExecutorConfig(Options):
         "this process, or processes where threads would wait for each other (default: auto)",
     )
     address: str | None = option(None, "the Ray cluster to join: HOST:6379, or auto for this machine's", "A")
-    installed: bool = option(
-        default=False, help="dsindex is installed on the cluster's nodes: do not send them this node's code"
-    )
     workers: Workers | None = option(None, "tasks that run at once (default: all CPUs)", "N")
-    shard_deadline: float | None = option(
-        None,
-        "start a second attempt at slower tasks (default: 8 times the median of finished tasks, at least 60)",
+    shard_deadline: float = option(
+        3600.0,
+        "end a task that takes longer, and try it again elsewhere with twice the time (default: 3600)",
         "SECONDS",
         gt=0,
         le=10**9,
@@ -136,7 +142,6 @@ class WorkConfig(ExecutorConfig):
         "are used again",
     )
     fresh: bool = option(default=False, help="start over; an old output is replaced once the new one is complete")
-    log_json: bool = option(default=False, help="write progress and errors as one JSON object per line")
 
     @field_validator("output_prefix", "work_dir")
     @classmethod

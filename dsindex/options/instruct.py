@@ -12,6 +12,7 @@ from dsindex.options.declare import option
 from dsindex.store.urls import refuse_address
 
 ExportKind = Literal["parquet", "bridge"]
+Reasoning = Literal["learn", "mask", "drop"]
 LongerThanPack = Literal["refuse", "drop", "truncate", "split-turns"]
 
 
@@ -75,6 +76,16 @@ class InstructConfig(RecordsConfig):
         None,
         "a conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate "
         "cuts it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)",
+    )
+    reasoning: Reasoning | None = option(
+        None,
+        "learn reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of "
+        "CONFIG, or learn)",
+    )
+    unwritten: Literal["count", "refuse"] | None = option(
+        None,
+        "what the template does not write of a conversation, such as reasoning, is counted, or makes a bad record "
+        "(default: `unwritten` of CONFIG, or count)",
     )
     split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = option(
         None,

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 from dsindex.errors import InputError
 from dsindex.options.config import WorkConfig
 from dsindex.options.declare import option
-from dsindex.store.urls import dataset_address, locate
+from dsindex.store.urls import located
 
 
 class MergeConfig(WorkConfig):
@@ -23,6 +23,6 @@ class MergeConfig(WorkConfig):
     @classmethod
     def _names_datasets(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            return tuple(locate(dataset_address(path)) for path in given)
+            return tuple(located(path) for path in given)
         except (InputError, ValueError) as error:
             raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None

@@ -29,8 +29,8 @@ class MixConfig(TrainingLength):
     group: ClassVar = "length of the run"
     source: Words = option(
         (),
-        "a dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest; without an amount "
-        "also the rest, which is divided in proportion to the datasets' tokens",
+        "a dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in "
+        "proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit",
         "PREFIX[=AMOUNT]",
         positional=True,
         group="",
@@ -43,22 +43,10 @@ class MixConfig(TrainingLength):
     split: str | None = option(
         None, f"shares of train, valid and test in every dataset (default: '{DEFAULT_SPLIT}')", "S", group="the job"
     )
-    per_split_data_args_path: str | None = option(
-        None,
-        "write the mixture as this file of Megatron's, with which train draws from the whole of its datasets",
-        "FILE.json",
-        group="the job",
-    )
     valid_data_path: Words | None = option(
         None, "datasets of valid, such as what was held out; train then has the whole of its own", "P", group="the job"
     )
     test_data_path: Words | None = option(None, "the same, for test", "P", group="the job")
-    check: bool = option(
-        default=False,
-        help="compare with what the blends in the cache folder draw; exit code 1 if it differs by more than rounding",
-        group="check",
-    )
-    data_cache_path: str | None = option(None, "the job's cache folder", "D", group="the job")
 
     @model_validator(mode="before")
     @classmethod
@@ -82,7 +70,7 @@ class MixConfig(TrainingLength):
     @property
     def has_splits_of_their_own(self) -> bool:
         """Whether train draws from the whole of its datasets, since valid and test have others."""
-        return bool(self.per_split_data_args_path or self.valid_data_path or self.test_data_path)
+        return bool(self.valid_data_path or self.test_data_path)
 
     @model_validator(mode="after")
     def _options_agree(self) -> MixConfig:
@@ -93,10 +81,8 @@ class MixConfig(TrainingLength):
             "give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX": not (self.source or self.data_path),
             "give one of --tokens, --train-samples and --train-iters": sum(n is not None for n in lengths) > 1,
             "--train-iters needs --global-batch-size": self.train_iters is not None and self.global_batch_size is None,
-            "--split does not go with --per-split-data-args-path, --valid-data-path and --test-data-path, by which "
+            "--split does not go with --valid-data-path and --test-data-path, by which "
             "train has all of its datasets": self.split is not None and self.has_splits_of_their_own,
-            "--check needs --data-cache-path, the folder of the caches": self.check and self.data_cache_path is None,
-            "--data-cache-path needs --check": self.data_cache_path is not None and not self.check,
         }
         for problem, there in problems.items():
             if there:

@@ -1,12 +1,11 @@
-"""How much of a dataset goes into a mixture: a share, epochs, tokens, or part of what remains."""
+"""How much of a dataset goes into a mixture: a share, epochs, tokens, part of what remains, or at most so much."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dsindex.errors import InputError
 
@@ -15,32 +14,31 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = r"(\d{1,25}(?:_\d{1,25}){0,8}(?:\.\d{1,25})?|\.\d{1,25})"
-_TOKENS = re.compile(rf"{_NUMBER}([kmbt]?)", flags=re.ASCII | re.IGNORECASE)
-EXAMPLES = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest"
-
+_AMOUNT = re.compile(rf"(max)?\s*{_NUMBER}\s*(%|epochs?|tokens?|[kmbt])?", flags=re.ASCII | re.IGNORECASE)
 TOLERANCE = Fraction(1, 1000)
 """Shares and amounts may miss the whole by this share of it, as 33.33% of each of three datasets do."""
-
-
-class Kind(Enum):
-    """What the number of an amount counts."""
-
-    SHARE = "share"
-    EPOCHS = "epochs"
-    TOKENS = "tokens"
-    REST = "rest"
-    """Without a number: part of what the others leave, in proportion to the dataset's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
     """How much of a dataset a mixture draws."""
 
-    kind: Kind
+    kind: Literal["share", "epochs", "tokens", "rest"]
     value: Fraction = Fraction(1)
+    is_limit: bool = False
+    """Whether it is what remains, in proportion to the dataset's tokens, up to this amount."""
+
+    def tokens(self, available: int, budget: int) -> Fraction:
+        """Return the tokens of an amount that is not `rest`."""
+        return self.value * {"share": budget, "epochs": available, "tokens": 1}[self.kind]
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether it takes part in what the others leave."""
+        return self.is_limit or self.kind == "rest"
 
 
-REST = Amount(kind=Kind.REST)
+REST = Amount(kind="rest")
 
 
 def parse_tokens(text: str) -> int:
@@ -52,7 +50,7 @@ def parse_tokens(text: str) -> int:
     >>> parse_tokens("300B"), parse_tokens("1.5M"), parse_tokens("2000")
     (300000000000, 1500000, 2000)
     """
-    found = _TOKENS.fullmatch(text.strip())
+    found = re.fullmatch(rf"{_NUMBER}([kmbt]?)", text.strip(), flags=re.ASCII | re.IGNORECASE)
     tokens = 0 if found is None else int(Fraction(found[1]) * _UNITS[found[2].lower()])
     if tokens <= 0:
         raise ValueError(f"expected a positive number of tokens such as 300B, 1.5T or 2000000, got {text!r}")
@@ -70,48 +68,36 @@ def parse_amount(text: str) -> Amount:
     Raises:
         ValueError: If it names none, or a number from 1 on without a unit, which can be percent or epochs.
 
-    >>> parse_amount("40%") == parse_amount("0.4")
-    True
-    >>> parse_amount("2.5epochs").value, parse_amount("10B").value
-    (Fraction(5, 2), Fraction(10000000000, 1))
+    >>> parse_amount("40%") == parse_amount("0.4"), parse_amount("10B").value
+    (True, Fraction(10000000000, 1))
+    >>> parse_amount("max2epochs")
+    Amount(kind='epochs', value=Fraction(2, 1), is_limit=True)
     """
-    word = text.strip()
-    if word.lower() == "rest":
+    if text.strip().lower() == "rest":
         return REST
-    if is_number(word) and 0 < Fraction(word) < 1:
-        return Amount(kind=Kind.SHARE, value=Fraction(word))
-    found = re.fullmatch(rf"{_NUMBER}\s*(%|epochs?|tokens?|[kmbt])", word, flags=re.ASCII | re.IGNORECASE)
-    if found is None:
-        hint = f": write {word}%, {word}epochs or {word}tokens" if is_number(word) and Fraction(word) else ""
-        raise ValueError(f"expected {EXAMPLES}, got {text!r}{hint}")
-    number, unit = Fraction(found[1]), found[2].lower()
-    if number == 0:
-        raise ValueError(f"expected more than nothing, got {text!r}; leave the dataset out")
-    if unit == "%":
-        if number > 100:
-            msg = f"expected a share of at most 100%, got {text!r}; more than one pass over a dataset is 2epochs"
-            raise ValueError(msg)
-        return Amount(kind=Kind.SHARE, value=number / 100)
-    if unit.startswith("epoch"):
-        return Amount(kind=Kind.EPOCHS, value=number)
-    return Amount(kind=Kind.TOKENS, value=number * _UNITS.get(unit, 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """The tokens of a run, and the share of each dataset in them."""
-
-    tokens: int
-    shares: tuple[Fraction, ...]
+    found = _AMOUNT.fullmatch(text.strip())
+    number = Fraction(0) if found is None else Fraction(found[2])
+    unit = "" if found is None else (found[3] or "").lower()
+    if found is None or number == 0 or (not unit and number >= 1) or (unit == "%" and number > 100):
+        expected = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
+        raise ValueError(f"expected {expected}, got {text!r}")
+    kind: Literal["share", "epochs", "tokens"] = "tokens"
+    if unit in {"", "%"}:
+        kind, number = "share", number / (100 if unit else 1)
+    elif unit.startswith("epoch"):
+        kind = "epochs"
+    else:
+        number *= _UNITS.get(unit, 1)
+    return Amount(kind=kind, value=number, is_limit=found[1] is not None)
 
 
 def divide(
     amounts: Sequence[Amount], available: Sequence[int], budget: int | None, *, names: Sequence[str]
-) -> Division:
+) -> tuple[int, tuple[Fraction, ...]]:
     """Turn amounts into shares of the tokens that are drawn.
 
-    Without a budget, it follows from the amounts in tokens and epochs, and `rest` is one epoch. If all are shares, the
-    run ends where the first dataset has been read once.
+    Without a budget, it follows from the amounts in tokens and epochs, and what takes the rest is read once, or up to
+    its limit. If all are shares, the run ends where the first dataset has been read once.
 
     Args:
         amounts: One for each dataset.
@@ -119,47 +105,76 @@ def divide(
         budget: Tokens of the run; None if it follows from the amounts.
         names: The datasets' names for messages.
 
+    Returns:
+        The tokens of the run, and the share of each dataset in them.
+
     Raises:
         InputError: If the amounts contradict each other or the budget.
 
-    >>> parsed = [parse_amount("40%"), parse_amount("3epochs"), REST]
-    >>> [str(share) for share in divide(parsed, [900, 100, 500], 1000, names="abc").shares]
-    ['2/5', '3/10', '3/10']
+    >>> parsed = [parse_amount(text) for text in ("30%", "max2epochs", "rest")]
+    >>> tokens, shares = divide(parsed, [900, 100, 500], 1000, names="abc")
+    >>> [str(share * tokens) for share in shares]
+    ['300', '350/3', '1750/3']
     """
-    if budget is None:  # then nothing says what remains
-        amounts = [Amount(kind=Kind.EPOCHS) if amount.kind is Kind.REST else amount for amount in amounts]
-    shared = sum((amount.value for amount in amounts if amount.kind is Kind.SHARE), Fraction(0))
-    fixed = sum(map(_fixed_tokens, amounts, available), Fraction(0))
+    shared = sum((a.value for a in amounts if a.kind == "share" and not a.is_limit), Fraction(0))
     if shared > 1 + TOLERANCE:
         raise InputError(f"expected shares of at most 100% together, got {show_percent(shared)}; make them smaller")
     if budget is None:
-        budget = _follow_budget(amounts, available, shared, fixed)
-    remaining = budget - fixed - shared * budget
-    takers = [name for name, a in zip(names, amounts, strict=True) if a.kind is Kind.REST]
-    wanted = [
-        amount.value * budget if amount.kind is Kind.SHARE else _fixed_tokens(amount, num)
-        for amount, num in zip(amounts, available, strict=True)
-    ]
-    largest = max(zip(wanted, names, strict=True))
-    _check_remaining(remaining, budget, takers, largest, follows=bool(fixed))
-    rest = sum(num for amount, num in zip(amounts, available, strict=True) if amount.kind is Kind.REST)
-    parts = [
-        remaining * num / rest if amount.kind is Kind.REST else tokens
-        for amount, num, tokens in zip(amounts, available, wanted, strict=True)
-    ]
-    total = sum(parts, Fraction(0))
-    return Division(tokens=budget, shares=tuple(part / total for part in parts))
+        amounts = [_without_budget(amount, num) for amount, num in zip(amounts, available, strict=True)]
+        budget = _follow_budget(amounts, available, shared)
+    pairs = list(zip(amounts, available, strict=True))
+    tokens = [Fraction(0) if a.takes_rest else a.tokens(num, budget) for a, num in pairs]
+    remaining = budget - sum(tokens, Fraction(0))
+    if remaining < -TOLERANCE * budget:
+        largest, name = max(zip(tokens, names, strict=True))
+        raise InputError(
+            f"{name}: expected amounts of at most {budget:,} tokens together, got {int(budget - remaining):,}, "
+            f"{int(largest):,} of them of this dataset; raise the budget, or make them smaller"
+        )
+    takers = [place for place, amount in enumerate(amounts) if amount.takes_rest]
+    if takers and remaining <= 0:
+        msg = f"{names[takers[0]]}: nothing remains for it, since the others take all {budget:,} tokens"
+        raise InputError(f"{msg}; make them smaller")
+    remaining = _pour(remaining, takers, pairs, budget, tokens)
+    if remaining > TOLERANCE * budget:
+        raise InputError(
+            f"expected amounts of {budget:,} tokens together, got {int(budget - remaining):,} "
+            f"({show_percent((budget - remaining) / budget)}); raise them or their limits, lower the budget, or write "
+            "one dataset without an amount to take the rest"
+        )
+    total = sum(tokens)
+    return budget, tuple(each / total for each in tokens)
 
 
-def _fixed_tokens(amount: Amount, available: int) -> Fraction:
-    """Return the tokens of an amount that does not depend on the budget; 0 for one that does."""
-    if amount.kind is Kind.EPOCHS:
-        return amount.value * available
-    return amount.value if amount.kind is Kind.TOKENS else Fraction(0)
+def _pour(
+    remaining: Fraction, takers: list[int], pairs: Sequence[tuple[Amount, int]], budget: int, tokens: list[Fraction]
+) -> Fraction:
+    """Divide what remains among the takers in proportion to their tokens, up to their limits; return what is left."""
+    while takers and remaining > 0:
+        rate = remaining / sum(pairs[place][1] for place in takers)
+        limits = {
+            place: pairs[place][0].tokens(pairs[place][1], budget) for place in takers if pairs[place][0].is_limit
+        }
+        full = [place for place, limit in limits.items() if limit <= rate * pairs[place][1]]
+        for place in full or takers:
+            tokens[place] = limits[place] if full else rate * pairs[place][1]
+            remaining -= tokens[place]
+        takers = [place for place in takers if place not in full] if full else []
+    return remaining
 
 
-def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: Fraction, fixed: Fraction) -> int:
+def _without_budget(amount: Amount, available: int) -> Amount:
+    """Return what takes the rest as an amount of its own: an epoch, or less if that is its limit."""
+    if not amount.takes_rest:
+        return amount
+    is_less = amount.is_limit and amount.kind != "share" and amount.tokens(available, 0) < available
+    return Amount(kind=amount.kind, value=amount.value) if is_less else Amount(kind="epochs")
+
+
+def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: Fraction) -> int:
     """Return the tokens of a run that follow from the amounts."""
+    pairs = list(zip(amounts, available, strict=True))
+    fixed = sum((amount.tokens(num, 0) for amount, num in pairs if amount.kind != "share"), Fraction(0))
     if fixed and shared >= 1:
         msg = "expected shares below 100% together, since other amounts are in tokens or epochs; make them smaller"
         raise InputError(msg)
@@ -170,36 +185,7 @@ def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: 
             f"expected shares of 100% together, got {show_percent(shared)}; raise them, or write one dataset without "
             "an amount to take the rest"
         )
-    return max(1, int(min(num / amount.value for amount, num in zip(amounts, available, strict=True))))
-
-
-def _check_remaining(
-    remaining: Fraction, budget: int, takers: Sequence[str], largest: tuple[Fraction, str], *, follows: bool
-) -> None:
-    """Refuse amounts that exceed the budget, leave nothing for the rest, or something that nobody takes.
-
-    Args:
-        remaining: Tokens that no amount takes.
-        budget: Tokens of the run.
-        takers: The datasets that take what remains.
-        largest: The largest amount, and its dataset.
-        follows: Whether an amount is in tokens or epochs.
-    """
-    taken = budget - remaining
-    if remaining < -TOLERANCE * budget:
-        raise InputError(
-            f"{largest[1]}: expected amounts of at most {budget:,} tokens together, got {int(taken):,}, of which "
-            f"{int(largest[0]):,} of this dataset; raise the budget, or make them smaller"
-        )
-    if takers and remaining <= 0:
-        msg = f"{takers[0]}: nothing remains for it, since the others take all {budget:,} tokens; make them smaller"
-        raise InputError(msg)
-    if not takers and remaining > TOLERANCE * budget:
-        raise InputError(
-            f"expected amounts of {budget:,} tokens together, got {int(taken):,} ({show_percent(taken / budget)}); "
-            f"{'leave the budget out if it follows from' if follows else 'raise'} them, or write one dataset without "
-            "an amount to take the rest"
-        )
+    return max(1, int(min(num / amount.value for amount, num in pairs)))
 
 
 def show_percent(share: Fraction | float) -> str:

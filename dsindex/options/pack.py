@@ -23,7 +23,7 @@ from dsindex.options.config import Options, TextConfig, output_place
 from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.options.declare import option
 from dsindex.store.storage import open_file
-from dsindex.store.urls import locate
+from dsindex.store.urls import locate_output
 from dsindex.text.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class PackConfig(TextConfig):
     @classmethod
     def _may_be_an_address(cls, prefix: str) -> str:
         try:
-            return locate(prefix)
+            return locate_output(prefix)
         except InputError:
             return prefix
 

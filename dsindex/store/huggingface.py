@@ -79,8 +79,8 @@ def web_address(url: str) -> tuple[str, str]:
 
 
 def described_configurations(folder: str) -> Sequence[object]:
-    """Return the configurations of a dataset as its README.md has them; none for other folders."""
-    if not folder.startswith("hf://") or _parts(folder)[2]:
+    """Return the configurations of a dataset as its README.md has them; none for a folder in it."""
+    if _parts(folder)[2]:
         return ()
     card = _info(folder).card_data
     found = card.get("configs") if card is not None else None

@@ -9,12 +9,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import InputError
-from dsindex.store.hub import pin
-from dsindex.store.stores import Say, ignore, list_folder
-from dsindex.store.urls import ObjectUrl, is_url, parse_url
+from dsindex.store.store import store_of
+from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from dsindex.store.types import InputStatus
 
 _MAGIC = frozenset("*?[")
 
@@ -37,25 +38,50 @@ class ListedEntry:
 
 Entry: TypeAlias = "os.DirEntry[str] | ListedEntry"
 Lister: TypeAlias = "Callable[[str], Mapping[str, Entry]]"
+Statuses: TypeAlias = "dict[str, InputStatus]"
+"""Address of a listed object → what the listing says of it."""
 
 
 def is_folder(path: str) -> bool:
     """Whether a path is a folder; an address is one if it ends with a slash."""
-    return path.is_folder if isinstance(path, ObjectUrl) else os.path.isdir(path)
+    return names_folder(path) if is_url(path) else os.path.isdir(path)
 
 
-def expand_pattern(pattern: str, say: Say = ignore) -> Sequence[str]:
+def at_commit(path: str) -> str:
+    """Return the address of a dataset on the Hub at its present commit; other paths are unchanged."""
+    if not path.startswith("hf://"):
+        return path
+    from dsindex.store.huggingface import pin  # huggingface_hub is slow to import
+
+    return pin(path)
+
+
+def described_configurations(folder: str) -> Sequence[object]:
+    """Return the configurations of a dataset on the Hub as its README.md has them; none for other folders."""
+    if not folder.startswith("hf://"):
+        return ()
+    from dsindex.store.huggingface import described_configurations  # huggingface_hub is slow to import
+
+    return described_configurations(folder)
+
+
+def expand_pattern(pattern: str, statuses: Statuses) -> Sequence[str]:
     """Return the files or objects that match a pattern, sorted by name; a name without `*?[` as it is.
 
     As in a file system, `*` and `?` match within a key's name, `**` matches any folders, and only a dot matches a dot
     at the start of a name.
 
+    Args:
+        pattern: The pattern.
+        statuses: Objects that are listed are added.
+
     Raises:
         InputError: If there are none, or the bucket cannot be listed.
     """
-    pattern = pin(pattern)
-    if isinstance(pattern, ObjectUrl):
-        return _matching_objects(pattern, say) if pattern.has_magic and not pattern.is_folder else [pattern]
+    pattern = at_commit(pattern)
+    if is_url(pattern):
+        is_pattern = has_magic(pattern) and not names_folder(pattern)
+        return _matching_objects(pattern, statuses) if is_pattern else [pattern]
     if os.path.exists(pattern) or not glob.has_magic(pattern):
         return [pattern]
     if "**" in pattern:
@@ -69,16 +95,21 @@ def expand_pattern(pattern: str, say: Say = ignore) -> Sequence[str]:
     return matches
 
 
-def _matching_objects(pattern: ObjectUrl, say: Say) -> list[ObjectUrl]:
-    wanted = pattern.key.split("/")
+def _matching_objects(pattern: str, statuses: Statuses) -> list[str]:
+    wanted = pattern.split("/")
     num_fixed = next(number for number, part in enumerate(wanted) if _MAGIC & set(part))
-    folder = pattern.with_key("".join(f"{part}/" for part in wanted[:num_fixed]))
-    listed = list_folder(folder, recursive=num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**", say=say)
-    matches = [url for url in listed if is_match(url.key.split("/"), wanted)]
+    folder = "".join(f"{part}/" for part in wanted[:num_fixed])
+    is_deep = num_fixed < len(wanted) - 1 or wanted[num_fixed] == "**"
+    matches = {
+        each.path: each
+        for each in store_of(folder).list(folder, recursive=is_deep)
+        if is_match(each.path.split("/"), wanted)
+    }
     if not matches:
         msg = f"{pattern}: expected at least one object to match, got none; check the pattern (quote it in a shell)"
         raise InputError(msg)
-    return matches
+    statuses.update(matches)
+    return list(matches)
 
 
 def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
@@ -96,25 +127,26 @@ def is_match(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     return not is_hidden and fnmatchcase(parts[0], wanted[0]) and is_match(parts[1:], wanted[1:])
 
 
-def open_listing(folder: str, *, say: Say = ignore) -> tuple[Lister, Mapping[str, str]]:
-    """Return what lists a folder and those below it, and the address of each object by its text.
+def open_listing(folder: str) -> tuple[Lister, Statuses]:
+    """Return what lists a folder and those below it, and what a listing says of each object.
 
     Raises:
         InputError: If a bucket cannot be listed; what is returned raises it if a folder cannot be read.
     """
-    if not isinstance(folder, ObjectUrl):
+    if not is_url(folder):
         return _list, {}
-    folders, objects = _list_objects(folder, say)
+    folders, objects = _list_objects(folder)
     return lambda path: folders.get(path.rstrip("/"), {}), objects
 
 
-def _list_objects(folder: ObjectUrl, say: Say) -> tuple[dict[str, dict[str, ListedEntry]], dict[str, ObjectUrl]]:
-    """Return path of each folder, without a slash at its end, → name → entry; and path of each object → its address."""
+def _list_objects(folder: str) -> tuple[dict[str, dict[str, ListedEntry]], Statuses]:
+    """Return path of each folder, without a slash at its end, → name → entry; and what is below by address."""
     top = folder.rstrip("/")
     folders: dict[str, dict[str, ListedEntry]] = {top: {}}
-    objects: dict[str, ObjectUrl] = {}
-    for url in list_folder(folder, say=say):
-        if not url.startswith(f"{top}/") or (url.identity is not None and not url.identity.size_bytes):
+    objects: Statuses = {}
+    for status in store_of(folder).list(folder):
+        url = status.path
+        if not url.startswith(f"{top}/") or not status.size_bytes:
             continue  # consoles mark folders by empty objects
         *names, last = url[len(top) + 1 :].split("/")
         parent = top
@@ -123,15 +155,27 @@ def _list_objects(folder: ObjectUrl, say: Say) -> tuple[dict[str, dict[str, List
             folders[parent][name] = ListedEntry(path=path, is_folder=True)
             folders.setdefault(path, {})
             parent = path
-        folders[parent].setdefault(last, ListedEntry(path=str(url), is_folder=False))
-        objects[str(url)] = url
+        folders[parent].setdefault(last, ListedEntry(path=url, is_folder=False))
+        objects[url] = status
     return folders, objects
+
+
+def find_stored(beginning: str) -> list[str]:
+    """Return the paths of files, or the addresses of objects, that begin so and are in the same folder.
+
+    Raises:
+        InputError: If a bucket cannot be listed.
+    """
+    if not is_url(beginning):
+        return sorted(glob.glob(f"{glob.escape(beginning)}*"))
+    found = store_of(beginning).list(folder_of(beginning), recursive=False)
+    return [each.path for each in found if each.path.startswith(beginning)]
 
 
 def matching(name: str, paths: Sequence[str]) -> list[int]:
     """Return the positions of the absolute paths that a path, a pattern or a folder names."""
     if is_url(name):
-        return [position for position, path in enumerate(paths) if _names_object(parse_url(name), path)]
+        return [position for position, path in enumerate(paths) if _names_object(name, path)]
     if os.path.isdir(name):
         folder = os.path.join(os.path.abspath(name), "")
         return [position for position, path in enumerate(paths) if path.startswith(folder)]
@@ -141,12 +185,10 @@ def matching(name: str, paths: Sequence[str]) -> list[int]:
     return [position for position, path in enumerate(paths) if path in named]
 
 
-def _names_object(url: ObjectUrl, path: str) -> bool:
-    if url.is_folder:
-        return path.startswith(str(url))
-    if url.has_magic:
-        return is_match(path.split("/"), url.split("/"))
-    return path == str(url)
+def _names_object(url: str, path: str) -> bool:
+    if names_folder(url):
+        return path.startswith(url)
+    return is_match(path.split("/"), url.split("/")) if has_magic(url) else path == url
 
 
 def _list(path: str) -> Mapping[str, Entry]:

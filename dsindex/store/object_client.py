@@ -86,16 +86,23 @@ def wait_for(request: Coroutine[Any, Any, Answer]) -> Answer:
 
 # Errors: one table for all of obstore's.
 
+_NOT_ALLOWED = "the store does not allow it; check what this node's credentials may do"
+_NOT_ACCEPTED = (
+    "the store does not accept the credentials of this node; renew them, or set AWS_SKIP_SIGNATURE=true (GOOGLE_…, "
+    "AZURE_…) for public data"
+)
 _REMEDIES = {
-    "FileNotFoundError": "there is no such object or bucket, and a folder ends in a slash; check the address",
-    "PermissionDeniedError": "the store does not allow it; check what this node's credentials may do",
-    "UnauthenticatedError": "the store does not accept the credentials of this node; renew them, or set "
-    "AWS_SKIP_SIGNATURE=true (GOOGLE_…, AZURE_…) for public data",
+    **dict.fromkeys(("PermissionDeniedError", "AccessDenied"), _NOT_ALLOWED),
+    **dict.fromkeys(
+        ("UnauthenticatedError", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"), _NOT_ACCEPTED
+    ),
+    "FileNotFoundError": "there is no such object, and a folder ends in a slash; check the address",
+    "NoSuchBucket": "there is no such bucket; check its name and AWS_ENDPOINT_URL",
     "NotSupportedError": "the server does not send parts of files; download it",
     "InvalidPathError": "a key has an empty part, `.` or `..` between slashes; rename the object",
     "UnknownConfigurationKeyError": "a variable of the environment has another value than the store's library takes",
 }
-"""Name of obstore's exception → what it means, and what to do."""
+"""Name of obstore's exception, or the store's of the error → what it means, and what to do."""
 _TRANSIENT = (
     "the store cannot be reached, or refuses again and again; check credentials, AWS_ENDPOINT_URL, AWS_REGION and the "
     "network, then run the same command again"
@@ -112,14 +119,15 @@ def described(url: str, error: Exception, *, writes: bool = False) -> DsindexErr
             f"from the start once nothing writes to it"
         )
     code = match[1] if (match := _CODE.search(str(error))) else ""
-    reason = ": ".join(filter(None, [code, _REMEDIES.get(kind, _TRANSIENT)]))
+    remedy = _REMEDIES.get(code) or _REMEDIES.get(kind)
+    reason = ": ".join(filter(None, [code, remedy or _TRANSIENT]))
     if writes:
         failure: DsindexError = OutputError(f"{url}: cannot be written ({reason})")
     else:
         failure = (MissingObjectError if kind == "FileNotFoundError" else StoreError)(
             f"{url}: cannot be read ({reason})"
         )
-    failure.transient = kind not in _REMEDIES and code != "NoSuchBucket"
+    failure.transient = remedy is None
     return failure
 
 
@@ -167,11 +175,11 @@ def _web_client(base: str, token: str | None, _environment: int) -> Any:  # noqa
 
 @functools.lru_cache(64)
 def _bucket_client(scheme: str, bucket: str, _environment: int) -> Any:  # noqa: ANN401 - obstore's store
-    if scheme == "gs":
-        return GCSStore(bucket, client_options=_CLIENT, retry_config=_RETRIES)
-    if scheme == "az":
-        return AzureStore(bucket, client_options=_CLIENT, retry_config=_RETRIES)
     environment = os.environ
+    if scheme in {"gs", "az"}:
+        kind, prefix = {"gs": (GCSStore, "GOOGLE_"), "az": (AzureStore, "AZURE_")}[scheme]
+        is_open = environment.get(f"{prefix}ALLOW_HTTP", "").lower() == "true"
+        return kind(bucket, client_options={**_CLIENT, "allow_http": is_open}, retry_config=_RETRIES)
     if environment.get("AWS_PROFILE") and not environment.get("AWS_ACCESS_KEY_ID"):
         raise InputError(
             f"s3://{bucket}: expected credentials in the environment, got AWS_PROFILE, which is not read; run "

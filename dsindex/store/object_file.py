@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.store.object_client import read_range, start
+from dsindex.store.types import RANGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
     from dsindex.store.types import InputStatus
 
-RANGE_BYTES = 8 << 20
-"""About the bytes of a request where an object is read forwards: requests cost the same for every size."""
 RANGES_AHEAD = 3
 FIRST_BYTES = 64 << 10
 """Bytes of a request elsewhere, at first."""
 TAIL_BYTES = 256 << 10
 """Bytes that are read of an object's end, where most footers fit."""
-HELD_RANGES = 16
+HELD_RANGES = 48
+WINDOWS = 24
+"""Parts of an object that may be read forwards at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,8 @@ class ObjectReader:
         begin, end = max(0, begin), min(end, self.size_bytes)
         if begin < end:
             with self._lock:
-                self._expected = [*self._expected[-3:], (begin, end)]
+                self._expected = [*self._expected[1 - WINDOWS :], (begin, end)]
                 self._request_ahead(begin, begin, end)
-
-    def forget(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Say that ranges that were expected will not be read again."""
-        self._expected = [each for each in self._expected if each not in ranges]
 
     def read_at(self, num_bytes: int, offset: int) -> bytes:
         """Return the bytes from an offset on, fewer than asked for only at the end of the object."""
@@ -234,6 +231,9 @@ class ObjectArray:
         known, places = np.unique(ids, return_inverse=True)
         found = self.read_many([(number, number + 1) for number in known.tolist()])
         return np.concatenate([np.empty(0, self.dtype), *found])[places]
+
+    def close(self) -> None:
+        """Do nothing: an array holds nothing."""
 
     def read_many(self, parts: Sequence[tuple[int, int]]) -> list[NDArray[Any]]:
         """Return items [begin, end) of many parts, which are requested at once.

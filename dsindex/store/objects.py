@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
-from dsindex.errors import MissingObjectError, OutputError
+from dsindex.errors import MissingObjectError, OutputError, StoreError
 from dsindex.store import huggingface as hub
 from dsindex.store.object_client import client_of, errors_described, get, status_of, wait_for
 from dsindex.store.object_file import ObjectReader
@@ -26,6 +26,7 @@ PART_BYTES = 16 << 20
 MOST_PARTS = 10_000
 PARTS_AT_ONCE = 8
 PAGE_ENTRIES = 1000
+LISTINGS = 3
 
 
 def _token(result: Any) -> str:  # noqa: ANN401 - obstore's metadata
@@ -138,8 +139,14 @@ class ObjectStore:
             pages = obstore.list(client, key.rstrip("/"), chunk_size=PAGE_ENTRIES)
             return [entry async for page in pages for entry in page]
 
-        with errors_described(folder):
-            found = wait_for(request())
+        for attempt in range(LISTINGS):  # obstore does not ask again for a page that was cut off
+            try:
+                with errors_described(folder):
+                    found = wait_for(request())
+                break
+            except StoreError as error:
+                if not error.transient or attempt == LISTINGS - 1:
+                    raise
         return sorted(
             (status_of(f"{scheme}://{bucket}/{entry['path']}", entry) for entry in found),
             key=lambda each: os.fsencode(each.path),

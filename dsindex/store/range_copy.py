@@ -10,32 +10,21 @@ import contextlib
 import os
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
-from dsindex.store.clients import Blocks
-from dsindex.store.object_reader import ObjectReader
+from dsindex.store.object_file import ObjectReader
 from dsindex.store.reading import open_readable
-from dsindex.store.requests import fetch_later, result_of
 from dsindex.store.storage import start_writeback, write_at
-from dsindex.store.stores import read_range
-from dsindex.store.urls import is_url, parse_url
-from dsindex.store.writing import find_recent
+from dsindex.store.types import InputStatus, Readable
+from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from dsindex.errors import OutputError
-    from dsindex.store.reading import Readable
-    from dsindex.store.urls import ObjectUrl
 
 
-REQUEST_BYTES = 8 << 20
-"""Request size for sequential reads."""
-REQUESTS_AT_ONCE = 32
-"""Maximum requests in flight per sequential reader."""
 OBJECTS_AHEAD = 8
 """Maximum objects to prefetch."""
 BYTES_AHEAD = 64 << 20
@@ -52,9 +41,9 @@ class Extent:
 
 
 class Source:
-    """A file or an object that is open for reading, or an object whose content is cached in this process."""
+    """A file or an object that is open for reading."""
 
-    def __init__(self, path: str, file: Readable | Blocks) -> None:
+    def __init__(self, path: str, file: Readable) -> None:
         self._path = path
         self._file = file
 
@@ -64,9 +53,6 @@ class Source:
         Raises:
             InputError: If the source ends before the buffer is full, or cannot be read (marked as transient).
         """
-        if isinstance(self._file, Blocks):
-            self._file.read_into(buffer, offset)
-            return
         try:
             while len(buffer):
                 count = self._file.read_into(buffer, offset)
@@ -79,11 +65,6 @@ class Source:
             refused.transient = True
             raise refused from error
 
-    def close(self) -> None:
-        """Cancel the read-ahead of an object."""
-        if isinstance(self._file, ObjectReader):
-            self._file.close()
-
 
 def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
     """Yield an open source for each extent, valid until the next one is requested.
@@ -94,7 +75,7 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
         InputError: If a source cannot be opened.
     """
     left = deque(extents)
-    ahead: deque[tuple[Source, int]] = deque()
+    ahead: deque[tuple[Source, ObjectReader, int]] = deque()
     try:
         while left or ahead:
             if not ahead and not is_url(left[0].path):
@@ -103,60 +84,21 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
                 continue
             while left and is_url(left[0].path) and _has_room(ahead):
                 extent = left.popleft()
-                ahead.append((_open_object(extent), extent.end - extent.begin))
+                # An extent is known to exist, and nothing else of its object is read.
+                reader = ObjectReader(InputStatus(path=extent.path, size_bytes=extent.end, version=""))
+                reader.expect_forwards(extent.begin, extent.end)
+                ahead.append((Source(extent.path, reader), reader, extent.end - extent.begin))
             try:
                 yield ahead[0][0]
             finally:
-                ahead.popleft()[0].close()
+                ahead.popleft()[1].close()
     finally:
-        for opened, _ in ahead:
-            opened.close()
+        for _, reader, _ in ahead:
+            reader.close()
 
 
-def _open_object(extent: Extent) -> Source:
-    held = find_recent(extent.path)
-    if held is not None:
-        return Source(extent.path, held)
-    opened = ObjectReader(parse_url(extent.path))
-    opened.expect_forwards(extent.begin, extent.end)
-    return Source(extent.path, opened)
-
-
-def _has_room(ahead: Sequence[tuple[Source, int]]) -> bool:
-    return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, size in ahead) < BYTES_AHEAD)
-
-
-def read_extents(wanted: Iterable[tuple[Extent, memoryview]]) -> None:
-    """Fill a buffer with each extent, with concurrent requests.
-
-    Raises:
-        InputError: If a source cannot be opened, or ends before the buffer is full.
-    """
-    requested: deque[Future[None]] = deque()
-    try:
-        for extent, buffer in wanted:
-            if not is_url(extent.path):
-                with open_source(extent.path) as source:
-                    source.read_into(buffer, extent.begin)
-                continue
-            held = find_recent(extent.path)
-            if held is not None:
-                held.read_into(buffer, extent.begin)
-                continue
-            for begin in range(extent.begin, extent.end, REQUEST_BYTES):
-                place = buffer[begin - extent.begin :][:REQUEST_BYTES]
-                if len(requested) >= REQUESTS_AT_ONCE:
-                    result_of(requested.popleft())
-                requested.append(fetch_later(partial(_read_object, parse_url(extent.path), begin, place)))
-        while requested:
-            result_of(requested.popleft())
-    finally:
-        for each in requested:
-            each.cancel()
-
-
-def _read_object(url: ObjectUrl, begin: int, buffer: memoryview) -> None:
-    buffer[:] = memoryview(read_range(url, begin, begin + len(buffer))).cast("B")
+def _has_room(ahead: Sequence[tuple[Source, ObjectReader, int]]) -> bool:
+    return not ahead or (len(ahead) <= OBJECTS_AHEAD and sum(size for _, _, size in ahead) < BYTES_AHEAD)
 
 
 @contextlib.contextmanager

@@ -1,148 +1,73 @@
-"""The seam between what reads inputs and where they are: files of this machine, or objects in stores.
-
-An input has a size and a version by which a change is noticed, and any range of its bytes can be read. What
-objects need is imported with the first of them.
-"""
+"""What reads inputs and datasets, wherever they are: sizes, versions, digests, fingerprints and arrays."""
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
+import tempfile
 from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
 
-from dsindex.errors import InputError, MissingObjectError
-from dsindex.store.storage import BlockDigester, open_descriptor, open_file, open_unbuffered
-from dsindex.store.urls import OWN_VERSION, is_url, parse_url
+from dsindex.errors import InputError
+from dsindex.store.storage import BlockDigester, open_descriptor, open_file
+from dsindex.store.store import find, store_of
+from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
-    from io import BufferedReader, FileIO
+    from contextlib import AbstractContextManager
 
-    from dsindex.store.object_reader import ObjectReader
+    import numpy as np
+    from numpy.typing import NDArray
 
+    from dsindex.store.object_file import ObjectArray
+    from dsindex.store.types import InputStatus, Readable
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputStatus:
-    """An input as of its HEAD or stat."""
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+Items: TypeAlias = "NDArray[Any] | ObjectArray"
+"""Items of a file, mapped, or of an object, requested when they are sliced."""
 
-    path: str
-    """Its path, or its URL pinned to the version."""
-    size_bytes: int
-    version: str
-    """Modification time in ns, or an object's ETag."""
-
-
-Readable: TypeAlias = "LocalFile | ObjectReader"
-"""An input that is open for reading."""
-
-
-class LocalFile:
-    """A local file."""
-
-    def __init__(self, file: FileIO) -> None:
-        self.file = file
-        status = os.fstat(file.fileno())
-        self.size_bytes = status.st_size
-        self.version = str(status.st_mtime_ns)
-
-    def read_at(self, num_bytes: int, offset: int) -> bytes:
-        """Return bytes from an offset; short only at the end."""
-        return os.pread(self.file.fileno(), num_bytes, offset)
-
-    def read_into(self, view: memoryview[int], offset: int) -> int:
-        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
-        return os.preadv(self.file.fileno(), [view], offset)
-
-    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
-        """Let the system read ahead."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-
-    def size_if_changed(self) -> int | None:
-        """Return its current size if its size or time changed."""
-        status = os.fstat(self.file.fileno())
-        now = (status.st_size, str(status.st_mtime_ns))
-        return None if now == (self.size_bytes, self.version) else status.st_size
+_FILE_BUFFER_BYTES = 256 << 10
+_COPY_BYTES = 8 << 20
+_LOOKED_AT_ONCE = 32
 
 
 def input_status(path: str) -> InputStatus:
-    """Stat a file, or HEAD an object.
+    """Return size and version of a file or an object.
 
     Raises:
         OSError: If a local file cannot be read.
         InputError: If an object cannot be read.
     """
-    if is_url(path):
-        from dsindex.store.stores import head_object
+    return store_of(path).head(path)
 
-        url = parse_url(path)
-        if url.identity is None:
-            url, _ = head_object(url)
-        if url.identity is not None:
-            return InputStatus(path=url, size_bytes=url.identity.size_bytes, version=url.identity.version)
-    status = os.stat(path)
-    return InputStatus(path=path, size_bytes=status.st_size, version=str(status.st_mtime_ns))
+
+def look_at_all(function: Callable[[Item], Answer], items: Iterable[Item], *, places: Iterable[str]) -> list[Answer]:
+    """Call a function for each item: several at once if any of the places is an object."""
+    if not any(map(is_url, places)):
+        return list(map(function, items))
+    with ThreadPoolExecutor(_LOOKED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
+        return list(pool.map(function, items))
 
 
 def is_there(path: str) -> bool:
-    """Whether a path is a file or a URL; a missing object is reported by the read."""
+    """Whether a path is a file, or an address, of which only a read tells."""
     return is_url(path) or os.path.isfile(path)
 
 
 def is_stored(path: str) -> bool:
-    """Whether a file or an object exists; an object takes a HEAD.
+    """Whether a file or an object exists; an object takes a request.
 
     Raises:
         InputError: If an object store does not answer, or refuses.
     """
-    if not is_url(path):
-        return os.path.isfile(path)
-    try:
-        input_status(path)
-    except MissingObjectError:
-        return False
-    return True
-
-
-def pinned(path: str) -> str:
-    """Return the URL of an object pinned to its present version; a path as it is.
-
-    Raises:
-        InputError: If an object cannot be read.
-    """
-    return input_status(path).path if is_url(path) else path
-
-
-def size_if_changed(path: str, size_bytes: int, version: str) -> int | None:
-    """Return the size of a file whose size or time changed; None for an object, all of whose reads name its version.
-
-    Raises:
-        OSError: If it cannot be looked at.
-    """
-    if is_url(path):
-        return None
-    status = os.stat(path)
-    return None if (status.st_size, str(status.st_mtime_ns)) == (size_bytes, version) else status.st_size
-
-
-def is_readable(path: str) -> bool:
-    """Whether this user may read a file; an object's store has said so by its HEAD."""
-    return is_url(path) or os.access(path, os.R_OK)
-
-
-def is_present(path: str) -> bool:
-    """Whether anything has this name: a file, a folder, a link that leads nowhere, or an object.
-
-    Raises:
-        InputError: As `is_stored`.
-    """
-    return is_stored(path) if is_url(path) else os.path.lexists(path)
+    return find(path) is not None if is_url(path) else os.path.isfile(path)
 
 
 def version_number(status: InputStatus) -> int:
@@ -173,22 +98,25 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
 
 FINGERPRINT_SAMPLES = 16
 FINGERPRINT_SAMPLE_BYTES = 16 << 10
+SPOOLED = "/inputs/stdin"
+"""End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
 
 
-def fingerprint_input(path: str) -> str:
+def fingerprint_input(path: str, *, version: str | None = None) -> str:
     """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
 
+    Args:
+        path: The file or the object.
+        version: An object's version, if it was looked at.
+
     Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time. For an object of somebody else its version, such
-        as its ETag, which costs no request where the object was looked at.
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag.
 
     Raises:
         InputError: If it cannot be read.
     """
-    if is_url(path):
-        version = input_status(path).version
-        if version != OWN_VERSION:
-            return version.removeprefix(OWN_VERSION)
+    if is_url(path) and not path.endswith(SPOOLED):
+        return input_status(path).version if version is None else version
     try:
         with open_readable(path) as file:
             return _fingerprint(file.size_bytes, file.read_at)
@@ -196,10 +124,10 @@ def fingerprint_input(path: str) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
 
 
-def fingerprint_content(path: str, content: bytes) -> str:
+def fingerprint_content(path: str, content: bytes, *, version: str | None = None) -> str:
     """Return what `fingerprint_input` does, of an input that was read as a whole."""
     if is_url(path):
-        return fingerprint_input(path)
+        return fingerprint_input(path, version=version)
     return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
 
 
@@ -215,7 +143,7 @@ def _fingerprint(size_bytes: int, read_at: Callable[[int, int], bytes]) -> str:
     return digest.hexdigest()
 
 
-REQUESTS_AHEAD = 64
+REQUESTS_AHEAD = 32
 """Most objects that `read_in_order` requests before their turn."""
 BYTES_AHEAD = 64 << 20
 """Their size together, about."""
@@ -227,29 +155,23 @@ def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
     Raises:
         InputError: If one cannot be read, or changed.
     """
-    from dsindex.store.requests import fetch_later, result_of
-
-    requested: deque[tuple[Future[bytes], int]] = deque()
+    requested: deque[tuple[Future[Any], int]] = deque()
     bytes_ahead = 0
     for known in inputs:
         is_object = is_url(known.path)
         if is_object:
-            requested.append((fetch_later(partial(_read_object, known)), known.size_bytes))
+            from dsindex.store.object_client import read_range, start
+
+            requested.append((start(read_range(known.path, 0, known.size_bytes, known.version)), known.size_bytes))
             bytes_ahead += known.size_bytes
         while requested and (len(requested) >= REQUESTS_AHEAD or bytes_ahead >= BYTES_AHEAD or not is_object):
             future, size_bytes = requested.popleft()
             bytes_ahead -= size_bytes
-            yield result_of(future)
+            yield bytes(future.result())
         if not is_object:
             yield _read_file(known)
     for future, _ in requested:
-        yield result_of(future)
-
-
-def _read_object(known: InputStatus) -> bytes:
-    from dsindex.store.stores import read_range
-
-    return bytes(read_range(parse_url(known.path), 0, known.size_bytes))
+        yield bytes(future.result())
 
 
 def _read_file(known: InputStatus) -> bytes:
@@ -274,24 +196,26 @@ def _read_file(known: InputStatus) -> bytes:
 
 
 def require_unchanged(path: str, size_bytes: int, version: str) -> None:
-    """Compare an input's size and time with what they were when the job was planned.
+    """Compare an input's size and version with what they were when the job was planned.
 
     Raises:
         InputError: If it is missing or has changed.
     """
+    if path.startswith("hf://"):
+        return  # the files of a commit never change
     try:
-        now = size_if_changed(path, size_bytes, version)
+        now = input_status(path)
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
         raise InputError(msg) from error
-    if now is not None:
-        raise _changed_since_planned(path, size_bytes, now)
+    if (now.size_bytes, now.version) != (size_bytes, version):
+        raise _changed_since_planned(path, size_bytes, now.size_bytes)
 
 
 def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
     return InputError(
         f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
-        f"time); leave inputs alone, then run again with --fresh"
+        f"version); leave inputs alone, then run again with --fresh"
     )
 
 
@@ -302,10 +226,10 @@ def stored_size(path: str) -> int:
         OSError: If a local file cannot be read.
         InputError: If an object cannot be read.
     """
-    return input_status(path).size_bytes if is_url(path) else os.path.getsize(path)
+    return input_status(path).size_bytes
 
 
-def open_stored(path: str) -> BufferedReader:
+def open_stored(path: str) -> io.BufferedReader:
     """Open a file or an object for reading in binary mode.
 
     Raises:
@@ -314,30 +238,19 @@ def open_stored(path: str) -> BufferedReader:
     """
     if not is_url(path):
         return open_file(path)
-    from dsindex.store.object_reader import open_object
+    from dsindex.store.object_file import ObjectReader, RawObject
 
-    return open_object(parse_url(path))
+    return io.BufferedReader(RawObject(ObjectReader(input_status(path))), _FILE_BUFFER_BYTES)
 
 
-@contextmanager
-def open_readable(path: str) -> Iterator[Readable]:
+def open_readable(path: str) -> AbstractContextManager[Readable]:
     """Open an input for reading ranges.
 
     Raises:
         OSError: If a local file cannot be opened, or is no file.
         InputError: If an object cannot be read.
     """
-    if is_url(path):
-        from dsindex.store.object_reader import ObjectReader
-
-        reader = ObjectReader(parse_url(path))
-        try:
-            yield reader
-        finally:
-            reader.close()
-    else:
-        with open_unbuffered(path) as file:
-            yield LocalFile(file)
+    return store_of(path).open(path)
 
 
 def read_start(path: str, num_bytes: int) -> bytes:
@@ -355,3 +268,47 @@ def read_start(path: str, num_bytes: int) -> bytes:
         return os.pread(descriptor, num_bytes, 0)
     finally:
         os.close(descriptor)
+
+
+def map_file(path: str) -> mmap.mmap | bytes:
+    """Map a file into memory, read-only; an object is fetched into an unnamed temporary file.
+
+    Raises:
+        OSError: If a local file cannot be read, or there is no room for an object.
+        InputError: If an object cannot be read.
+    """
+    if not is_url(path):
+        with open_file(path) as file:
+            # An empty file cannot be mapped.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+    with open_readable(path) as source, tempfile.TemporaryFile(prefix="dsindex-") as copy:
+        source.expect_forwards(0, source.size_bytes)
+        for offset in range(0, source.size_bytes, _COPY_BYTES):
+            copy.write(source.read_at(_COPY_BYTES, offset))
+        copy.flush()
+        return mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) if source.size_bytes else b""
+
+
+def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> Items:
+    """Open a file or an object as a read-only array.
+
+    Args:
+        path: The file.
+        dtype: Type of an item.
+        offset: Byte at which the first item begins.
+        count: Number of items; None: all whole ones up to the end.
+
+    Raises:
+        OSError: If a file cannot be read.
+        ValueError: If it is shorter.
+        InputError: If an object cannot be read.
+    """
+    import numpy as np
+
+    if is_url(path):
+        from dsindex.store.object_file import ObjectArray
+
+        return ObjectArray(input_status(path), dtype, offset=offset, count=count)
+    buffer = map_file(path)
+    count = (len(buffer) - offset) // dtype.itemsize if count is None else count
+    return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)

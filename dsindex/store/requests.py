@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from dsindex.amounts import count, format_size
 from dsindex.errors import DsindexError, InputError, MissingObjectError, StoreError
-from dsindex.store.redirects import is_redirect
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
@@ -431,11 +430,6 @@ def _refusal_of_kind(url: ObjectUrl, kind: str, text: str) -> InputError | None:
         return StoreError(f"{url}: expected a store that sends parts of objects, got another server; {remedy}")
     if kind in {"ValueError", "InvalidPathError"}:
         return unusable_key(url)
-    if is_redirect(text):
-        return StoreError(
-            f"{url}: expected an answer of this server, got a redirect to another one, which does not get what this "
-            f"one is told; {'check --endpoint-url and --region' if url.scheme == 's3' else 'check the address'}"
-        )
     if "Received redirect without LOCATION" in text:
         return _wrong_region(url)
     return None

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import io
-import mmap
 import os
 import re
 import shutil
@@ -20,20 +19,15 @@ import tempfile
 import uuid
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
 import xxhash
 
 from dsindex.errors import OutputError
-from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url, parse_url
+from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from dsindex.store.ranges import ObjectArray
 
 
 # Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
@@ -599,47 +593,6 @@ def can_map(path: str | None) -> bool:
 def holds_writes(folder: str) -> bool:
     """Whether what tasks write below a folder is held in memory until it is sent, and checked as it arrives."""
     return is_url(folder)
-
-
-def local_copy(path: str) -> str:
-    """Return the path of a file that can be mapped; an object is fetched, and kept."""
-    if not is_url(path):
-        return path
-    from dsindex.store.ranges import keep_copy
-
-    return keep_copy(parse_url(path))
-
-
-Items: TypeAlias = "NDArray[Any] | ObjectArray"
-"""Items of a file, mapped, or of an object, requested when they are sliced."""
-
-
-def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int | None = None) -> Items:
-    """Open a file or an object as a read-only array.
-
-    Args:
-        path: The file.
-        dtype: Type of an item.
-        offset: Byte at which the first item begins.
-        count: Number of items; None: all whole ones up to the end.
-
-    Raises:
-        OSError: If a file cannot be read.
-        ValueError: If it is shorter.
-        InputError: If an object cannot be read.
-    """
-    import numpy as np
-
-    if is_url(path):
-        from dsindex.store.ranges import ObjectArray
-
-        return ObjectArray(parse_url(path), dtype, offset=offset, count=count)
-    with open_file(path) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        # An empty file cannot be mapped.
-        buffer = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ) if size_bytes else b""
-    count = (size_bytes - offset) // dtype.itemsize if count is None else count
-    return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
 
 
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsindex.errors import MissingObjectError, MissingPackageError
-from dsindex.locations import Location
+from dsindex.errors import MissingObjectError
 from dsindex.store.local import LOCAL
 from dsindex.store.urls import is_url
 
@@ -19,11 +18,8 @@ if TYPE_CHECKING:
 def store_of(path: str) -> Store:
     """Return the store of a path or an address."""
     if is_url(path):
-        try:
-            from dsindex.store.objects import OBJECTS  # obstore is slow to import
-        except ImportError as error:
-            msg = f"{Location(path)}: addresses need obstore; pip install 'dsindex[objects]' on every node"
-            raise MissingPackageError(msg) from error
+        from dsindex.store.objects import OBJECTS  # obstore is slow to import
+
         return OBJECTS
     return LOCAL
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from dsindex.store.storage import Bytes, DigestingWriter
 
 
+RANGE_BYTES = 8 << 20
+"""About the bytes of a request where an object is read forwards: requests cost the same for every size."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputStatus:
     """A file or an object as it was looked at."""

@@ -220,22 +220,63 @@ def _parse_web_url(shown: Location, access: Access) -> ObjectUrl:
     return ObjectUrl(urlunsplit((parts.scheme, parts.netloc, parts.path, "", "")), query=parts.query, access=access)
 
 
-def locate(text: str, access: Access = NO_ACCESS) -> str:
-    """Return what a user wrote as a path, or as the URL that is reached by `access`.
+def locate(text: str) -> str:
+    """Return what a user wrote as a path, or as an address that can be read.
+
+    >>> locate("https://example.com/a.jsonl?X-Amz-Signature=9f86d0")
+    'https://example.com/a.jsonl'
 
     Raises:
-        InputError: If it is an address that cannot be read.
+        InputError: If it is an address whose scheme is not read, or that names no bucket.
     """
-    return parse_url(text, access) if is_url(text) else text
+    if not is_url(text):
+        return text
+    shown = Location(text)
+    scheme, rest = shown.raw.split("://", 1)
+    scheme = scheme.lower()
+    if scheme not in SCHEMES:
+        other = OTHER_NAMES.get(scheme)
+        remedy = f"write it as {other}://BUCKET/KEY" if other else "copy it to one of these, or to this machine"
+        msg = f"{shown}: expected a path or an address of {', '.join(f'{name}://' for name in SCHEMES)}; {remedy}"
+        raise InputError(msg)
+    if scheme in WEB_SCHEMES:
+        return _web_address(shown)
+    bucket, _, key = rest.partition("/")
+    if shown != shown.raw:
+        msg = f"{shown}: expected an address without user, password and query; give credentials by the environment"
+        raise InputError(msg)
+    if not bucket or MAGIC.search(bucket) or "@" in bucket:
+        msg = f"{scheme}://{bucket}: expected the name of a bucket after {scheme}://, got another text; check it"
+        raise InputError(msg)
+    if {"", ".", ".."} & set(key.rstrip("/").split("/")) and key:
+        msg = f"{shown}: expected a key without empty parts, `.` or `..` between slashes, got one; rename the object"
+        raise InputError(msg)
+    url = f"{scheme}://{bucket}/{key}"
+    if scheme == "hf":
+        match = HUB_ADDRESS.fullmatch(f"{bucket}/{key}")
+        if match is None or MAGIC.search(match[1] + (match[2] or "")):
+            msg = f"{shown}: expected hf://datasets/ORGANISATION/NAME or …/NAME@REVISION, then a path or a pattern"
+            raise InputError(f"{msg}; check the address")
+        return url if match[3] is not None else f"{url}/"  # all of the dataset
+    return url
 
 
-def locate_output(text: str, access: Access = NO_ACCESS) -> str:
+def _web_address(shown: Location) -> Location:
+    _, server, path = split_address(shown)
+    if not shown.raw.startswith(shown):
+        raise InputError(f"{shown}: expected an address without user and password; use a signed address")
+    if not server or not path:
+        raise InputError(f"{shown}: expected the address of a file on a web server, got none; check it")
+    return shown
+
+
+def locate_output(text: str) -> str:
     """Return the path or the URL of an output or a work folder from a user.
 
     Raises:
         InputError: If it is an address at which nothing can be written.
     """
-    return parse_output_url(text, access) if is_url(text) else text
+    return parse_output_url(text, NO_ACCESS) if is_url(text) else text
 
 
 def local_paths(paths: Iterable[str]) -> list[str]:
@@ -270,7 +311,7 @@ def refuse_address(path: str, expected: str, error: type[Exception] = InputError
 
 def absolute(path: str) -> str:
     """Return an absolute path, or the URL itself."""
-    return parse_url(path) if is_url(path) else posixpath.abspath(path)
+    return path if is_url(path) else posixpath.abspath(path)
 
 
 def real_path(path: str) -> str:
@@ -345,30 +386,6 @@ def refuse_input_url(path: str, instead: str = "copy it here first") -> str:
     return path
 
 
-def dataset_address(text: str) -> str:
-    """Return the path or the address of one dataset.
-
-    Raises:
-        ValueError: If the address cannot be used.
-    """
-    if not is_url(text):
-        return text
-    try:
-        url = parse_url(text)
-    except InputError as error:
-        raise ValueError(str(error)) from error
-    if url.query:
-        raise ValueError(
-            f"{url}: expected an address without a signature, since a dataset has several files; use credentials of "
-            f"the environment"
-        )
-    if url.has_magic or url.is_folder:
-        shown = text.partition("?")[0]  # what follows may be meant as a signature
-        msg = f"{shown}: expected the address of one dataset, got a pattern or a folder; name its prefix"
-        raise ValueError(msg)
-    return str(url)
-
-
 def refuse_cache_url(path: str) -> str:
     """Return the folder of index caches.
 
@@ -424,48 +441,21 @@ def without_suffix(path: str, ending: str) -> str:
     return path.without_suffix(ending) if isinstance(path, ObjectUrl) else path.removesuffix(ending)
 
 
-def located(path: str | os.PathLike[str], *, endpoint_url: str | None = None, region: str | None = None) -> str:
-    """Attach endpoint and region to a URL; a path is returned as it is.
+def located(path: str | os.PathLike[str]) -> str:
+    """Return the path or the address of one dataset.
 
     Raises:
-        InputError: If the address cannot be used.
-        ValueError: If the endpoint is none.
+        InputError: If it is a signed address, a pattern or a folder in a bucket.
     """
-    text = os.fspath(path)
-    if not is_url(text):
-        return text
-    endpoint = None if endpoint_url is None else check_endpoint(endpoint_url)
-    return parse_url(text, Access(endpoint_url=endpoint, region=region))
-
-
-def has_query(path: str) -> bool:
-    """Whether a URL has a query, which may hold a signature."""
-    return isinstance(path, ObjectUrl) and bool(path.query)
-
-
-def pickled_address(path: str) -> str:
-    """Return a path or URL that may be pickled.
-
-    Raises:
-        TypeError: If it is a signed address, as a pickle would store the signature.
-    """
-    if has_query(path):
-        raise TypeError(
-            f"{path}: expected an address without a signature to pickle, got a signed one, which would be stored; "
-            f"use credentials of the environment, or open it in each process"
-        )
-    return path
-
-
-def check_endpoint(url: str) -> str:
-    """Return the address of a server.
-
-    Raises:
-        ValueError: If it is none, or holds more than that.
-    """
-    if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
-        raise ValueError("expected an address such as https://storage.example.com, without user, password and query")
-    return url
+    url = locate(os.fspath(path))
+    if not is_url(url):
+        return url
+    if isinstance(url, Location) and url.raw != url:
+        msg = f"{url}: expected an address without a signature; use credentials of the environment, or download it"
+        raise InputError(msg)
+    if has_magic(url) or names_folder(url):
+        raise InputError(f"{url}: expected the address of one dataset, got a pattern or a folder; name its prefix")
+    return str(url)
 
 
 def as_prefix(path: str) -> str:

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 GIGATOKEN_VERSIONS = ("0.10.0",)
 TOKENIZERS_VERSIONS = ("0.22.0", "0.22.1", "0.22.2", "0.23.1", "0.23.2", "0.23.3")
 """Versions of which all pairs give the tables below."""
-SENTENCEPIECE_VERSIONS = ("0.2.0", "0.2.1", "0.2.2", "0.2.3")
-"""Versions that agree with gigatoken on every code point."""
-TIKTOKEN_VERSIONS = ("0.9.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0")
-"""Versions that differ from gigatoken on the code points on which `tokenizers` does."""
-REFERENCE_VERSIONS: dict[str, tuple[str, ...]] = {
-    "tokenizers": TOKENIZERS_VERSIONS,
-    "sentencepiece": SENTENCEPIECE_VERSIONS,
-    "tiktoken": TIKTOKEN_VERSIONS,
-}
 
 _LETTERS = (
     "88F C5C CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 "
@@ -64,11 +55,6 @@ DIFFERING: dict[str, str] = {
     "space-marks": "",
 }
 """Code points and ranges, in hexadecimal, by part of a tokenizer."""
-
-
-def was_compared(gigatoken: str, reference: str, library: str = "tokenizers") -> bool:
-    """Tell whether these versions of gigatoken and of a reference were compared."""
-    return gigatoken in GIGATOKEN_VERSIONS and reference in REFERENCE_VERSIONS[library]
 
 
 @functools.cache
@@ -347,7 +333,6 @@ FIXED_PROBES = (
 )  # fmt: skip
 """Texts in many scripts and of many kinds."""
 
-_RUNS = (*range(1, 20), 31, 32, 33, 64, 65, 129)
 _SHORT = ("a", "B", "'s", "1", " ", "\n", "\t", ".", "/", "é", "中", "\u0301", "▁")
 """Every sequence of up to three of these is a probe, which shows where a pre-tokenizer splits."""
 
@@ -359,17 +344,6 @@ def probes_of(added_tokens: Sequence[str]) -> list[str]:
         added_tokens: The strings of its added tokens.
     """
     return [*FIXED_PROBES, *_short_probes(), *_added_token_probes(added_tokens)]
-
-
-def probes_of_vocabulary(tokens: Sequence[str]) -> list[str]:
-    """Return probes for a vocabulary of another format: all of its tokens, and runs of the characters that repeat.
-
-    Args:
-        tokens: The texts of the tokens.
-    """
-    repeated = sorted({token[0] for token in tokens if len(token) > 1 and len(set(token)) == 1})
-    runs = (f"{before}{character * length}x" for character in repeated for length in _RUNS for before in ("", "x"))
-    return [*filter(None, tokens), *runs]
 
 
 def _short_probes() -> Iterator[str]:

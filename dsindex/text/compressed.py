@@ -25,7 +25,7 @@ from dsindex.store.storage import can_map
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dsindex.store.reading import Readable
+    from dsindex.store.types import Readable
 
 
 # Tell by its first bytes how a file is compressed.

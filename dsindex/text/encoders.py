@@ -11,7 +11,6 @@ import numpy as np
 from dsindex.arrow import number_array
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.kernels.loader import loaded_kernels
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
 from dsindex.text.record_blocks import TextColumn, string_buffers
@@ -188,7 +187,7 @@ class GigatokenEncoder:
         offsets, data = string_buffers(texts)
         try:
             with library_errors():
-                tokens, lengths = self._fast.encode(offsets, data)
+                tokens, lengths = self._fast.encode(offsets, data, self.engine.separator)
         except LibraryError as error:
             msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
             raise TokenizerError(msg) from error
@@ -260,9 +259,7 @@ def _batches(texts: pa.LargeStringArray, batch_bytes: int) -> Iterator[list[str]
 
 _NUM_CODE_POINTS = 0x110000
 _PIECE_BYTES = 1 << 20
-"""Text searched in one step without the kernels."""
-_EXPECTED_PLACES = 256
-"""Room for places in a block of text; most have none."""
+"""Text searched in one step."""
 
 
 class CodePoints:
@@ -303,12 +300,6 @@ class CodePoints:
 
     def _find_places(self, data: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
         """Return where characters begin in data[begin:end] that share their first two bytes with a member."""
-        kernels = loaded_kernels()
-        if kernels is not None:
-            places, pairs = np.empty(_EXPECTED_PLACES, np.int64), self._pairs.view(np.uint8)
-            while (count := kernels.find_characters(data, begin, end, self._lowest, pairs, places)) < 0:
-                places = np.empty(8 * len(places), np.int64)
-            return places[:count]
         found = [np.empty(0, np.int64)]
         for start in range(begin, end - 1, _PIECE_BYTES):
             stop = min(start + _PIECE_BYTES, end - 1)

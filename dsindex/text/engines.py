@@ -11,28 +11,24 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import unicodedata
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import orjson
 
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.agreement import (
     FIXED_PROBES,
     GIGATOKEN_VERSIONS,
-    REFERENCE_VERSIONS,
+    TOKENIZERS_VERSIONS,
     Unsuitable,
     adds_prefix_space,
     compared_parts,
     differing_ranges,
     probes_of,
-    probes_of_vocabulary,
-    was_compared,
 )
-from dsindex.text.conversion import SPACE_MARK, read_definition, read_sentencepiece
-from dsindex.text.fast_tokenizers import fast_tokenizer, json_for_gigatoken
+from dsindex.text.fast_tokenizers import fast_tokenizer
 from dsindex.text.tokenizer import LibraryError, library_errors, reference_of, shared_tokenizer
 
 if TYPE_CHECKING:
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
     import tokenizers
     from numpy.typing import NDArray
 
+    from dsindex.text.fast_tokenizers import Separator
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
 
@@ -54,13 +51,12 @@ if TYPE_CHECKING:
     Added = list[dict[str, Any]]
 
 
-def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer | None) -> None:
+def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
     """Refuse added tokens on which the engines can differ.
 
     Args:
         document: The content of a tokenizer.json, all of whose parts were compared.
-        loaded: The same tokenizer, loaded by `tokenizers`; None for one that was converted from another format, in
-            which ids can have holes that `tokenizers` would close.
+        loaded: The same tokenizer, loaded by `tokenizers`.
 
     Raises:
         Unsuitable: If there is such a token.
@@ -71,11 +67,11 @@ def check_added_tokens(document: dict[str, Any], loaded: tokenizers.Tokenizer | 
     if "" in contents or len(set(contents)) < len(contents):
         raise Unsuitable("its added tokens are empty or equal")
     for token in added:
-        if loaded is not None and loaded.token_to_id(token["content"]) != token["id"]:
+        if loaded.token_to_id(token["content"]) != token["id"]:
             raise Unsuitable(f"its added token {token['content']!r} has another id than the file says")
     _check_options(added, normalizes=normalizes)
     _check_overlaps(added)
-    if loaded is not None and not document["model"].get("byte_fallback"):
+    if not document["model"].get("byte_fallback"):
         _check_words(added, loaded, normalizes=normalizes, prefixes=adds_prefix_space(document))
 
 
@@ -98,6 +94,22 @@ def _check_overlaps(added: Added) -> None:
     for first, second in itertools.product(raw, late):
         if _strips(first) or _strips(second) or _overlap(first["content"], second["content"]):
             raise Unsuitable(f"its added tokens {first['content']!r} and {second['content']!r} can overlap")
+
+
+def choose_separator(document: dict[str, Any]) -> Separator | None:
+    """Return an added token that can be between texts: no other can overlap it, and it takes no space beside it.
+
+    A model with byte fallback adds a space before the first text alone, or before each, and so has none.
+    """
+    added = document.get("added_tokens") or []
+    if document["model"].get("byte_fallback"):
+        return None
+    for token in added:
+        content = token["content"]
+        others = (other["content"] for other in added if other is not token)
+        if content == content.strip() and not _strips(token) and not any(_overlap(content, each) for each in others):
+            return content, token["id"]
+    return None
 
 
 def _strips(token: dict[str, Any]) -> bool:
@@ -163,6 +175,8 @@ class Engine:
     """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
     reference: LibraryName = "tokenizers"
     """The library that defines the tokenizer's format."""
+    separator: Separator | None = None
+    """A token between texts that gigatoken encodes as one; None to encode each by itself."""
 
     def describe(self) -> str:
         """Return a description of the engine for reports."""
@@ -201,13 +215,15 @@ def choose_engine(
         return _reference_engine(tokenizer, ASKED_FOR, add_special_tokens=add_special_tokens)
     if requested not in {"auto", "gigatoken"}:
         raise ValueError(f"expected an engine auto, gigatoken, reference or tokenizers, got {requested!r}")
-    version, reference_version = importlib.metadata.version("gigatoken"), _reference_version(tokenizer)
+    version, reference_version = importlib.metadata.version("gigatoken"), importlib.metadata.version(library)
     try:
-        _check_versions(version, library)
-        document = orjson.loads(json_for_gigatoken(tokenizer))
-        runs_processor = add_special_tokens and library == "tokenizers"
-        prefix, suffix = _added_around(tokenizer, document.get("post_processor")) if runs_processor else ((), ())
-        differing = _check_gigatoken(tokenizer, document)
+        if library != "tokenizers":
+            raise Unsuitable("it is no tokenizer.json")
+        _check_versions(version)
+        document = json.loads(tokenizer.json)
+        prefix, suffix = _added_around(tokenizer, document.get("post_processor")) if add_special_tokens else ((), ())
+        separator = choose_separator(document)
+        differing = _check_gigatoken(tokenizer, document, separator)
     except Unsuitable as unsuitable:
         if requested == "gigatoken":
             remedy = f"use --engine {'tokenizers' if library == 'tokenizers' else 'reference'}"
@@ -223,11 +239,12 @@ def choose_engine(
         reference_version=reference_version,
         differing=differing,
         reference=library,
+        separator=separator,
     )
 
 
 def _reference_engine(tokenizer: Tokenizer, reason: str, *, add_special_tokens: bool) -> Engine:
-    version = _reference_version(tokenizer)
+    version = importlib.metadata.version(tokenizer.library)
     return Engine(
         name=tokenizer.library,
         version=version,
@@ -238,19 +255,13 @@ def _reference_engine(tokenizer: Tokenizer, reason: str, *, add_special_tokens: 
     )
 
 
-def _reference_version(tokenizer: Tokenizer) -> str:
-    """Return the version of the reference, and of Unicode where Python normalizes the texts."""
-    version = importlib.metadata.version(tokenizer.library)
-    if tokenizer.library == "tiktoken" and read_definition(tokenizer.model).normalizer is not None:
-        return f"{version} with Unicode {unicodedata.unidata_version}"
-    return version
-
-
-def _check_versions(version: str, library: LibraryName) -> None:
-    reference_version = importlib.metadata.version(library)
-    if not was_compared(version, reference_version, library):
-        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with {library} {', '.join(REFERENCE_VERSIONS[library])}"
-        raise Unsuitable(f"gigatoken {version} was not compared with {library} {reference_version} (what was: {known})")
+def _check_versions(version: str) -> None:
+    reference_version = importlib.metadata.version("tokenizers")
+    if version not in GIGATOKEN_VERSIONS or reference_version not in TOKENIZERS_VERSIONS:
+        known = f"gigatoken {', '.join(GIGATOKEN_VERSIONS)} with tokenizers {', '.join(TOKENIZERS_VERSIONS)}"
+        raise Unsuitable(
+            f"gigatoken {version} was not compared with tokenizers {reference_version} (what was: {known})"
+        )
 
 
 def _added_around(tokenizer: Tokenizer, processor: dict[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -302,27 +313,29 @@ def _template_tokens(template: dict[str, Any]) -> tuple[tuple[int, ...], tuple[i
     return tuple(around[0]), tuple(around[1])
 
 
-def _check_gigatoken(tokenizer: Tokenizer, document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+def _check_gigatoken(
+    tokenizer: Tokenizer, document: dict[str, Any], separator: Separator | None
+) -> tuple[tuple[int, int], ...]:
     """Return the code points on which gigatoken can differ, after trying it.
 
     Args:
         tokenizer: The tokenizer.
-        document: The tokenizer.json that gigatoken loads.
+        document: The content of its tokenizer.json.
+        separator: A token that is between texts.
 
     Raises:
         Unsuitable: If gigatoken does not support this tokenizer.
     """
     parts = compared_parts(document)
     _check_largest_id(document, tokenizer.vocabulary_size)
-    check_added_tokens(document, shared_tokenizer(tokenizer) if tokenizer.library == "tokenizers" else None)
+    check_added_tokens(document, shared_tokenizer(tokenizer))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
-    if tokenizer.library != "tokenizers":
-        probes += probes_of_vocabulary(_vocabulary_texts(tokenizer))
     spelt = [probe.encode() for probe in probes]
     offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)
     try:
         with library_errors():
-            tokens, lengths = fast_tokenizer(tokenizer).encode(offsets, np.frombuffer(b"".join(spelt), np.uint8))
+            data = np.frombuffer(b"".join(spelt), np.uint8)
+            tokens, lengths = fast_tokenizer(tokenizer).encode(offsets, data, separator)
     except LibraryError as error:
         summary = " ".join(str(error).partition("Location:")[0].split())
         raise Unsuitable(f"gigatoken says: {summary}") from error
@@ -331,13 +344,6 @@ def _check_gigatoken(tokenizer: Tokenizer, document: dict[str, Any]) -> tuple[tu
         if not np.array_equal(got, wanted):
             raise Unsuitable(f"gigatoken gives other ids than {tokenizer.library} for {text[:40]!r}")
     return differing_ranges(parts)
-
-
-def _vocabulary_texts(tokenizer: Tokenizer) -> list[str]:
-    """Return the tokens of a SentencePiece model or of ranks that decode to text."""
-    if tokenizer.library == "sentencepiece":
-        return [piece.replace(SPACE_MARK, " ") for piece in read_sentencepiece(tokenizer.model).pieces]
-    return [token.decode(errors="ignore") for token in read_definition(tokenizer.model).ranks]
 
 
 def _check_largest_id(document: dict[str, Any], vocabulary_size: int) -> None:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 import numpy as np
-import orjson
 
 from dsindex.errors import RecordProblem
 
@@ -41,31 +40,16 @@ TYPE_NAMES = {
 
 
 def parse_record(line: bytes) -> dict[str, object] | str:
-    """Parse one line with orjson, which accepts less than `json.loads`, and what it refuses with that.
+    """Parse one line as `json.loads` does, which defines what a record is.
 
     Args:
         line: The line without newline and BOM; not blank.
 
     Returns:
-        The object, in which integers beyond 64 bits are floats; or a string with the reason why the line is no record.
+        The object, or the reason why the line is no record.
     """
-    record = parse_record_strictly(line)
-    return parse_record_exactly(line) if record is None else record
-
-
-def parse_record_strictly(line: bytes) -> dict[str, object] | str | None:
-    """Parse one line as `parse_record` does; return None if orjson refuses it, as `Infinity` and a lone surrogate."""
     if is_too_deep(line):
         return f"expected at most {MAX_NESTING} objects and lists inside each other, got more"
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) else _describe_other(record)
-
-
-def parse_record_exactly(line: bytes) -> dict[str, object] | str:
-    """Parse one line as `json.loads` does, which defines what a record is; see `parse_record`."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -5,8 +5,7 @@ rest is a jq filter, which is applied to **each element** if the field is a list
 selected if the filter returns anything but `null` and `false` for it (`select` returns the element itself or nothing).
 Without a filter every element is selected. `.conversations[] | …` means the same.
 
-jq runs in guarded processes (`jq_programs.py`), so a pattern may be any jq program. Names that reach beyond the record
-are refused: the environment, the clock, other inputs, files.
+Names that reach beyond the record are refused: the environment, the clock, other inputs, files.
 """
 
 from __future__ import annotations
@@ -15,21 +14,19 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.guarded_process import GuardedWork, LimitReachedError
+from dsindex.text.fields import MAX_NESTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from dsindex.text.guarded.limits import Limits
+    from collections.abc import Iterator, Sequence
 
 
 _REFUSED = frozenset(
     {
-        *("ENV", "env", "now", "input", "inputs", "input_filename", "input_line_number"),
+        *("ENV", "env", "now", "localtime", "strflocaltime", "input", "inputs", "input_filename", "input_line_number"),
         *("include", "import", "modulemeta", "get_search_list"),
         *("debug", "stderr", "halt", "halt_error"),
     }
@@ -124,77 +121,65 @@ class Patterns:
         masks: Selections; their fields must be among `fields`.
         conditions: Programs of which a record must satisfy every one: at least one of a program's results must be
             neither null nor false.
-        limits: Time and memory limits for one record; None for the defaults.
 
     Raises:
         InputError: If a pattern is not jq.
     """
 
     def __init__(
-        self,
-        fields: Sequence[FieldPattern],
-        masks: Sequence[MaskPattern] = (),
-        *,
-        conditions: Sequence[str] = (),
-        limits: Limits | None = None,
+        self, fields: Sequence[FieldPattern], masks: Sequence[MaskPattern] = (), conditions: Sequence[str] = ()
     ) -> None:
         for condition in conditions:
             check_pattern(condition)
-        self._names = [field.name for field in fields]
-        patterns = [field.pattern for field in fields] + [mask.pattern for mask in masks if mask.rest is not None]
-        patterns += conditions
-        shown = " or ".join(f"`{pattern}`" for pattern in patterns)
-        definition = {
-            "fields": [field.pattern for field in fields],
-            "masks": [{**asdict(mask), "field": self._names.index(mask.field)} for mask in masks],
-            "conditions": list(conditions),
-        }
-        try:
-            self._work = GuardedWork("dsindex.text.jq", definition, subject=f"the jq pattern {shown}", limits=limits)
-        except LimitReachedError as error:
-            raise InputError(f"{error.reason}; change it") from error
-        if self._work.facts["refused"] is not None:
-            pattern, reason = self._work.facts["refused"]
-            raise InputError(f"jq pattern {pattern!r}: {reason}")
+        self._arguments = (fields, masks, conditions)
+        self._program = _compile_jointly(conditions, [field.pattern for field in fields])
+        self._selects = [_compile_mask(mask) for mask in masks]
+        names = [field.name for field in fields]
+        self._mask_fields = [names.index(mask.field) for mask in masks]
 
-    def read(self, record: Mapping[str, Any]) -> PatternAnswers:
-        """Evaluate the patterns on one record.
+    def __reduce__(self) -> tuple[type[Patterns], tuple[Any, ...]]:
+        return Patterns, self._arguments
+
+    def read(self, record: Mapping[str, Any] | bytes) -> PatternAnswers:
+        """Evaluate the patterns on one record, or its JSON in UTF-8.
 
         Raises:
             RecordProblem: If the record nests too deeply to be written as JSON.
-            LimitReachedError: If it takes too much time or memory.
         """
-        [answers] = self.read_all([write_record(record)])
-        return answers
+        line = record if isinstance(record, bytes) else write_record(record)
+        fields, masks, conditions = self._arguments
+        try:
+            [found] = self._program.input_text(line.decode()).all()
+        except (ValueError, TypeError, RecursionError) as error:
+            failed = {"error": str(error)}
+            found = {"conditions": [failed] * len(conditions), "fields": [failed] * len(fields)}
+        # There are no fields if a condition does not hold.
+        values = [_read_value(field.pattern, each) for field, each in zip(fields, found["fields"], strict=False)]
+        return PatternAnswers(
+            conditions=[_read_value(*each) for each in zip(conditions, found["conditions"], strict=True)],
+            fields=dict(zip((field.name for field in fields), values, strict=False)),
+            masks=[
+                _select(mask.pattern, values[number], select)
+                for mask, number, select in zip(masks, self._mask_fields, self._selects, strict=True)
+                if values
+            ],
+        )
 
     def read_all(self, records: Sequence[bytes]) -> Iterator[PatternAnswers]:
-        """Evaluate the patterns on records, in order.
-
-        Args:
-            records: Each one JSON value in UTF-8, without a newline; a few MiB together.
-
-        Raises:
-            LimitReachedError: At the first record that takes too much time or memory.
-        """
-        for answer in self._work.run(records):
-            # There are no fields if a condition does not hold.
-            fields = dict(zip(self._names, answer["fields"], strict=bool(answer["fields"])))
-            yield PatternAnswers(fields=fields, masks=answer["masks"], conditions=answer["conditions"])
+        """Evaluate the patterns on records, each one JSON value in UTF-8, in order."""
+        return map(self.read, records)
 
 
 @functools.lru_cache(maxsize=16)
 def open_patterns(
-    fields: tuple[FieldPattern, ...],
-    masks: tuple[MaskPattern, ...] = (),
-    limits: Limits | None = None,
-    conditions: tuple[str, ...] = (),
+    fields: tuple[FieldPattern, ...], masks: tuple[MaskPattern, ...] = (), conditions: tuple[str, ...] = ()
 ) -> Patterns:
-    """Return the process-wide Patterns for these arguments, so that all tasks share their child processes.
+    """Return the process-wide Patterns for these arguments: jq takes 20 ms to compile a program.
 
     Raises:
         InputError: If a pattern is not jq.
     """
-    return Patterns(fields, masks, conditions=conditions, limits=limits)
+    return Patterns(fields, masks, conditions)
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:
@@ -321,59 +306,9 @@ def _value_of(answer: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON value
     return answer["value"]
 
 
-# Run jq programs in a guarded process: read fields of a record, select elements of them, and evaluate conditions.
-
 Answer = dict[str, Any]
-_MAX_NESTING = 900
-"""The same as in `dsindex.text.fields`, which is slow to import."""
 _SHOWN_CHARACTERS = 1000
 """Limit on jq's error messages, which may quote the record."""
-
-
-def prepare(definition: dict[str, Any]) -> tuple[Answer, Callable[[bytes], Answer]]:
-    """Compile programs.
-
-    Args:
-        definition: `fields`, a list of patterns for single values of a record; `masks`, a list of objects with
-            `pattern`, `field` (its number in `fields`) and `rest`, a filter for the field's elements or None; and
-            `conditions`, a list of programs.
-
-    Returns:
-        `refused`, the pattern that is not jq and the reason, or None; and a function from a record to its `fields`,
-        `masks` and `conditions`, in order. Each of them is a `value` or a `problem`; a mask is null if its field has no
-        value. If a condition does not hold, there are no fields and no masks.
-    """
-    conditions, fields, masks = definition["conditions"], definition["fields"], definition["masks"]
-    try:
-        program = _compile_jointly(conditions, fields)
-        selects = [_compile_mask(mask) for mask in masks]
-    except _RefusedError as refused:
-        return {"refused": refused.args}, _answer_nothing
-
-    def answer(record: bytes) -> Answer:
-        try:
-            [found] = program.input_text(record.decode()).all()
-        except (ValueError, TypeError, RecursionError) as error:
-            found = {
-                "conditions": [{"error": str(error)}] * len(conditions),
-                "fields": [{"error": str(error)}] * len(fields),
-            }
-        values = [_read_value(*each) for each in zip(fields, found["fields"], strict=bool(found["fields"]))]
-        return {
-            "conditions": [_read_value(*each) for each in zip(conditions, found["conditions"], strict=True)],
-            "fields": values,
-            "masks": [
-                _select(mask["pattern"], values[mask["field"]], select)
-                for mask, select in zip(masks, selects, strict=True)
-                if values
-            ],
-        }
-
-    return {"refused": None}, answer
-
-
-class _RefusedError(Exception):
-    """A refused pattern, and jq's error message."""
 
 
 def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no types
@@ -382,19 +317,18 @@ def _compile(program: str, pattern: str) -> Any:  # noqa: ANN401 - jq has no typ
     try:
         return jq.compile(program)
     except ValueError as error:
-        raise _RefusedError(pattern, _shorten(str(error))) from error
+        raise InputError(f"jq pattern {pattern!r}: {_shorten(str(error))}") from error
 
 
-def _compile_mask(mask: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
-    rest = mask["rest"]
-    if rest is None:
+def _compile_mask(mask: MaskPattern) -> Any:  # noqa: ANN401 - as above
+    if mask.rest is None:
         return None
     # Compiled alone first, so that an unbalanced bracket cannot affect the program around it.
-    _compile(rest, mask["pattern"])
-    return _compile(f"[.[] | try ([({rest})] | any) catch {{error: .}}]", mask["pattern"])
+    _compile(mask.rest, mask.pattern)
+    return _compile(f"[.[] | try ([({mask.rest})] | any) catch {{error: .}}]", mask.pattern)
 
 
-def _compile_jointly(conditions: list[str], fields: list[str]) -> Any:  # noqa: ANN401 - as above
+def _compile_jointly(conditions: Sequence[str], fields: Sequence[str]) -> Any:  # noqa: ANN401 - as above
     """Compile conditions and fields as one program, which parses a record once.
 
     The fields are read only if all conditions hold. For the condition `.a` and the field `.b`:
@@ -414,10 +348,6 @@ def _compile_jointly(conditions: list[str], fields: list[str]) -> Any:  # noqa: 
     )
 
 
-def _answer_nothing(record: bytes) -> Answer:
-    raise AssertionError(f"a refused pattern cannot read {record!r}")
-
-
 def _read_value(pattern: str, answer: Answer) -> Answer:
     """Return the `value` or the `problem` of a condition or a field."""
     if "error" in answer:
@@ -430,7 +360,7 @@ def _read_value(pattern: str, answer: Answer) -> Answer:
     if len(values) > 1:
         return {"problem": f"pattern `{pattern}`: expected one value, got {len(values)}; leave out `[]`"}
     if _is_too_deep(values):
-        return {"problem": f"pattern `{pattern}`: expected at most {_MAX_NESTING} objects and lists inside each other"}
+        return {"problem": f"pattern `{pattern}`: expected at most {MAX_NESTING} objects and lists inside each other"}
     return {"value": values[0] if values else None}
 
 
@@ -455,7 +385,7 @@ def _select(pattern: str, field: Answer, program: Any) -> Answer | None:  # noqa
 
 def _is_too_deep(values: list[Any]) -> bool:
     level: list[Any] = values
-    for _ in range(_MAX_NESTING + 1):
+    for _ in range(MAX_NESTING + 1):
         inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
         level = [item for items in inner for item in items]
         if not level:

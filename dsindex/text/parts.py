@@ -106,7 +106,6 @@ def read_part(
 
     Raises:
         InputError: If the input cannot be read, has changed or is damaged, or does not have the wanted columns.
-        RecordLimitError: At the first record for which a jq program takes too much time or memory.
     """
     max_record_bytes = LARGEST_RECORD_BYTES if max_record_bytes is None else max_record_bytes
     if part.form.format == "jsonl":
@@ -133,7 +132,7 @@ def read_part(
         lines = read_table_lines(part, columns, block_bytes=block_bytes)
     else:
         lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
-    return parse_blocks(lines, selection, part, max_record_bytes)
+    return parse_blocks(lines, selection, max_record_bytes)
 
 
 def read_part_lines(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from dsindex.errors import RecordLimitError
     from dsindex.text.token_ids import TokenColumn
 
 
@@ -64,9 +63,6 @@ class RecordBlock:
     """Size of its lines in the text, with newlines."""
     blank_lines: NDArray[np.int64] | None = None
     """Line numbers of the blank lines; None if there are none, or if they are not known."""
-    stopped: RecordLimitError | None = None
-    """Error that ends the reading after these lines; raised when the next block is requested, so that a bad record
-    before it is reported first."""
     read_line: Callable[[int], bytes] | None = None
     """Returns a line by its number, until the next block is requested; None for the columns of a table."""
 

@@ -1,30 +1,31 @@
 """Read parts of JSONL text as blocks of records: the wanted values in columns, and the bad records.
 
-`_parse_lines` defines the records of a block. The kernels of `scanning.py` return the same several times as fast, once
-they are loaded and if they are certain of every line; a block that they leave is parsed line by line.
+`Selection.read_line`, and so `json.loads`, defines what a record is. msgspec reads whole blocks several times as fast,
+and is stricter: it refuses NaN, infinities, lone surrogates and whatever is no JSON; of equal keys it takes the last. A
+block with a line that it refuses is read line by line, and such a line by `json.loads`. It is laxer in two ways, which
+are checked for each block: it takes a newline for a space, and skips text that is not UTF-8.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from dsindex.errors import RecordLimitError
-from dsindex.kernels.loader import count_bytes, loaded_kernels
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.guarded_process import LimitReachedError
-from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line
-from dsindex.text.scanning import scan_ids, scan_texts
+from dsindex.text.record_blocks import BadRecord, RecordBlock, describe_long_line
 from dsindex.text.selection import select_keys
 from dsindex.text.streams import LineBlock, LongLine, cut_large, read_lines
-from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from dsindex.text.fields import Path
     from dsindex.text.forms import TextPart
     from dsindex.text.selection import Judgement, Selection, Values
 
@@ -59,15 +60,13 @@ def read_records(
     Raises:
         InputError: If the file cannot be read, does not have the expected size, changes while it is read, or is
             damaged.
-        RecordLimitError: At the first record for which a jq program takes too much time or memory.
     """
-    count_bytes(part.end - part.begin)
     blocks = read_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
-    return parse_blocks(blocks, selection or select_keys(keys), part, max_record_bytes)
+    return parse_blocks(blocks, selection or select_keys(keys), max_record_bytes)
 
 
 def parse_blocks(
-    blocks: Iterator[LineBlock | LongLine], selection: Selection, part: TextPart, limit: int | None
+    blocks: Iterator[LineBlock | LongLine], selection: Selection, limit: int | None
 ) -> Iterator[RecordBlock]:
     """Parse the lines of a part as `read_records` does."""
 
@@ -84,44 +83,102 @@ def parse_blocks(
             parsed = RecordBlock(num_lines=1, num_blank=0, offsets=nothing, lines=nothing, columns=columns, bad=(bad,))
         else:
             num_bytes = block.source_bytes
-            parsed = _scan_block(block, selection, limit) or _parse_lines(block, selection, part, limit)
+            decoder = open_decoder(selection)
+            parsed = (decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
+                block, decoder, selection, limit
+            )
         yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=read_line)
-        if parsed.stopped is not None:
-            raise parsed.stopped
 
 
-def _scan_block(block: LineBlock, selection: Selection, limit: int | None) -> RecordBlock | None:
-    """Parse a block with the kernels; None if they are not loaded, or `_parse_lines` might return something else."""
+class RecordDecoder:
+    """Reads the texts at some paths with msgspec.
+
+    Args:
+        paths: The wanted paths, none of which leads through the value of another.
+        kind: The type of the values.
+    """
+
+    def __init__(self, paths: Sequence[Path], kind: object) -> None:
+        tree: dict[str, Any] = {}
+        self._getters: list[Callable[[object], Any]] = []
+        for path in paths:
+            branch: Any = tree
+            names = []
+            for depth, key in enumerate(path, 1):
+                names.append(f"f{[*branch, key].index(key)}")
+                branch = branch.setdefault(key, {} if depth < len(path) else None)
+            self._getters.append(operator.attrgetter(".".join(names)))
+        self._decoder = msgspec.json.Decoder(_struct(tree, kind))
+
+    def read_line(self, line: bytes) -> Values | None:
+        """Return the values of a record; None if `json.loads` must decide."""
+        try:
+            record = self._decoder.decode(line.decode())
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+        return [get(record) for get in self._getters]
+
+    def read_lines(self, lines: memoryview[int]) -> list[list[Any]] | None:
+        """Return the values at each path, of each record; None if one is refused."""
+        try:
+            records = self._decoder.decode_lines(lines)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return None
+        return [list(map(get, records)) for get in self._getters]
+
+
+def _struct(tree: dict[str, Any], kind: object) -> Any:  # noqa: ANN401 - a type
+    """Return a type with a field for each key: of the kind, or for a branch of the tree, another such type."""
+    fields = [
+        (f"f{number}", kind if branch is None else _struct(branch, kind), msgspec.field(name=key))
+        for number, (key, branch) in enumerate(tree.items())
+    ]
+    return msgspec.defstruct("Record", fields, gc=False)
+
+
+def open_decoder(selection: Selection) -> RecordDecoder | None:
+    """Return the decoder of a selection, once made per process; None if it has none."""
     paths = selection.paths
-    if loaded_kernels() is None or paths is None or (limit is not None and (block.line_sizes() > limit).any()):
+    if paths is None or selection.vocabulary_size is not None:
         return None
-    # Kernels do not check UTF-8. As one large Arrow string that takes a fraction of the time of bytes.decode.
+    return _open_decoder(tuple(paths.values()), selection.takes_lists)
+
+
+@functools.lru_cache(maxsize=16)
+def _open_decoder(paths: tuple[Path, ...], takes_lists: bool) -> RecordDecoder:
+    return RecordDecoder(paths, str | list[str] if takes_lists else str)
+
+
+def _decode_block(
+    block: LineBlock, decoder: RecordDecoder, selection: Selection, limit: int | None
+) -> RecordBlock | None:
+    """Parse a block at once; None if a line of it is to be looked at by itself."""
+    numbers = np.flatnonzero(block.ends > block.starts)  # the others are blank
+    if not len(numbers) or (limit is not None and (block.line_sizes() > limit).any()):
+        return None
+    # No record has a newline inside, and no line two records: each line begins and ends one, and they are as many.
+    octets = np.frombuffer(block.data, np.uint8)
+    starts, lasts = block.starts[numbers], block.ends[numbers] - 1
+    lasts -= octets[lasts] == ord("\r")
+    if (octets[starts] != ord("{")).any() or (octets[lasts] != ord("}")).any():
+        return None
     whole = pa.py_buffer(np.array([0, block.num_bytes], np.int64))
-    try:
+    try:  # as one large string, which takes a fraction of the time of bytes.decode
         pa.LargeStringArray.from_buffers(1, whole, pa.py_buffer(block.data)).validate(full=True)
     except pa.ArrowInvalid:
         return None
-    numbers = np.flatnonzero(block.ends > block.starts)  # the others are blank
-    if not len(numbers):
+    values = decoder.read_lines(memoryview(block.data)[int(starts[0]) : block.num_bytes])
+    if values is None or len(values[0]) != len(numbers):
         return None
-    starts, ends = block.starts[numbers], block.ends[numbers]
-    columns: dict[str, TextColumn | TokenColumn]
-    if selection.vocabulary_size is None:
-        texts = scan_texts(block.data, starts, ends, list(dict.fromkeys(paths.values())))
-        if texts is None:
-            return None
-        columns = {key: TextColumn(texts=texts[path], texts_per_record=None) for key, path in paths.items()}
-    else:
-        [(key, path)] = paths.items()
-        scanned = scan_ids(block.data, starts, ends, path, limit=selection.vocabulary_size)
-        if scanned is None:
-            return None
-        columns = {key: TokenColumn(tokens=scanned[0], lengths=scanned[1], sequences_per_record=None)}
-    num_blank = len(block.starts) - len(numbers)
+    try:
+        columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
+    except UnicodeEncodeError:  # a lone surrogate
+        return None
+    is_blank = len(numbers) < len(block.starts)
     return RecordBlock(
         num_lines=len(block.starts),
-        num_blank=num_blank,
-        blank_lines=np.flatnonzero(block.ends <= block.starts) + block.first_line if num_blank else None,
+        num_blank=len(block.starts) - len(numbers),
+        blank_lines=np.flatnonzero(block.ends == block.starts) + block.first_line if is_blank else None,
         offsets=block.offsets()[numbers],
         lines=numbers + block.first_line,
         columns=columns,
@@ -129,61 +186,39 @@ def _scan_block(block: LineBlock, selection: Selection, limit: int | None) -> Re
     )
 
 
-def _parse_lines(block: LineBlock, selection: Selection, part: TextPart, limit: int | None) -> RecordBlock:
+def _parse_lines(
+    block: LineBlock, decoder: RecordDecoder | None, selection: Selection, limit: int | None
+) -> RecordBlock:
     """Parse a block line by line; this defines what its records are."""
     offsets, sizes = block.offsets(), block.line_sizes()
-    is_large = np.zeros(len(sizes), np.bool_) if limit is None else sizes > limit
-    numbers = np.flatnonzero(is_large | (block.ends > block.starts)).tolist()
-    lines = {
-        number: line
-        for number in numbers
-        if not is_large[number] and (line := block.text(number)).strip(JSON_WHITESPACE)
-    }
-    judged = selection.read_lines(list(lines.values()))
     kept: list[int] = []
     values: list[Values] = []
     bad: list[BadRecord] = []
-    num_filtered = 0
-    stopped: RecordLimitError | None = None
-    for number in numbers:
+    blank: list[int] = []
+    for number in range(len(sizes)):
         judgement: Judgement
-        if is_large[number]:
-            judgement = describe_long_line(int(sizes[number]), limit or 0)
-        elif number not in lines:
+        line = block.text(number)
+        if limit is not None and sizes[number] > limit:
+            judgement = describe_long_line(int(sizes[number]), limit)
+        elif not line.strip(JSON_WHITESPACE):
+            blank.append(number)
             continue
         else:
-            try:
-                judgement = next(judged)
-            except LimitReachedError as error:
-                place = (part.begin, block.first_line + number)
-                stopped = RecordLimitError(part.input, int(offsets[number]), error.reason, part=place)
-                break
+            judgement = (decoder and decoder.read_line(line)) or selection.read_line(line)
         if isinstance(judgement, str):
-            line_bytes = cut_large(block.line(number), limit)
-            bad.append(
-                BadRecord(
-                    offset=int(offsets[number]),
-                    line=block.first_line + number,
-                    line_bytes=line_bytes,
-                    reason=judgement,
-                )
-            )
-        elif judgement is None:
-            num_filtered += 1
-        else:
+            place, line_bytes = block.first_line + number, cut_large(block.line(number), limit)
+            bad.append(BadRecord(offset=int(offsets[number]), line=place, line_bytes=line_bytes, reason=judgement))
+        elif judgement is not None:
             kept.append(number)
             values.append(judgement)
     records = np.array(kept, np.int64)
-    is_blank = ~is_large
-    is_blank[list(lines)] = False
     return RecordBlock(
         num_lines=len(sizes),
-        num_blank=len(sizes) - len(lines) - int(is_large.sum()),
-        blank_lines=np.flatnonzero(is_blank) + block.first_line,
+        num_blank=len(blank),
+        blank_lines=np.array(blank, np.int64) + block.first_line,
         offsets=offsets[records],
         lines=records + block.first_line,
         columns=selection.build_columns(values),
         bad=tuple(bad),
-        num_filtered=num_filtered,
-        stopped=stopped,
+        num_filtered=len(sizes) - len(blank) - len(kept) - len(bad),
     )

@@ -9,45 +9,40 @@ A key is the name of a top-level key, a path or a jq program:
 
 An exact name that begins with a dot, or contains `=.`, is written as a path: `.".name"`, `."a=.b"`.
 
-`Selection.read_lines` is the reference for names and paths, which `records.py` reads faster; jq (`jq.py`) reads only
-programs and conditions, since it takes ten times as long for a line. Simple conditions do without (`conditions.py`).
+`Selection.read_line` is the reference for names and paths, which `records.py` reads by blocks of lines; jq (`jq.py`)
+reads only programs and conditions, since it takes ten times as long for a line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.conditions import UncertainError, parse_condition
 from dsindex.text.fields import (
     Texts,
     find_fault,
     find_value,
-    parse_record_exactly,
-    parse_record_strictly,
+    parse_record,
     show_place,
     type_name,
 )
-from dsindex.text.guarded.limits import Limits, default_limits
 from dsindex.text.joining import JOINED, join_texts
 from dsindex.text.record_blocks import RecordBlock, TextColumn
 from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from dsindex.text.fields import Path
     from dsindex.text.jq import PatternAnswers, Patterns
 
 MAX_PATH_KEYS = 64
-"""Keys of a path that the kernels follow."""
+"""Keys of a path that is read by blocks."""
 _NAMED = re.compile(r"(?P<name>[^=]+)=(?P<source>\..*)", re.DOTALL)
 _STEP = re.compile(
     r"""\.(?P<name>[A-Za-z_]\w*) | \.?\s*\[\s*(?P<bracket>"(?:[^"\\]|\\.)*")\s*\] | \.(?P<quoted>"(?:[^"\\]|\\.)*")""",
@@ -132,8 +127,6 @@ class Selection:
     """The values are token ids of a vocabulary of this size; None for texts."""
     takes_lists: bool = True
     """Whether a value may be a list of texts."""
-    limits: Limits = dataclass_field(default_factory=default_limits)
-    """jq's time and memory limits for one line."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,15 +140,8 @@ class Selection:
 
     @property
     def needs_jq(self) -> bool:
-        """Whether jq, or a condition in Python, runs on every record."""
+        """Whether jq runs on every record."""
         return self.where is not None or any(key.program is not None for key in self.keys)
-
-    @property
-    def condition(self) -> Callable[[Any], bool] | None:
-        """The condition where jq need not run, except on records for which this raises UncertainError."""
-        if self.where is None or any(key.program is not None for key in self.keys):
-            return None
-        return parse_condition(self.where)
 
     @property
     def paths(self) -> dict[str, Path] | None:
@@ -174,68 +160,32 @@ class Selection:
                 return None
         return paths
 
-    def read_lines(self, lines: Sequence[bytes]) -> Iterator[Judgement]:
-        """Judge lines in order.
+    def read_line(self, line: bytes) -> Judgement:
+        """Judge a line without newline and BOM that is not blank.
 
-        Args:
-            lines: Lines without newline and BOM; not blank.
-
-        Yields:
-            For each line its values, the reason why it is no record, or None.
-
-        Raises:
-            LimitReachedError: At the first line for which jq takes too much time or memory.
+        jq accepts more than JSON lines, so it does not decide whether a line is a record.
         """
-        strict = [parse_record_strictly(line) for line in lines]
-        records = [
-            parse_record_exactly(line) if record is None else record for line, record in zip(lines, strict, strict=True)
-        ]
-        decided = self._decide(strict)
-        # jq accepts more than JSON lines, so it does not decide whether a line is a record.
-        asked = [
-            line
-            for line, record, holds in zip(lines, records, decided, strict=True)
-            if holds is None and not isinstance(record, str)
-        ]
-        answers = self._open_patterns().read_all(asked) if asked else iter(())
-        for line, record, holds in zip(lines, records, decided, strict=True):
-            if isinstance(record, str):
-                yield record
-                continue
-            if holds is False:
-                yield None
-                continue
-            answer = None if holds else next(answers)
-            found = self._read(record, answer)
-            if isinstance(found, str) and self.vocabulary_size is not None:  # it may show a number
-                found = self._read(cast("dict[str, object]", parse_record_exactly(line)), answer)
-            yield found
-
-    def _decide(self, records: Sequence[dict[str, object] | str | None]) -> list[bool | None]:
-        """Return for each record whether the condition keeps it; None where jq must read the record."""
-        if not self.needs_jq:
-            return [True] * len(records)
-        condition = self.condition
-        decided: list[bool | None] = [None] * len(records)
-        for number, record in enumerate(records):
-            if condition is None or not isinstance(record, dict):
-                continue
-            with contextlib.suppress(UncertainError):
-                decided[number] = condition(record)
-        return decided
+        record = parse_record(line)
+        if isinstance(record, str):
+            return record
+        try:
+            return self._read(record, self._open_patterns().read(line) if self.needs_jq else None)
+        except RecordProblem as problem:
+            return problem.reason
 
     def build_columns(self, values: Sequence[Values]) -> dict[str, TextColumn | TokenColumn]:
         """Return the column of each key, given the values of each record."""
         return {
-            key.name: self._build_column([record[number] for record in values]) for number, key in enumerate(self.keys)
+            key.name: self.build_column([record[number] for record in values]) for number, key in enumerate(self.keys)
         }
 
-    def _build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
+    def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
+        """Return the column of one key, given its value in each record."""
         from dsindex.arrow import text_array  # pyarrow is slow to load, and not needed to parse options
 
         if self.vocabulary_size is not None:
             return build_token_column(values)
-        if not any(isinstance(value, list) for value in values):
+        if list not in set(map(type, values)):
             return TextColumn(texts=text_array(values), texts_per_record=None)
         lists = [value if isinstance(value, list) else [value] for value in values]
         return TextColumn(
@@ -256,24 +206,21 @@ class Selection:
 
         fields = tuple(FieldPattern(name=key.name, pattern=key.program) for key in self.keys if key.program is not None)
         conditions = () if self.where is None else (self.where,)
-        return open_patterns(fields, limits=self.limits, conditions=conditions)
+        return open_patterns(fields, conditions=conditions)
 
     def _read(self, record: dict[str, object], answers: PatternAnswers | None) -> Judgement:
+        if answers is not None and not answers.holds():
+            return None
         values: list[object] = []
-        try:
-            if answers is not None and not answers.holds():
-                return None
-            for key in self.keys:
-                if key.path is not None:
-                    value = find_value(record, key.path)
-                elif answers is not None:
-                    value = answers.value(key.name)
-                wrong = self._find_fault(key, value)
-                if wrong is not None:
-                    return wrong
-                values.append(value)
-        except RecordProblem as problem:
-            return problem.reason
+        for key in self.keys:
+            if key.path is not None:
+                value = find_value(record, key.path)
+            elif answers is not None:
+                value = answers.value(key.name)
+            wrong = self._find_fault(key, value)
+            if wrong is not None:
+                return wrong
+            values.append(value)
         return cast("Values", values)
 
     def _find_fault(self, key: TextKey, value: object) -> str | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dsindex.errors import RecordLimitError
 from dsindex.store.reading import (
     fingerprint_content,
     fingerprint_input,
@@ -90,16 +89,10 @@ class SmallFiles:
 
         Raises:
             InputError: If a file cannot be read, has changed or is damaged.
-            RecordLimitError: At the first record for which a jq program takes too much time or memory.
         """
         while (kind := self._queue.next_kind()) is not None:
             self._first, self._offsets, self._lines = self._queue.number, [], []
-            try:
-                yield from self._read_alone() if kind == "alone" else self._read_joined(kind)
-            except RecordLimitError as error:
-                line = 0 if error.part is None else error.part[1]
-                number, offset, line = self._locate(error.offset, line)
-                raise RecordLimitError(self._files[number].path, offset, error.reason, line + 1) from error
+            yield from self._read_alone() if kind == "alone" else self._read_joined(kind)
 
     def place(self, block: RecordBlock) -> tuple[RecordBlock, NDArray[np.int64]]:
         """Count a block's lines for their files.
@@ -162,7 +155,7 @@ class SmallFiles:
             lines = read_source(_JoinedText(self), block_bytes=DEFAULT_BLOCK_BYTES, max_line_bytes=self._limit)
             if kind == "lines":
                 lines = map(as_json, lines)
-        return parse_blocks(lines, self._selection, self._files[self._first].part, self._limit)
+        return parse_blocks(lines, self._selection, self._limit)
 
     def _documents(self) -> Iterator[LineBlock | LongLine]:
         """Yield each file as one object of JSON."""

@@ -1,7 +1,7 @@
 """Load a tokenizer and describe it as plain data, so that every worker gets the same bytes once.
 
 The formats are a `tokenizer.json` of the `tokenizers` library, or a folder with one as written by `save_pretrained` of
-transformers; a SentencePiece `.model`; ranks of tiktoken in three kinds of files; GPT-2's vocab.json and merges.txt.
+transformers; a SentencePiece `.model`; ranks of tiktoken in two kinds of files; GPT-2's vocab.json and merges.txt.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import functools
 import hashlib
 import itertools
 import os
-import unicodedata
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
-from dsindex.text.conversion import END_OF_TEXT, convert_gpt2_files, make_tiktoken, read_definition, read_sentencepiece
+from dsindex.text.conversion import END_OF_TEXT, convert_gpt2_files, make_tiktoken, read_definition
 from dsindex.text.tokenizer_file import (
     LARGEST_FILE_BYTES,
     TokenizerOptions,
@@ -173,8 +172,7 @@ def _decode(tokenizer: Tokenizer, numbers: list[int]) -> str:
     if tokenizer.library == "tiktoken":
         encoding = read_definition(tokenizer.model)
         spelt = {number: token for token, number in encoding.ranks.items()}
-        named = {**encoding.control_tokens, **encoding.special_tokens}
-        spelt.update((number, token.encode()) for token, number in named.items())
+        spelt.update((number, token.encode()) for token, number in encoding.special_tokens.items())
         return b"".join(spelt.get(number, b"") for number in numbers).decode(errors="replace")
     return shared_tokenizer(tokenizer).decode(numbers, skip_special_tokens=False)
 
@@ -256,13 +254,15 @@ def _read_gpt2_files(vocab_file: str, merge_file: str) -> tuple[Tokenizer, str |
 def _describe_sentencepiece(file: str, content: bytes, *, name: str) -> tuple[Tokenizer, str | None]:
     try:
         with library_errors():
-            model = read_sentencepiece(content)
             loaded = _load_sentencepiece(content)
+            if not content or not loaded.get_piece_size():
+                raise ValueError("it has no pieces")
     except LibraryError as error:
         msg = f"{file}: expected a SentencePiece model, but it cannot be read ({error}); fetch or save it again"
         raise TokenizerError(msg) from error
     size, eos = loaded.get_piece_size(), loaded.eos_id()
-    tokenizer = _of_model("sentencepiece", content, name=name, size=size, special=model.user_defined)
+    control = map(loaded.id_to_piece, filter(loaded.is_control, range(size)))
+    tokenizer = _of_model("sentencepiece", content, name=name, size=size, special=control)
     return tokenizer, loaded.id_to_piece(eos) if eos >= 0 else None
 
 
@@ -321,8 +321,9 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int | None:
     if tokenizer.library == "tiktoken":
         return read_definition(tokenizer.model).token_id(token)
     if tokenizer.library == "sentencepiece":
-        pieces = read_sentencepiece(tokenizer.model).pieces
-        return pieces.index(token) if token in pieces else None
+        loaded = shared_sentencepiece(tokenizer)
+        number = int(loaded.piece_to_id(token))
+        return number if loaded.id_to_piece(number) == token else None
     return shared_tokenizer(tokenizer).token_to_id(token)
 
 
@@ -336,9 +337,10 @@ def _suggestion(tokenizer: Tokenizer, wanted: str) -> str:
 
 def _all_tokens(tokenizer: Tokenizer) -> Iterable[str]:
     if tokenizer.library == "tiktoken":
-        return read_definition(tokenizer.model).control_tokens
+        return ()
     if tokenizer.library == "sentencepiece":
-        return read_sentencepiece(tokenizer.model).pieces
+        loaded = shared_sentencepiece(tokenizer)
+        return map(str, map(loaded.id_to_piece, range(tokenizer.vocabulary_size)))
     return shared_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
 
 
@@ -427,12 +429,10 @@ def reference_of(tokenizer: Tokenizer) -> Reference:
         processor = shared_sentencepiece(tokenizer)
         return Reference(tokenizer, lambda texts, _: processor.encode(texts, num_threads=1))
     if tokenizer.library == "tiktoken":
-        encoding = read_definition(tokenizer.model)
-        loaded, form = make_tiktoken(encoding), encoding.normalizer
+        loaded = make_tiktoken(read_definition(tokenizer.model))
 
         def encode_ranks(texts: Sequence[str], _: bool) -> list[NDArray[np.uint32]]:
-            normal = texts if form is None else [unicodedata.normalize(form, text) for text in texts]
-            return [loaded.encode_to_numpy(text, allowed_special="all") for text in normal]
+            return [loaded.encode_to_numpy(text, allowed_special="all") for text in texts]
 
         return Reference(tokenizer, encode_ranks)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -12,8 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import orjson
-
 from dsindex.errors import TokenizerError
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
@@ -29,7 +27,6 @@ from dsindex.text.conversion import (
     make_encoding,
     read_megatron_ranks,
     read_rank_lines,
-    read_tekken,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_MAIN_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "*.tiktoken")
+_MAIN_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 _FILES = (
     *_MAIN_FILES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
     "chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja",
@@ -158,7 +155,7 @@ def find_tokenizer_file(path: str, suffix: str | None = None) -> str:
 def _remedy(path: str, names: list[str]) -> str:
     if "tokenizer.json" in names:
         return "for its tokenizer.json, use --tokenizer-type HuggingFaceTokenizer"
-    whole = next((name for name in names if name.endswith((".model", ".tiktoken")) or name == "tekken.json"), None)
+    whole = next((name for name in names if name.endswith((".model", ".tiktoken"))), None)
     if whole is not None:
         return (
             f"use the file itself, --tokenizer-model {os.path.join(path, whole)}, for the tokens of its own library; "
@@ -191,10 +188,7 @@ def parse_json(file: str, content: bytes) -> object:
         TokenizerError: If it holds none.
     """
     try:
-        try:
-            return orjson.loads(content)
-        except orjson.JSONDecodeError:  # such as a lone surrogate, which `json` takes
-            return json.loads(content)
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{file}: expected JSON, but it cannot be read ({error}); {_ANOTHER}") from error
 
@@ -256,7 +250,7 @@ def _config_tokens(config: dict[str, Any]) -> Iterator[str]:
     yield from filter(None, map(token_text, values))
 
 
-FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "tekken.json", "ranks in JSON"]
+FileKind = Literal["tokenizer.json", "SentencePiece", "tiktoken", "ranks in JSON"]
 
 TokenizerType = Literal[
     "HuggingFaceTokenizer",
@@ -375,8 +369,7 @@ def _kind_of_content(file: str, content: bytes) -> tuple[FileKind, object]:
     document = parse_json(file, content)
     if isinstance(document, list) and document and isinstance(document[0], dict) and "token_bytes" in document[0]:
         return "ranks in JSON", document
-    is_tekken = isinstance(document, dict) and "model" not in document and isinstance(document.get("vocab"), list)
-    return "tekken.json" if is_tekken else "tokenizer.json", document
+    return "tokenizer.json", document
 
 
 def read_encoding(
@@ -398,8 +391,6 @@ def read_encoding(
         if kind == "tiktoken":
             family = _family(file, content, options)
             encoding, eod = make_encoding(family, read_rank_lines(content)), eod_of_family(family)
-        elif kind == "tekken.json":
-            encoding, eod = read_tekken(document if isinstance(document, dict) else {}), "</s>"
         else:
             eod, size = "</s>", MEGATRON_VOCABULARY_SIZE if options.vocab_size is None else options.vocab_size
             encoding = read_megatron_ranks(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count, format_room, format_size
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.inputs import kept_share
+from dsindex.engine.report import Report
 from dsindex.engine.sample import encode_piece, extrapolate, join_pieces, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
 from dsindex.engine.start import WORKER_MEMORY_BYTES, Estimate
-from dsindex.execution.local import available_cpus
-from dsindex.execution.report import Report
+from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes, nearest_folder
 from dsindex.store.urls import folder_of, local_paths

@@ -22,18 +22,14 @@ from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX, open_dataset
 from dsindex.datasets.origins import DocumentOrigin
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.ledger import read_history
+from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
 from dsindex.errors import DsindexError, FormatError, InputError
-from dsindex.execution.progress.displays import describe
-from dsindex.execution.progress.progress_file import LARGEST_BYTES, PROGRESS_FILE
-from dsindex.execution.progress.reporter import Snapshot
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description, record_beside, source_changes
-from dsindex.json_text import decode_json
 from dsindex.options.mix_amounts import show_percent
 from dsindex.store.journal import ledger_path
 from dsindex.store.lock import owner_is_gone
 from dsindex.store.ownership import LOCK_FILE
-from dsindex.store.storage import read_own
 from dsindex.tools.kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.lengths import summarize_lengths
 from dsindex.tools.origin import SHOWN_INPUTS, Origin, find_misfit, find_origin
@@ -407,12 +403,12 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
         FormatError: If its ledger cannot be read.
     """
     history = read_history(ledger_path(path))
-    progress = _read_progress(os.path.join(path, PROGRESS_FILE))
+    progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
     facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
     stage = progress.get("stage")
     if isinstance(stage, dict):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
-            snapshot = Snapshot(**{name: value for name, value in stage.items() if name != "series"})
+            snapshot = Snapshot(**stage)
             done = f"{snapshot.tasks_done:,} of {count(snapshot.tasks_total, snapshot.tasks.removesuffix('s'))}, "
             facts["stage"] = f"{snapshot.stage}: {done if snapshot.tasks_total else ''}{snapshot.share:.0%}"
             if progress.get("state") == "running":
@@ -429,11 +425,3 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     if facts.get("state") == "running" and owner_is_gone(os.path.join(path, LOCK_FILE)):
         facts["state"] = "running when it ended: its driver is gone"
     return facts
-
-
-def _read_progress(path: str) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        progress = decode_json(read_own(path, most_bytes=LARGEST_BYTES))
-        if isinstance(progress, dict):
-            return progress
-    return {}

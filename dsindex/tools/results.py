@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dsindex.amounts import align, count, format_size, short_number
-from dsindex.execution.progress.standard_streams import is_colored
-from dsindex.execution.report import Report
+from dsindex.engine.report import Report
+from dsindex.engine.standard_streams import is_colored
 from dsindex.options.mix_amounts import show_percent
 from dsindex.tools.token_text import show_text
 

@@ -103,8 +103,7 @@ def _decode(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
 def _spelling(model: bytes) -> dict[int, bytes]:
     encoding = read_definition(model)
     spelt = {number: token for token, number in encoding.ranks.items()}
-    named = {**encoding.control_tokens, **encoding.special_tokens}
-    spelt.update((number, token.encode()) for token, number in named.items())
+    spelt.update((number, token.encode()) for token, number in encoding.special_tokens.items())
     return spelt
 
 

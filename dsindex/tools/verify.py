@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from dsindex.datasets.exports import export_folder_of
 from dsindex.datasets.opening import PBIN_SUFFIX
+from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import manifest_path, read_manifest
-from dsindex.engine.nodes import require_shared
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
-from dsindex.engine.start import start_with_nodes
+from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
-from dsindex.execution.calls import Call
-from dsindex.execution.dispatch import run_in_order
-from dsindex.store.reading import is_present, is_stored
+from dsindex.store.reading import is_stored
 from dsindex.store.storage import what_is_no_file
 from dsindex.tools.kinds import tell_kind
 from dsindex.tools.results import CheckResult, VerifyReport
@@ -48,9 +47,9 @@ from dsindex.tools.verify_source import check_source, open_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from dsindex.engine.executors import Executor
     from dsindex.engine.manifest import Manifest
-    from dsindex.execution.calls import Executor
-    from dsindex.execution.progress.reporter import Reporter
+    from dsindex.engine.progress import Reporter
     from dsindex.options.datasets import VerifyConfig
     from dsindex.tools.kinds import Subject
     from dsindex.tools.verify_files import Structure
@@ -95,7 +94,7 @@ def verify_dataset(path: str, config: VerifyConfig, *, reporter: Reporter) -> Ve
         elif subject.kind == "index cache":
             hint = "; verify its dataset, with --cache"
         raise InputError(f"{path}: expected a dataset of .bin and .idx, a .pbin or an export, got {subject.kind}{hint}")
-    executor = start_with_nodes(config, reporter)
+    executor = make_executor(config)
     try:
         return _Verification(subject, config, executor, reporter).run()
     finally:
@@ -163,7 +162,7 @@ class _Verification:
 
     def _require_shared(self) -> None:
         suffixes = ("pbin",) if self._suffix == "pbin" else ("bin", "idx", PROVENANCE_SUFFIX)
-        require_shared(self._executor, files=(f"{self._prefix}.{suffix}" for suffix in suffixes))
+        self._executor.require_seen(f"{self._prefix}.{suffix}" for suffix in suffixes)
 
     def _run(self, checks: Sequence[Check]) -> None:
         self._reporter.stage("verify", total=sum(len(check.pieces) for check in checks), unit="pieces")
@@ -216,7 +215,7 @@ class _Verification:
                 findings += find_wrong_sums(self._subject.path, content, structure)
             self._results.append(CheckResult.of("counts of documents, sequences, tokens and records", findings))
             account, quarantine = content.account, f"{self._prefix}.{QUARANTINE_SUFFIX}"
-            if account is not None and (account.quarantined or is_present(quarantine)):
+            if account is not None and (account.quarantined or os.path.lexists(quarantine) or is_stored(quarantine)):
                 pieces = [(quarantine, account.quarantined)]
                 yield Check(name="number of quarantined records", function=verify_quarantine, pieces=pieces)
             if content.eod_id is not None:

@@ -5,6 +5,7 @@ Each works on a piece, holds a few MiB at a time, and returns findings.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from dsindex.errors import FormatError, InputError, MissingObjectError
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.formats.pbin import PBIN_VERSIONS, read_document_lengths, read_pbin_header
 from dsindex.index.cache import count_tokens
-from dsindex.store.reading import digest_file, is_present, is_stored, open_readable, open_stored, stored_size
+from dsindex.store.reading import digest_file, is_stored, open_readable, open_stored, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
 from dsindex.text.forms import TABLES
 from dsindex.tools.kinds import open_store, tokens_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content, Manifest
     from dsindex.formats.mmididx import SequenceIndex
-    from dsindex.store.reading import Readable
+    from dsindex.store.types import Readable
     from dsindex.tools.kinds import DocumentRun, Subject
 
 DOCUMENTS_PER_PIECE = 1 << 18
@@ -70,7 +71,8 @@ def verify_structure(subject: Subject, manifest: Manifest | None) -> tuple[Struc
 
 
 def _read_pair(prefix: str) -> Structure:
-    if not is_present(f"{prefix}.idx") and is_stored(f"{prefix}.bin"):
+    is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
+    if not is_there and is_stored(f"{prefix}.bin"):
         why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
         raise FormatError(f"{prefix}.idx: is missing beside its .bin: a writer was stopped before its end, or {why}")
     try:
@@ -298,7 +300,8 @@ def verify_digest(path: str, file: Any) -> list[str]:  # noqa: ANN401 - a Stored
     """Compare a file with its size and digest in a manifest."""
     expected = getattr(file, "digest", None) or file.xxh3_128
     if not is_stored(path):
-        what = "expected a regular file, got another" if is_present(path) else "is missing, but the manifest lists it"
+        is_other = os.path.lexists(path)
+        what = "expected a regular file, got another" if is_other else "is missing, but the manifest lists it"
         return [f"{path}: {what}; {REMEDY}"]
     size_bytes = stored_size(path)
     if size_bytes != file.size_bytes:

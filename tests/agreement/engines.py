@@ -1,10 +1,13 @@
 """One tokenizer in both engines, and the texts on which they differ."""
 
-import gigatoken
+import json
+
 import numpy as np
 from tokenizers import Tokenizer
 
-from dsindex.text.fast_tokenizers import encode_ragged
+from dsindex.text.engines import choose_separator
+from dsindex.text.fast_tokenizers import FastTokenizer
+from tests.support.text_tokenizers import as_tokenizer
 
 
 class BothEngines:
@@ -12,13 +15,14 @@ class BothEngines:
 
     def __init__(self, document):
         self.reference = Tokenizer.from_buffer(document)
-        self._fast = gigatoken.Tokenizer.from_json(document)
+        self._fast = FastTokenizer(as_tokenizer(document))
+        self._separator = choose_separator(json.loads(document))
 
     def differ(self, texts):
         """Return the numbers of the texts on which the engines differ."""
         spelt = [text.encode() for text in texts]
         offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)
-        tokens, lengths = encode_ragged(self._fast, offsets, np.frombuffer(b"".join(spelt), np.uint8), parallel=False)
+        tokens, lengths = self._fast.encode(offsets, np.frombuffer(b"".join(spelt), np.uint8), self._separator)
         fast = np.split(tokens, np.cumsum(lengths)[:-1])
         reference = self.reference.encode_batch_fast(list(texts), add_special_tokens=False)
         return [number for number, own in enumerate(fast) if own.tolist() != reference[number].ids]

@@ -21,10 +21,10 @@ from dsindex.engine.inputs import InputFile
 from dsindex.engine.ledger import Ledger, read_committed_shards
 from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest
 from dsindex.engine.merge import open_part, write_merged_index
+from dsindex.engine.progress import Reporter
+from dsindex.engine.start import make_executor
 from dsindex.engine.work_folder import read_plan
 from dsindex.errors import DsindexError
-from dsindex.execution.choice import make_executor
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import check_index, read_index
 from dsindex.jobs.build import run_build
 from dsindex.jobs.index import run_index

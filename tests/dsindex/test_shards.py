@@ -42,7 +42,6 @@ def batch_of(texts):
     return TokenBatch(tokens=np.array(flat, np.uint32), lengths=np.array([len(text) for text in texts], np.int64))
 
 
-@pytest.mark.usefixtures("either_way")
 @given(documents=documents_strategy, eod=st.sampled_from([None, EOD]), fast=st.booleans())
 def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, fast):
     fast = fast and eod is not None
@@ -59,7 +58,6 @@ def test_lay_out_documents_equals_reference_for_lists_of_texts(documents, eod, f
         assert got.eod_in_text == sum(token == eod for texts in documents for text in texts for token in text)
 
 
-@pytest.mark.usefixtures("either_way")
 @given(texts=st.lists(st.lists(st.integers(0, 60_000), max_size=5), max_size=12), eod=st.sampled_from([None, EOD]))
 def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
     got = lay_out_documents(batch_of(texts), None, dtype=np.dtype("<i4"), eod_id=eod)
@@ -69,14 +67,12 @@ def test_lay_out_documents_equals_reference_for_one_text_each(texts, eod):
     assert got.tokens.dtype == np.dtype("<i4")
 
 
-@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("eod", [None, EOD])
 def test_lay_out_documents_never_wraps_a_token(eod):
     with pytest.raises(OverflowError, match="70000 does not fit uint16"):
         lay_out_documents(batch_of([[1, 70_000]]), None, dtype=np.dtype("<u2"), eod_id=eod)
 
 
-@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("eod", [None, EOD])
 @pytest.mark.parametrize("lay_out", [lay_out_documents, lay_out_pbin_documents])
 def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out, eod):

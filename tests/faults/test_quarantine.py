@@ -8,8 +8,8 @@ import random
 import pyarrow as pa
 import pytest
 
+from dsindex.engine.progress import Reporter
 from dsindex.errors import BadRecordError, InputError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from dsindex.store.reading import digest_file

@@ -66,7 +66,7 @@ def command(corpus, out, *more):
 
 @pytest.fixture
 def on_ray(cluster):
-    return ["--executor", "ray", "--address", cluster.address, "--installed"]
+    return ["--executor", "ray", "--address", cluster.address]
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_frozen_node_is_done_without_and_its_late_commits_are_harmless(
         send_to_all(frozen, signal.SIGCONT)
     assert ended.code == 0, ended.errors
     assert same_ranges(published(out)) == expected
-    assert run_of(out)["stragglers"] + run_of(out)["lost_workers"] >= 1
+    assert run_of(out)["lost_workers"] >= 1
     time.sleep(3)  # what was thawed writes, and finds no work folder
     assert same_ranges(published(out)) == expected
     assert not (out / "x.build").exists()

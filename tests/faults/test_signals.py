@@ -67,7 +67,7 @@ SLOW = """\
 import sys
 from slow_calls import slowed
 from dsindex.cli.main import main
-from dsindex.execution.local import ProcessExecutor, ThreadExecutor
+from dsindex.engine.executors import ProcessExecutor, ThreadExecutor
 
 if __name__ == "__main__":
     for kind in (ProcessExecutor, ThreadExecutor):
@@ -138,7 +138,7 @@ def test_second_interrupt_stops_at_once(corpus, expected, zygote, tmp_path):
     errors = driver.communicate(timeout=PATIENCE_SECONDS)[1]
     assert driver.returncode == 130
     assert "stopped; 3 of " in errors
-    assert json.loads((out / "x.build" / "progress.json").read_bytes())["state"] == "stopped"
+    assert json.loads((out / "x.progress.json").read_bytes())["state"] == "stopped"
     committed = committed_shards(out / "x.build")
     assert len(committed) == 3
     again = zygote.run(tmp_path / "run", command(corpus, out))

@@ -222,16 +222,14 @@ def use_small_ranges():
     A shuffle in a bucket has several runs.
     """
     from dsindex.engine import merge as ranges
-    from dsindex.engine.shards import shuffle
 
     assert callable(ranges.range_bytes)  # setting what nothing reads would do nothing
     ranges.range_bytes = lambda _total, **_: SMALL_RANGE_BYTES
-    shuffle.MIN_OBJECT_RUN_BYTES = SMALL_RANGE_BYTES
 
 
 def record_tokenizing(path):
     """Note every shard that a thread of this process begins."""
-    from dsindex.execution.local import ThreadExecutor
+    from dsindex.engine.executors import ThreadExecutor
 
     start, write = ThreadExecutor.start, os.write
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

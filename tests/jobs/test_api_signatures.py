@@ -23,7 +23,7 @@ MODELS = {
     "convert": ConvertConfig,
 }  # fmt: skip
 """Function to the model of its options."""
-NOT_OFFERED = {"log_json", "output_prefix", "dry_run", "tokenizer_model"}
+NOT_OFFERED = {"output_prefix", "dry_run", "tokenizer_model"}
 """Options that some functions leave out, or take under another name."""
 
 

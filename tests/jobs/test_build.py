@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_source
 from dsindex.engine import start
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
-from dsindex.index import task
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, golden_runs
@@ -78,7 +77,7 @@ def test_many_workers_of_a_large_build_are_processes(
 ):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(start, "THREADS_UP_TO_BYTES", least_bytes)
-    monkeypatch.setattr(task, "available_memory", lambda: available)
+    monkeypatch.setattr(start, "available_memory", lambda: available)
     outputs = []
     for executor in ("auto", "local"):
         prefix = str(tmp_path / executor / "x")

@@ -1,4 +1,4 @@
-"""Calls on any executor: order, retries, second attempts, bounded memory, failing storage, and many shards."""
+"""Calls on any executor: order, retries, deadline, bounded memory, and many shards."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TaskError
-from dsindex.execution.calls import Call, Outcome, Shortage
-from dsindex.execution.dispatch import (
+from dsindex.engine.dispatch import (
     WINDOW,
     DispatchStatistics,
     RetryPolicy,
@@ -17,6 +15,8 @@ from dsindex.execution.dispatch import (
     run_calls,
     run_in_order,
 )
+from dsindex.engine.executors import Call, Outcome
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TaskError
 
 FAST = RetryPolicy(first_pause_seconds=0.0)
 
@@ -28,7 +28,6 @@ class FakeExecutor:
     slots: int = 3
     backlog: int = 2
     kind: str = "fake"
-    is_on_this_machine: bool = False
     last_first: bool = False
     hang: set[str] = field(default_factory=set)
     started: list[str] = field(default_factory=list)
@@ -37,14 +36,12 @@ class FakeExecutor:
     running: dict[int, Call] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
     closed: bool = False
-    shortage: Shortage | None = None
-    note: str | None = None
     waiting: str | None = None
 
     def share(self, value):
         return value
 
-    def start(self, call, *, beyond_slots=False):  # noqa: ARG002
+    def start(self, call):
         self.started.append(call.name)
         self.running[len(self.started)] = call
         self.since[len(self.started)] = time.monotonic()
@@ -197,7 +194,7 @@ def test_overdue_call_is_dispatched_again_and_counted_once():
     policy = RetryPolicy(deadline_seconds=0.01)
     results = run(executor, calls_of(*[lambda n: n] * 3), policy=policy, statistics=statistics)
     assert results == {0: 0, 1: 1, 2: 2}
-    assert statistics.stragglers == 1
+    assert statistics.lost_workers == statistics.retries == 1
     assert executor.started.count("call[1]") == 2
     assert len(executor.abandoned) == 1
 
@@ -207,25 +204,6 @@ def test_transient_errors_of_our_own_are_machine_faults():
     assert not is_machine_fault(refused)
     refused.transient = True
     assert is_machine_fault(refused)
-
-
-def test_no_second_attempt_while_a_cluster_has_no_nodes(monkeypatch):
-    monkeypatch.setattr("dsindex.execution.dispatch.POLL_SECONDS", 0.0)
-    executor = FakeExecutor(hang={"call[0]"}, shortage=Shortage(num_wanted=1, since=0.0, reason="none"))
-    rounds = 0
-
-    def on_idle():
-        nonlocal rounds
-        rounds += 1
-        if rounds == 5:
-            assert executor.started == ["call[0]"]
-            executor.shortage = None
-
-    call = Call(name="call[0]", place="", function=int, arguments=())
-    policy = RetryPolicy(deadline_seconds=0.0)
-    run_calls(executor, [(0, call)], on_result=lambda *_: None, policy=policy, on_idle=on_idle)
-    assert executor.started == ["call[0]", "call[0]"]
-    assert rounds >= 5  # the second attempt, which ended the call, came after that
 
 
 def call(number, function=lambda number: number):
@@ -272,122 +250,3 @@ def test_fault_of_the_first_call_that_has_one_follows_the_results_before_it():
     with pytest.raises(FormatError, match="record 5"):
         taken.extend(results)
     assert taken == [0, 1, 2, 3, 4]
-
-
-# Fewer calls at once where storage fails; second attempts where it is the one call that is slow.
-
-
-class Scripted:
-    """Calls end when the clock of the test says so; a call that raises OSError failed on its storage."""
-
-    kind = "processes"
-    is_cluster = False
-    shortage = None
-    waiting = None
-
-    def __init__(self, slots, clock):
-        self.slots = slots
-        self.backlog = 0
-        self.clock = clock
-        self.running = {}
-        self.since = {}
-        self.num_attempts = 0
-        self.in_flight = []
-
-    def share(self, value):
-        return value
-
-    def start(self, call, *, beyond_slots=False):  # noqa: ARG002
-        self.num_attempts += 1
-        seconds = call.arguments[0].pop(0)
-        self.running[self.num_attempts] = (self.clock[0] + seconds, call)
-        self.since[self.num_attempts] = self.clock[0]
-        return self.num_attempts
-
-    def running_since(self, attempt_id):
-        return self.since[attempt_id]
-
-    def wait(self, timeout):
-        self.in_flight.append(len(self.running))
-        now = self.clock[0] = max(
-            self.clock[0], min([self.clock[0] + max(timeout, 0.01), *(end for end, _ in self.running.values())])
-        )
-        outcomes = []
-        for attempt_id, (end, call) in list(self.running.items()):
-            if end <= now:
-                self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
-                try:
-                    outcomes.append(Outcome(attempt_id=attempt_id, value=call.function()))
-                except OSError as error:
-                    outcomes.append(Outcome(attempt_id=attempt_id, error=error))
-        return outcomes
-
-    def abandon(self, attempt_id):
-        self.running.pop(attempt_id, None)  # it may have ended at the same moment as another attempt
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("dsindex.execution.dispatch.time.monotonic", lambda: clock[0])
-    return clock
-
-
-def scripted(durations, function=lambda: None):
-    for number, seconds in enumerate(durations):
-        yield number, Call(name=str(number), place="", function=function, arguments=(list(seconds),))
-
-
-@pytest.mark.parametrize(
-    ("kind", "seconds", "stragglers"),
-    [("processes", 100.0, 1), ("ray", 100.0, 1), ("local", 100.0, 0), ("processes", 50.0, 0)],
-    ids=["processes", "Ray", "a second thread would be of no use", "short of a minute"],
-)
-def test_call_of_many_medians_is_dispatched_again(kind, seconds, stragglers, clock):
-    """Medians of 1 s, so the least deadline of 60 s counts; the second attempt takes 1 s."""
-    executor = Scripted(4, clock)
-    executor.kind = kind
-    statistics = DispatchStatistics()
-    durations = [[1.0, 1.0] for _ in range(40)]
-    durations[30] = [seconds, 1.0]
-    run_calls(executor, scripted(durations), on_result=lambda _n, _v: None, statistics=statistics)
-    assert statistics.stragglers == stragglers
-    assert clock[0] == pytest.approx(71 - 2 if stragglers else seconds + 7, abs=5)
-
-
-def test_short_calls_say_nothing_of_how_long_others_take(clock):
-    """Merging a range takes a second, tokenizing a large shard 100."""
-
-    def merge():
-        pass
-
-    def tokenize():
-        pass
-
-    statistics = DispatchStatistics()
-    calls = [*scripted([[1.0]] * 30, merge), *scripted([[100.0, 100.0]] * 30, tokenize)]
-    numbered = enumerate(call for _, call in calls)
-    run_calls(Scripted(4, clock), numbered, on_result=lambda _n, _v: None, statistics=statistics)
-    assert statistics.stragglers == 0
-
-
-def test_failing_storage_gets_fewer_calls_at_once_until_it_is_well(clock):
-    executor, statistics = Scripted(16, clock), DispatchStatistics()
-    failures = [OSError(5, "Input/output error") for _ in range(4)]
-
-    def function():
-        if clock[0] >= 3 and failures:
-            raise failures.pop()
-
-    run_calls(
-        executor,
-        scripted([[1.0] * 5 for _ in range(400)], function),
-        on_result=lambda _n, _v: None,
-        policy=RetryPolicy(first_pause_seconds=0.5),
-        statistics=statistics,
-    )
-    assert statistics.retries == 4
-    first = executor.in_flight.index(16)
-    lowest = min(executor.in_flight[first : len(executor.in_flight) // 2])
-    assert lowest <= 2
-    assert max(executor.in_flight[len(executor.in_flight) // 2 :]) == 16

@@ -4,18 +4,16 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_calls
+from dsindex.engine.executors import Call, ProcessExecutor, ThreadExecutor
+from dsindex.engine.start import make_executor, wants_threads
 from dsindex.errors import BadRecordError, TaskError
-from dsindex.execution.calls import Call
-from dsindex.execution.choice import make_executor
-from dsindex.execution.dispatch import DispatchStatistics, RetryPolicy, run_calls
-from dsindex.execution.local import ProcessExecutor, ThreadExecutor, available_cpus
+from dsindex.machine import available_cpus, available_memory
 from dsindex.options.config import ExecutorConfig
-from dsindex.store.requests import release_slot
 from tests.support.processes import is_running, wait_until
 
 FAST = RetryPolicy(first_pause_seconds=0.01)
@@ -49,12 +47,6 @@ def times_unpickled(_number, first, second):
 def prepare(path):
     with open(path, "a") as file:
         file.write("x")
-
-
-def wait_for(path):
-    with release_slot():
-        wait_until(lambda: os.path.exists(path))
-    return "there"
 
 
 def hang_once(path):
@@ -131,8 +123,7 @@ def processes():
     executor.close()
 
 
-SHARED_BY_TWO = partial(ProcessExecutor, threads=2)
-KINDS = {"threads": ThreadExecutor, "processes": ProcessExecutor, "two threads each": SHARED_BY_TWO}
+KINDS = {"threads": ThreadExecutor, "processes": ProcessExecutor}
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
@@ -156,45 +147,10 @@ def test_whatever_a_call_raises_reaches_the_driver(make, function, message):
         run(executor, call(square, 1), call(function, 2))
 
 
-def test_threads_share_processes():
-    with contextlib.closing(ProcessExecutor(5, threads=4)) as executor:
-        pids = run(executor, *[call(process_id, number) for number in range(40)])[0].values()
-        assert len(set(pids)) == 2
-        assert executor.most_waiting == 2
-
-
-@pytest.mark.parametrize("make", [ThreadExecutor, SHARED_BY_TWO])
-def test_call_that_waits_for_another_one_lets_it_begin(make, tmp_path):
-    path = str(tmp_path / "there")
-    with contextlib.closing(make(2)) as executor:
-        assert run(executor, *[call(wait_for, path)] * 2, call(prepare, path))[0] == {0: "there", 1: "there", 2: None}
-
-
-def test_calls_beside_one_that_hangs_are_tried_again(tmp_path):
-    policy = RetryPolicy(deadline_seconds=2.0, first_pause_seconds=0.01)
-    with contextlib.closing(ProcessExecutor(2, threads=2)) as executor:
-        calls = [call(hang_once, str(tmp_path / "hung")), call(hang_once, str(tmp_path / "also hung"))]
-        results, statistics = run(executor, *calls, policy=policy)
-    assert results == {0: "ended", 1: "ended"}
-    assert statistics.lost_workers <= 1  # the second one either was lost with the first, or hung as long
-
-
 def test_shared_value_reaches_each_process_once(processes):
     shared = processes.share(Large())
     calls = [call(times_unpickled, number, shared, shared) for number in range(20)]
     assert set(run(processes, *calls)[0].values()) == {(True, 1 << 20, 1)}
-
-
-def test_process_is_prepared_before_its_first_call(tmp_path):
-    with contextlib.closing(ProcessExecutor(1, prepare=partial(prepare, tmp_path / "prepared"))) as executor:
-        assert run(executor, *[call(os.path.getsize, str(tmp_path / "prepared"))] * 3)[0] == {0: 1, 1: 1, 2: 1}
-
-
-def test_large_call_does_not_wait_for_a_process_that_starts():
-    with contextlib.closing(ProcessExecutor(2, prepare=partial(time.sleep, 3600))) as executor:
-        for _ in range(2):
-            executor.start(call(square, b"x" * (4 << 20)))  # more than a pipe holds
-        assert executor.wait(0.01) == []
 
 
 def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path):
@@ -202,12 +158,6 @@ def test_killed_worker_is_replaced_and_its_call_tried_again(processes, tmp_path)
     assert results == {0: 0, 1: 1, 2: 2}
     assert statistics.lost_workers == 3
     assert statistics.retries == 3
-
-
-def test_calls_of_a_killed_worker_are_all_tried_again(tmp_path):
-    with contextlib.closing(ProcessExecutor(2, threads=2)) as executor:
-        results, _ = run(executor, *[call(die_once, number, str(tmp_path)) for number in range(2)])
-    assert results == {0: 0, 1: 1}
 
 
 def test_call_that_kills_its_worker_three_times_is_named(processes):
@@ -227,9 +177,27 @@ def test_worker_that_died_idle_is_nobodys_fault(processes):
 
 
 def test_call_that_always_hangs_is_named():
-    named = r"hang\[0\] \(f\.jsonl\): did not end in 3 attempts of at least 0\.2 s"
+    named = r"hang\[0\] \(f\.jsonl\): given up after 3 attempts, the last because it did not end within 0\.8 s"
     with contextlib.closing(ProcessExecutor(1)) as executor, pytest.raises(TaskError, match=named):
         run(executor, call(hang, 0), policy=RetryPolicy(deadline_seconds=0.2))
+
+
+def test_call_beside_one_that_hangs_is_left_alone(processes, tmp_path):
+    run(processes, call(time.sleep, 1), call(time.sleep, 1))  # both have begun
+    calls = [call(hang_once, str(tmp_path / "hung")), *[call(process_id, number) for number in range(20)]]
+    results, statistics = run(processes, *calls, policy=RetryPolicy(deadline_seconds=5.0, first_pause_seconds=0.01))
+    assert results[0] == "ended"
+    assert statistics.lost_workers == statistics.retries == 1
+
+
+def test_abandoned_call_that_waits_for_a_thread_never_runs(tmp_path):
+    with contextlib.closing(ThreadExecutor(1)) as executor:
+        attempts = [executor.start(call(time.sleep, 0.2)), executor.start(call(prepare, str(tmp_path / "ran")))]
+        executor.abandon(attempts[1])
+        while not (ended := executor.wait(1.0)):
+            pass
+    assert [outcome.attempt_id for outcome in ended] == attempts[:1]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_closing_kills_what_runs():
@@ -263,3 +231,29 @@ def test_worker_of_a_pool_starts_no_processes_unasked(executor, kind, monkeypatc
     executor = make_executor(config, holds_gil=True)
     executor.close()
     assert executor.kind == kind
+
+
+@pytest.mark.parametrize(("workers", "text_bytes", "threads"), [(4, 1 << 40, True), (5, 1 << 40, False), (5, 1, True)])
+def test_many_workers_are_processes_where_the_text_is_large(workers, text_bytes, threads, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert wants_threads(ExecutorConfig(workers=workers), text_bytes=text_bytes) == threads
+
+
+@pytest.mark.parametrize(("line", "folder", "limit", "usage"), [
+    ("0::/pod/box", "pod/box", "memory.max", "memory.current"),
+    ("0::/pod/box", "pod", "memory.max", "memory.current"),
+    ("4:cpu,cpuacct:/x\n3:memory:/pod/box", "memory/pod", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+], ids=["own group", "group above", "version 1"])  # fmt: skip
+def test_memory_is_that_of_the_control_groups(line, folder, limit, usage, tmp_path, monkeypatch):
+    group = tmp_path / folder
+    group.mkdir(parents=True)
+    (group / limit).write_text("1000\n")
+    (group / usage).write_text("700\n")
+    (group / "memory.stat").write_text("inactive_file 50\ntotal_inactive_file 50\n")
+    machine = sys.modules["dsindex.machine"]
+    read = machine._read
+    monkeypatch.setattr(machine, "GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_read", lambda path: line if str(path) == "/proc/self/cgroup" else read(path))
+    assert available_memory() == 350
+    (group / ("cpu.max" if "memory.max" in limit else "x")).write_text("150000 100000")
+    assert available_cpus() == (1 if "memory.max" in limit else len(os.sched_getaffinity(0)))

@@ -17,8 +17,8 @@ import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.engine.ledger import Ledger
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import VerifyConfig
 from dsindex.text.tokenizer import load_tokenizer
@@ -305,11 +305,8 @@ def test_interrupted_build_continues_to_the_same_output(
 
 
 def test_jq_runs_in_processes(source, tmp_path):
-    for number, (where, workers) in enumerate([(".n == (1, 2)", 1), (".n == 1", 5)]):
-        config = config_of(source, tmp_path / f"{number}", where=where, executor="auto", workers=workers)
-        assert run_config(config).run.executor == "processes"
-    config = config_of(source, tmp_path / "a", where=".n == 1", executor="auto", workers=4)
-    assert run_config(config).run.executor == "local"
+    config = config_of(source, tmp_path / "a", where=".n == 1", executor="auto", workers=2)
+    assert run_config(config).run.executor == "processes"
     config = config_of(source, tmp_path / "b", json_keys=(".meta.text",), executor="auto", workers=1)
     assert run_config(config).run.executor == "local"
 

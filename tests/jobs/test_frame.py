@@ -15,11 +15,11 @@ from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import look_at_inputs, plan_shards
 from dsindex.engine.manifest import Content
 from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
+from dsindex.engine.progress import Reporter
 from dsindex.engine.publishing import Dataset, Target
 from dsindex.engine.shards.tokenize import KeyResult, ShardResult, shard_attempt
 from dsindex.engine.tokenize import make_shards
 from dsindex.errors import InputError, OutputError, PlanError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.options.config import WorkConfig, work_folder_path
 from dsindex.store.reading import fingerprint_input
 

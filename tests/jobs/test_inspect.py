@@ -186,10 +186,11 @@ def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):
     config = make_config(keep_shards=True)
     run_config(config)
     folder = Path(f"{config.output_prefix}.build")
-    progress = json.loads((folder / "progress.json").read_bytes())
+    beside = Path(f"{config.output_prefix}.progress.json")
+    progress = json.loads(beside.read_bytes())
     stage = {"stage": "tokenize", "unit": "bytes", "done": 900, "total": 2000, "tasks": "shards"}
-    stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0, "series": []}
-    (folder / "progress.json").write_text(json.dumps({**progress, "state": "running", "stage": stage}))
+    stage |= {"tasks_done": 11, "tasks_total": 20, "eta_seconds": 3.0}
+    beside.write_text(json.dumps({**progress, "state": "running", "stage": stage}))
     facts = inspect(cli, str(folder))["facts"]
     assert facts["stage"] == "tokenize: 11 of 20 shards, 45%"
     assert facts["pace"] == "11/20 shards, ETA 3.0 s"

@@ -13,8 +13,8 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.datasets.exports import EXPORT_MANIFEST
 from dsindex.datasets.indexed import IndexedDataset
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, OutputError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.jobs import instruct
 from dsindex.jobs.exports import bridge, parquet
 from dsindex.jobs.instruct import run_instruct

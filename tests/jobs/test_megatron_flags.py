@@ -12,7 +12,7 @@ from dsindex.datasets import IndexedDataset
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import UsageError, validated
 from dsindex.options.megatron_flags import REFUSED, WITHOUT_EFFECT, take_megatron_flags
-from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, tekken_file, tiktoken_file
+from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, tiktoken_file
 from tests.support.golden import GOLDEN, TOKENIZERS
 from tests.support.hub_cache import COMMIT, put_in_cache
 
@@ -88,11 +88,10 @@ def test_sentencepiece_model_gives_the_tokens_of_its_library(folder, run, kind):
 @pytest.mark.parametrize(("name", "content", "flags", "options"), [
     ("cl100k_base.tiktoken", tiktoken_file(), [], None),
     ("tokenizer.model", tiktoken_file(), ["--tiktoken-encoding", "llama3"], {"tiktoken_encoding": "llama3"}),
-    ("tekken.json", tekken_file(pattern=r"\S+|\s+"), [], None),
     ("vocab.json", json.dumps(rank_entries()).encode(),
      ["--tokenizer-type", "TikTokenizer", "--vocab-size", "560", "--tiktoken-num-special-tokens", "9"],
      {"vocab_size": 560, "tiktoken_num_special_tokens": 9}),
-], ids=["cl100k", "llama3", "tekken", "megatron"])  # fmt: skip
+], ids=["cl100k", "llama3", "megatron"])  # fmt: skip
 def test_ranks_are_found_again_by_verify(folder, run, name, content, flags, options):
     (folder / name).write_bytes(content)
     base = ["--input", "data.jsonl", "--output-prefix", "processed_data", "--tokenizer-model", name, "--append-eod"]

@@ -57,7 +57,7 @@ def test_folder_of_inputs_is_no_work_folder(capsys):
     assert contents("proj") == before
 
 
-@pytest.mark.parametrize("name", ["plan.json", "ledger.jsonl", "progress.json", "owner.json", "notes.tmp", MARKER_FILE])
+@pytest.mark.parametrize("name", ["plan.json", "ledger.jsonl", "owner.json", "notes.tmp", MARKER_FILE])
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]], ids=["plain", "fresh"])
 def test_users_files_of_our_names_are_no_work_folder(name, fresh):
     Path("proj").mkdir()

@@ -8,9 +8,9 @@ import pytest
 
 from dsindex.engine import merge as ranges
 from dsindex.engine.assemble import EarlyRanges
+from dsindex.engine.executors import ThreadExecutor
 from dsindex.engine.ledger import Ledger
 from dsindex.errors import BadRecordError, InputError
-from dsindex.execution.local import ThreadExecutor
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig

@@ -257,7 +257,7 @@ def chats(tmp_path_factory):
     (folder / "one.jsonl").write_bytes(b"".join(lines[:70]) + b"\n" + b"".join(lines[70:90]))
     (folder / "two.jsonl").write_bytes(b"".join(lines[90:120]))
     shutil.copytree(TOKENIZER, folder / "tokenizer")
-    template = {"chat_template": "nemotron-nano-v2", "control_tokens": "allow"}
+    template = {"chat_template": "chatml", "control_tokens": "allow"}
     common = {
         "input": [str(folder / "one.jsonl"), str(folder / "two.jsonl")],
         "tokenizer": str(folder / "tokenizer"),

@@ -11,8 +11,8 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.engine.manifest import manifest_path
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, TokenizerError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.mmididx import read_index
 from dsindex.instruction.config import check_config
 from dsindex.options.datasets import VerifyConfig

@@ -1,11 +1,14 @@
+"""A server of S3 in an environment that names it and has its credentials."""
+
 import pytest
 
-from dsindex.execution.progress.reporter import Reporter
-from tests.jobs.conftest import make_config
-
-__all__ = ["make_config"]
+from tests.support.buckets import ENVIRONMENT, serving_buckets
 
 
 @pytest.fixture
-def quiet():
-    return Reporter()
+def store(monkeypatch):
+    """Empty buckets `out` and `src`."""
+    with serving_buckets("out", "src") as buckets:
+        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": buckets.url}.items():
+            monkeypatch.setenv(name, value)
+        yield buckets

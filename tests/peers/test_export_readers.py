@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.execution.progress.displays import PlainDisplay
-from dsindex.execution.progress.reporter import Reporter
+from dsindex.engine.progress import PlainDisplay, Reporter
 from dsindex.instruction.config import check_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
 from dsindex.jobs.instruct import run_instruct
 from dsindex.options.instruct import InstructConfig

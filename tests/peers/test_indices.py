@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from dsindex.engine.executors import ThreadExecutor
 from dsindex.errors import LimitError
-from dsindex.execution.local import ThreadExecutor
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.jobs.index import run_index
 from dsindex.options.index import IndexConfig

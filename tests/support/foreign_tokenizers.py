@@ -4,10 +4,8 @@ import base64
 import functools
 import io
 import itertools
-import json
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from tests.support.text_tokenizers import SENTENCES
 
@@ -26,17 +24,8 @@ SENTENCEPIECE_SHAPES = {
         ],
     },
     "t5": {"model_type": "unigram"},
-    "unigram-bytes": {"model_type": "unigram", "byte_fallback": True, "normalization_rule_name": "nfkc"},
-    "nfkc": {**_BYTES, "normalization_rule_name": "nmt_nfkc"},
-    "plain-bpe": {"model_type": "bpe"},
-    "spaces-removed": {**_IDENTITY, "remove_extra_whitespaces": True},
-    "prefix-and-symbols": {**_IDENTITY, "user_defined_symbols": ["[INST]"]},
-    "some-runs": {**_IDENTITY, "user_defined_symbols": ["▁▁", "▁▁▁▁"]},
-    "suffix": {**_IDENTITY, "treat_whitespace_as_suffix": True},
 }  # fmt: skip
-"""Options of the trainer by the family, or by what makes gigatoken unsuitable."""
-FAST_SHAPES = ("llama2", "mistral", "gemma")
-"""What gigatoken encodes."""
+"""Options of the trainer by the family."""
 
 
 @functools.cache
@@ -49,18 +38,6 @@ def sentencepiece_model(shape):
         num_threads=1, **SENTENCEPIECE_SHAPES[shape],
     )  # fmt: skip
     return content.getvalue()
-
-
-@functools.cache
-def with_runs(*lengths, score=-1e9):
-    """A model in which runs of marks of these lengths share the lowest score; those of Llama 2 are 2 to 14 and 16."""
-    model = sentencepiece_model_pb2.ModelProto.FromString(sentencepiece_model("llama2"))
-    kept = [piece for piece in model.pieces if set(piece.piece) != {"▁"}]
-    del model.pieces[:]
-    model.pieces.extend(kept)
-    for length in (1, *lengths):
-        model.pieces.add(piece="▁" * length, score=score)
-    return model.SerializeToString()
 
 
 @functools.cache
@@ -100,18 +77,8 @@ def tiktoken_file(count=560):
 
 
 def rank_entries(count=560):
-    """Ranks as tekken.json and Megatron's files have them."""
+    """Ranks as Megatron's files have them."""
     return [
         {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
         for token, rank in ranks(count).items()
     ]
-
-
-def tekken_file(*, pattern, count=560):
-    """A small tekken.json with 20 special tokens."""
-    config = {"pattern": pattern, "default_vocab_size": count + 20, "default_num_special_tokens": 20, "version": "v3"}
-    special = [
-        {"rank": number, "token_str": token, "is_control": True}
-        for number, token in enumerate(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])
-    ]
-    return json.dumps({"config": config, "vocab": rank_entries(count), "special_tokens": special}).encode()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, TypeVar
 
-from dsindex.execution.progress.reporter import Reporter
+from dsindex.engine.progress import Reporter
 from dsindex.jobs.build import run_build
 from dsindex.jobs.instruct import run_instruct
 from dsindex.jobs.merge import run_merge

@@ -22,7 +22,6 @@ from dsindex.dtypes import cast_tokens, require_fit, starts_of
 from dsindex.engine.shards.places import PlacedFile
 from dsindex.errors import OutputError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder
-from dsindex.kernels.loader import loaded_kernels
 from dsindex.store.clients import Blocks
 from dsindex.store.ownership import new_file_id, read_folder_id
 from dsindex.store.requests import fetch_later, result_of
@@ -272,12 +271,6 @@ def _insert_eod(
         OverflowError: If an id does not fit.
     """
     result = np.empty(len(tokens) + len(places), dtype)
-    kernels = loaded_kernels()
-    if kernels is not None:
-        largest, eod_in_text = kernels.insert_token(tokens, places, eod_id, result)
-        check_ids(np.array([largest]), vocabulary_size)
-        require_fit(np.array([largest]), dtype)
-        return result, eod_in_text
     check_ids(tokens, vocabulary_size)
     require_fit(tokens, dtype)
     is_text = np.ones(len(result), np.bool_)

@@ -24,7 +24,6 @@ from dsindex.engine.shards.attempt import (
     shard_folder,
 )
 from dsindex.errors import BadRecordError, FormatError, InputError
-from dsindex.execution.calls import report
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
 from dsindex.store.requests import (
@@ -510,7 +509,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
-        RecordLimitError: At the first record for which the pattern takes too much time or memory.
         InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If a token id is outside the tokenizer's vocabulary, or the engine fails its audit.
         OutputError: If the work folder cannot be written.
@@ -529,7 +527,6 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
             writer.add(sample_records(block, settings.samples))
-            report(*writer.so_far)
         check_unchanged(task)
         require_unpacked(task)
         result = writer.finish()

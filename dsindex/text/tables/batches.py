@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from dsindex.errors import InputError
-from dsindex.store.object_reader import RANGE_BYTES
+from dsindex.store.types import RANGE_BYTES
 from dsindex.text.forms import ARROW_FILE_MAGIC, CONTINUATION, ENCRYPTED_PARQUET_MAGIC, PARQUET_MAGIC
 from dsindex.text.tables.files import (
     RowGroup,
@@ -483,7 +483,7 @@ def _lengthen(ranges: list[tuple[int, int]], new: tuple[int, int]) -> bool:
 
 
 class _ReadAhead:
-    """Requests the ranges of row groups before their turn, and forgets those of passed ones."""
+    """Requests the ranges of row groups before their turn, a few at a time."""
 
     def __init__(self, file: TableFile, planned: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> None:
         self._file = file
@@ -493,7 +493,7 @@ class _ReadAhead:
     def come_to(self, group: int) -> None:
         """Note that the row group `group` is read next."""
         while len(self._requested) > 1 and self._requested[1][0] <= group:
-            self._file.forget(self._requested.popleft()[1])
+            self._requested.popleft()
         while self._left and len(self._left[0][1]) <= _RANGES_AT_ONCE:
             sizes = [end - begin for _, ranges in (*self._requested, self._left[0]) for begin, end in ranges]
             if self._left[0][0] > group and (len(sizes) > _MOST_AHEAD or sum(sizes) > _BYTES_AHEAD):

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.store.object_reader import RANGE_BYTES
-from dsindex.store.reading import LocalFile
+from dsindex.store.local import LocalFile
+from dsindex.store.types import RANGE_BYTES
 from dsindex.text.streams import changed, opened_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from dsindex.store.reading import Readable
+    from dsindex.store.types import Readable
 
 
 # Find the wanted columns in a table's schema, and refuse those that do not hold texts.
@@ -260,11 +260,6 @@ class TableFile:
             for begin, end in ranges:
                 if not self.is_sampled or end - begin <= RANGE_BYTES:
                     self._file.expect_forwards(begin, end)
-
-    def forget(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Say that these ranges, which were expected, will not be read again."""
-        if not isinstance(self._file, LocalFile):
-            self._file.forget(ranges)
 
     def release(self, begin: int, end: int) -> None:
         """Take a part of the mapped content out of this process's memory, until it is used again."""

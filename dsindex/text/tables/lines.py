@@ -5,7 +5,8 @@ timestamp                       "2026-01-31T12:00:00.123456", with a Z, and in U
 date, time, decimal             "2026-01-31", "12:00:00.123456", "1.50"
 duration                        "1500ms": number and unit
 bytes                           base64
-struct                          an object; fields that are null are kept
+struct                          an object, without fields that are null: Arrow has each field in every row
+extension arrow.json            the value that the text is
 map                             an object, or a list of pairs if its keys are not strings
 list of any kind                a list
 dictionary, run-end encoded     the value that is meant
@@ -14,6 +15,7 @@ dictionary, run-end encoded     the value that is meant
 from __future__ import annotations
 
 import base64
+import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -149,7 +151,22 @@ def _struct(array: pa.StructArray) -> Values:
     columns = [json_values(field) for field in array.flatten()]
     rows = zip(*columns, strict=True) if columns else [()] * len(array)
     is_valid = array.is_valid().to_pylist()
-    return [dict(zip(names, row, strict=True)) if valid else None for row, valid in zip(rows, is_valid, strict=True)]
+    return [
+        {name: value for name, value in zip(names, row, strict=True) if value is not None} if valid else None
+        for row, valid in zip(rows, is_valid, strict=True)
+    ]
+
+
+def _json(array: pa.ExtensionArray) -> Values:
+    """Return the values of a column of JSON, such as datasets writes for its type `Json`; other texts stay texts."""
+    return [None if text is None else _parse(text) for text in array.storage.to_pylist()]
+
+
+def _parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _map(array: pa.MapArray) -> Values:
@@ -190,6 +207,7 @@ def _duration(array: pa.DurationArray) -> Values:
 
 _types = pa.types
 _CONVERTERS: list[tuple[tuple[Callable[[pa.DataType], bool], ...], Callable[[pa.Array], Values]]] = [
+    ((lambda kind: getattr(kind, "extension_name", "") == "arrow.json",), _json),
     ((lambda kind: isinstance(kind, pa.BaseExtensionType),), lambda array: json_values(array.storage)),
     ((_types.is_dictionary,), lambda array: json_values(array.dictionary.take(array.indices))),
     ((_types.is_run_end_encoded,), lambda array: json_values(pc.run_end_decode(array))),

@@ -16,7 +16,7 @@ from dsindex.datasets.instruction import (
 from dsindex.errors import FormatError, InputError, RecordProblem, TokenizerError
 from dsindex.instruction.blocks import lay_out_blocks
 from dsindex.instruction.config import parse_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import SPEC_RECORD, SPEC_YAML, conversation
 from tests.support.datasets import write_dataset

@@ -7,7 +7,7 @@ import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config, read_instruction_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.tokens import show_masks
 from tests.support.chat_tokenizers import KINDS, train
 from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, conversation

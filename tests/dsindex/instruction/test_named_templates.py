@@ -6,7 +6,8 @@ import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config, read_template, template_names
-from dsindex.instruction.encoder import ChatTemplate, InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
+from dsindex.instruction.rendering import ChatTemplate
 from tests.support.chat_tokenizers import train
 
 SYSTEM, USER = {"role": "system", "content": "S"}, {"role": "user", "content": "U"}
@@ -41,7 +42,7 @@ def shown(name, messages, **variables):
     constants = {"bos_token": "<s>", "eos_token": "</s>"}
     template = ChatTemplate(read_template(name), constants=constants, date=datetime.date(2026, 1, 31))
     text, spans = template.render(messages, **variables)
-    for begin, end in reversed(spans):
+    for begin, end, _ in reversed(spans):
         text = f"{text[:begin]}«{text[begin:end]}»{text[end:]}"
     return text
 
@@ -50,17 +51,6 @@ EXPECTED = {
     "chatml": (
         [SYSTEM, USER, REPLY],
         ("<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n«R<|im_end|>\n»"),
-    ),
-    "llama2": (
-        [SYSTEM, USER, REPLY, *AGAIN],
-        ("<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST]« R </s>»<s>[INST] V [/INST]« T </s>»"),
-    ),
-    "llama3": (
-        [USER, REPLY],
-        (
-            "<s><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n«R<|eot_id|>»"
-        ),
     ),
     "llama3.1": (
         [SYSTEM, USER, REPLY],
@@ -84,27 +74,11 @@ EXPECTED = {
         ),
     ),
     "mistral": ([USER, REPLY, *AGAIN], ("<s>[INST] U[/INST]« R</s>»[INST] V[/INST]« T</s>»")),
-    "mistral-tekken": ([USER, REPLY, *AGAIN], ("<s>[INST]U[/INST]«R</s>»[INST]V[/INST]«T</s>»")),
-    "mistral-v7": ([SYSTEM, USER, REPLY], ("<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U[/INST]«R</s>»")),
-    "gemma": ([USER, REPLY], ("<s><start_of_turn>user\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»")),
     "gemma3": (
         [SYSTEM, {"role": "user", "content": [{"type": "text", "text": " U "}]}, REPLY],
         ("<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\n«R<end_of_turn>\n»"),
     ),
-    "deepseek": (
-        [SYSTEM, USER, REPLY, *AGAIN],
-        ("<s>S<｜User｜>U<｜Assistant｜>«R<｜end▁of▁sentence｜>»<｜User｜>V<｜Assistant｜>«T<｜end▁of▁sentence｜>»"),
-    ),
-    "phi3": ([SYSTEM, USER, REPLY], ("<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\n«R<|end|>\n</s>»")),
     "phi4": ([USER, REPLY], ("<|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>«R<|im_end|>»")),
-    "nemotron-nano-v2": (
-        [{**SYSTEM, "content": " S/think "}, USER, REPLY],
-        ("<SPECIAL_10>System\nS\n<SPECIAL_11>User\nU\n<SPECIAL_11>Assistant\n«R\n<SPECIAL_12>\n»"),
-    ),
-    "nemotron-h-aligned": (
-        [USER, REPLY],
-        ("<SPECIAL_10>System\n\n<SPECIAL_11>User\nU\n<SPECIAL_11>Assistant\n«R\n»"),
-    ),
     "gpt-oss": (
         [SYSTEM, USER, REPLY, AGAIN[0], {**AGAIN[1], "thinking": "think"}],
         (
@@ -156,19 +130,18 @@ MISTRAL_CALLED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "blank"), [("mistral", " "), ("mistral-tekken", "")])
-def test_mistral_describes_tools_before_the_last_question(name, blank):
+def test_mistral_describes_tools_before_the_last_question():
     expected = (
-        '<s>[INST]~U[/INST]«~R</s>»[AVAILABLE_TOOLS]~[{"type": "function", "function": {"name": "f", "parameters": '
-        '{}}}][/AVAILABLE_TOOLS][INST]~V[/INST]«[TOOL_CALLS]~[{"name": "f", "arguments": {"x": 1}, "id": "abcdef123"}]'
-        '</s>»[TOOL_RESULTS]~{"content": 4, "call_id": "abcdef123"}[/TOOL_RESULTS]«~R</s>»'
+        '<s>[INST] U[/INST]« R</s>»[AVAILABLE_TOOLS] [{"type": "function", "function": {"name": "f", "parameters": '
+        '{}}}][/AVAILABLE_TOOLS][INST] V[/INST]«[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}, "id": "abcdef123"}]'
+        '</s>»[TOOL_RESULTS] {"content": 4, "call_id": "abcdef123"}[/TOOL_RESULTS]« R</s>»'
     )
     messages = [USER, REPLY, AGAIN[0], *MISTRAL_CALLED[1:]]
-    assert shown(name, messages, tools=[TOOL]) == expected.replace("~", blank)
+    assert shown("mistral", messages, tools=[TOOL]) == expected
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("name", ["mistral", "mistral-tekken", "llama3.1", "qwen2.5", "qwen3", "gpt-oss"])
+@pytest.mark.parametrize("name", ["mistral", "llama3.1", "qwen2.5", "qwen3", "gpt-oss"])
 def test_arguments_of_a_call_may_be_json_text(name):
     """OpenAI's form; the text is what the model generates, so it is not quoted again."""
     called = [USER, {"role": "assistant", "tool_calls": [MISTRAL_CALL]}, MISTRAL_CALLED[2], REPLY]
@@ -176,7 +149,7 @@ def test_arguments_of_a_call_may_be_json_text(name):
     assert shown(name, [USER, {"role": "assistant", "tool_calls": [spelt]}, *called[2:]]) == shown(name, called)
 
 
-@pytest.mark.parametrize("name", ["mistral", "mistral-tekken", "llama3.1", "qwen2.5"])
+@pytest.mark.parametrize("name", ["mistral", "llama3.1", "qwen2.5"])
 def test_arguments_that_are_no_json_object_are_quoted(name):
     """As these families' own templates and mistral-common quote them, so that a call stays JSON."""
     loose = {**MISTRAL_CALL, "function": {"name": "f", "arguments": 'x = "1"'}}
@@ -190,9 +163,8 @@ def test_arguments_that_are_no_json_object_are_quoted(name):
     ([USER, {**MISTRAL_CALLED[1], "content": "x"}], "a text and calls"),
 ])  # fmt: skip
 def test_mistral_refuses_what_its_own_template_drops_or_refuses(messages, reason):
-    for name in ("mistral", "mistral-tekken"):
-        with pytest.raises(RecordProblem, match=reason):
-            shown(name, messages)
+    with pytest.raises(RecordProblem, match=reason):
+        shown("mistral", messages)
 
 
 def test_gpt_oss_writes_tools_as_types():
@@ -250,9 +222,7 @@ def test_qwen3_without_thinking_does_not_learn_the_empty_block():
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    "name", ["mistral-v7", "gemma", "gemma3", "deepseek", "phi3", "phi4", "chatml", "llama2", "llama3"]
-)
+@pytest.mark.parametrize("name", ["gemma3", "phi4", "chatml"])
 def test_template_without_a_form_for_tools_refuses_them(name):
     alternating = [USER, {**CALL, "content": "x"}]
     for messages, tools in (([*alternating], None), ([USER, REPLY], [TOOL]), ([SYSTEM, USER, REPLY], [TOOL])):
@@ -261,9 +231,9 @@ def test_template_without_a_form_for_tools_refuses_them(name):
 
 
 def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
-    assert parse_config("chat_template: llama3").chat_template == read_template("llama3")
+    assert parse_config("chat_template: llama3.1").chat_template == read_template("llama3.1")
     with pytest.raises(
-        InputError, match=r"configuration: chat_template: expected .* got 'lama3'; did you mean llama3\?"
+        InputError, match=r"configuration: chat_template: expected .* got 'lama3'; did you mean llama3.1\?"
     ):
         parse_config("chat_template: lama3")
 
@@ -271,7 +241,7 @@ def test_name_is_replaced_by_the_text_when_the_configuration_is_read():
 def test_a_template_whose_control_tokens_the_tokenizer_splits_is_refused() -> None:
     tokenizer = train("bytes")
     with pytest.raises(TokenizerError, match=r"no single ids for .* tokens <\|end_header_id\|>, <\|eot_id\|>, "):
-        InstructionEncoder(parse_config("chat_template: llama3"), tokenizer)
-    InstructionEncoder(parse_config("chat_template: llama3\ncontrol_tokens: allow"), tokenizer)
+        InstructionEncoder(parse_config("chat_template: llama3.1"), tokenizer)
+    InstructionEncoder(parse_config("chat_template: llama3.1\ncontrol_tokens: allow"), tokenizer)
     own = parse_config("chat_template: '<|eot_id|>{% generation %}{{ messages[0].content }}{% endgeneration %}'")
     InstructionEncoder(own, tokenizer)

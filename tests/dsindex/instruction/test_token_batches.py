@@ -12,11 +12,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from dsindex.errors import TokenizerError
 from dsindex.instruction import tokens as token_batches
 from dsindex.instruction.config import check_config
-from dsindex.instruction.encoder import InstructionEncoder
-from dsindex.instruction.recipe import make_instruction_encoder, make_recipe
+from dsindex.instruction.encode import InstructionEncoder, make_instruction_encoder, make_recipe
 from dsindex.instruction.records import parse_record
-from dsindex.instruction.rendered import spell_text
-from dsindex.instruction.tokens import ChatTokenizer, FastTexts, as_reference, encode_with_reference, make_fast_texts
+from dsindex.instruction.tokens import (
+    ChatTokenizer,
+    FastTexts,
+    MarkedText,
+    as_reference,
+    encode_with_reference,
+    make_fast_texts,
+)
 from dsindex.text.agreement import PATTERNS
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer
@@ -118,9 +123,9 @@ def test_places_are_known_of_byte_level_tokenizers_alone(kind):
 @given(marked=st.lists(marked_texts(), max_size=8))
 def test_masks_are_those_of_the_reference(kind, marked):
     fast, reference = fast_of(kind), reference_of(kind)
-    found = fast.encode_spans([spell_text(*each) for each in marked])
+    found = fast.encode_spans([MarkedText.of(*each) for each in marked])
     for (text, spans), got in zip(marked, found, strict=True):
-        wanted = encode_with_reference(reference, text, spans)
+        wanted = encode_with_reference(reference, MarkedText.of(text, spans))
         assert (got.tokens.tolist(), got.mask.tolist()) == (wanted.tokens.tolist(), wanted.mask.tolist())
 
 
@@ -139,9 +144,9 @@ def test_tokens_are_those_of_the_reference(kind, drawn):
 def test_tokens_that_straddle_a_border_are_trainable(kind):
     text = "Hello! 👩‍👩‍👧"
     for begin in range(len(text)):
-        [got] = fast_of(kind).encode_spans([spell_text(text, [(begin, begin + 1)])])
+        [got] = fast_of(kind).encode_spans([MarkedText.of(text, [(begin, begin + 1)])])
         assert got.mask.any()
-        assert not fast_of(kind).encode_spans([spell_text(text, [(begin, begin)])])[0].mask.any()
+        assert not fast_of(kind).encode_spans([MarkedText.of(text, [(begin, begin)])])[0].mask.any()
 
 
 @functools.cache
@@ -178,12 +183,12 @@ def test_conversations_do_not_depend_on_the_engine(kind, has_markers, turns):
 def test_an_audited_text_with_other_tokens_stops_the_job(kind, monkeypatch):
     monkeypatch.setattr(token_batches, "AUDITED_SHARE", 1)
     fast = pickle.loads(pickle.dumps(fast_of(kind)))  # noqa: S301 - ours
-    assert fast.encode_spans([spell_text("Hello", [(0, 2)])])[0].mask.any()
+    assert fast.encode_spans([MarkedText.of("Hello", [(0, 2)])])[0].mask.any()
     another = make("gpt2" if kind in {"llama3", "qwen2"} else "llama3").to_str()
     engine = choose_engine(data_of(kind), "gigatoken", add_special_tokens=False)
     other = FastTexts(data_of(kind), engine, ChatTokenizer(another))
     with pytest.raises(TokenizerError, match="expected the same tokens from gigatoken and tokenizers"):
-        other.encode_spans([spell_text(LINES[2], [(0, 2)])])
+        other.encode_spans([MarkedText.of(LINES[2], [(0, 2)])])
     with pytest.raises(TokenizerError, match="--engine reference"):
         other.encode([LINES[2]])
 
@@ -228,7 +233,7 @@ def test_recipe_carries_the_whole_configuration():
     }
     recipe = recipe_of(**options)
     record = parse_record(CONVERSATIONS.read_bytes().splitlines()[1])
-    direct = make_instruction_encoder(recipe)._config
+    direct = make_instruction_encoder(recipe).config
     assert direct == check_config({**SPEC, **options}, source="test")
     assert len(make_instruction_encoder(recipe).encode(record).tokens) == 64
     assert make_instruction_encoder(recipe) is make_instruction_encoder(recipe_of(**options))

@@ -127,15 +127,13 @@ def in_memory(content):
 
 def parse(content, selection=SELECTION):
     """The records of lines, read as one block."""
-    part = TextPart(path="a.jsonl", begin=0, end=len(content))
-    [block] = parse_blocks(iter([in_memory(content)]), selection, part, None)
+    [block] = parse_blocks(iter([in_memory(content)]), selection, None)
     return block
 
 
 def read_fields(line, keys):
     """The values of one line, or what is wrong with it."""
-    [judgement] = select_keys(keys).read_lines([line])
-    return judgement
+    return select_keys(keys).read_line(line)
 
 
 def as_reading(block):

@@ -12,8 +12,6 @@ from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Reference
 
 from dsindex.errors import TokenizerError
-from dsindex.kernels import loader as kernels
-from dsindex.kernels.machine_code import import_kernels
 from dsindex.text import encoders
 from dsindex.text.agreement import (
     DIFFERING,
@@ -92,7 +90,6 @@ def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("has_loops", [False, True], ids=["numpy", "kernels"])
 @pytest.mark.parametrize("content", [
     trained.byte_level(),
     trained.with_template("<|bos|> <|eot|> $A <|eot|>"),
@@ -100,8 +97,7 @@ def test_what_is_new_to_other_parts_is_the_references(name, normalizer, text):
     trained.with_added(AddedToken("Wheel", lstrip=True, special=True)),
     splitting("llama3"),
 ], ids=["plain", "around", "nfc", "added", "llama3"])  # fmt: skip
-def test_batches_with_both_kinds_of_text_keep_their_order(content, has_loops, monkeypatch):
-    monkeypatch.setattr(kernels._LOADER, "kernels", import_kernels() if has_loops else None)
+def test_batches_with_both_kinds_of_text_keep_their_order(content, monkeypatch):
     monkeypatch.setattr(encoders, "REFERENCE_BATCH_BYTES", 50)
     rng = random.Random(7)
     pieces = [*trained.PIECES, "'s", " Wheel", *NEW_LETTERS]

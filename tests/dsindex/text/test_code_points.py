@@ -5,7 +5,6 @@ import random
 import numpy as np
 import pytest
 
-from dsindex.kernels.machine_code import import_kernels
 from dsindex.text import encoders as code_points
 from dsindex.text.encoders import CodePoints
 
@@ -15,12 +14,9 @@ EDGES = [0x88E, 0x88F, 0x890, 0xA7CD, 0xA7CE, 0xA7CF, 0xA7D0, 0x1093F, 0x10940, 
 PLAIN = ["a", "plain words, ", "é", "Привет ", "中文", "😀"]
 
 
-@pytest.fixture(autouse=True, params=["kernel", "numpy"])
-def _small_steps(request, monkeypatch):
-    kernels = import_kernels() if request.param == "kernel" else None
-    monkeypatch.setattr(code_points, "loaded_kernels", lambda: kernels)
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch):
     monkeypatch.setattr(code_points, "_PIECE_BYTES", 100)
-    monkeypatch.setattr(code_points, "_EXPECTED_PLACES", 1)
 
 
 def buffers(texts):

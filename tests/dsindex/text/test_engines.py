@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import pickle
-import signal
 import threading
 
 import numpy as np
@@ -237,8 +236,8 @@ def count_loads(monkeypatch):
 
 @pytest.mark.parametrize(
     ("resident", "most_bytes"),
-    [([100, 100 + 193 * 1024**2], 1 << 30), ([None, None], 1 << 30), ([100, 100], 1000)],
-    ids=["grown", "unknown", "much text"],
+    [([100, 101 + (256 << 20)], 1 << 30), ([None, None], 1000)],
+    ids=["grown", "much text"],
 )
 def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_bytes):
     tokenizer = trained.as_tokenizer(SUITABLE["bos"])
@@ -248,7 +247,6 @@ def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", most_bytes)
     monkeypatch.setattr(fast_tokenizers, "LEARNT_PER_BYTE", 1 << 30)
     monkeypatch.setattr(fast_tokenizers, "resident_bytes", lambda: next(sizes))
-    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_SECONDS", 0)
     built = count_loads(monkeypatch)
     encoder = make_encoder(tokenizer, engine)
     first = encoded(encoder, TEXTS[:50])
@@ -257,24 +255,11 @@ def test_gigatoken_is_built_again_and_says_the_same(monkeypatch, resident, most_
     assert len(built) == 2
 
 
-def test_what_learns_nothing_is_never_built_again(monkeypatch):
-    monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 0)
-    loaded = count_loads(monkeypatch)
-    for name, loads in [("sentencepiece-bpe", 1), ("bos", 3)]:
-        tokenizer = trained.as_tokenizer(SUITABLE[name])
-        engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-        for _ in range(2):
-            assert encoded(make_encoder(tokenizer, engine), TEXTS[:50]) == expected(SUITABLE[name], TEXTS[:50])
-        assert len(loaded) == loads
-        loaded.clear()
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["bos", "nfc", "stripping-tokens", "sentencepiece-bpe"])
 def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch):
     """More threads than CPUs, with calls of little text, of much, and a rebuild now and then in between."""
     monkeypatch.setattr(fast_tokenizers, "REBUILD_AFTER_BYTES", 1 << 20)
-    monkeypatch.setattr(fast_tokenizers, "_UNDIVIDED_BYTES", 4000)
     tokenizer = trained.as_tokenizer(SUITABLE[name])
     encoder = make_encoder(tokenizer, choose_engine(tokenizer, "gigatoken", add_special_tokens=True))
     wanted = expected(SUITABLE[name], TEXTS)
@@ -291,18 +276,6 @@ def test_threads_share_an_object_and_each_gets_its_own_tokens(name, monkeypatch)
 
     run_together(work, 6)
     assert not wrong
-
-
-def test_a_forked_process_waits_for_no_lock_of_its_parent():
-    tokenizer = trained.as_tokenizer(SUITABLE["bos"])
-    engine = choose_engine(tokenizer, "gigatoken", add_special_tokens=True)
-    wanted = expected(SUITABLE["bos"], TEXTS[:5])
-    with fast_tokenizers.fast_tokenizer(tokenizer)._lock, fast_tokenizers._SHARED_LOCK:  # as if a thread encoded
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            os._exit(0 if encoded(make_encoder(tokenizer, engine), TEXTS[:5]) == wanted else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_the_last_few_tokenizers_are_kept():

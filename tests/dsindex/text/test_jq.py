@@ -3,8 +3,6 @@ import pickle
 import pytest
 
 from dsindex.errors import InputError, RecordProblem
-from dsindex.text.guarded.limits import Limits
-from dsindex.text.guarded_process import LimitReachedError
 from dsindex.text.jq import (
     FieldPattern,
     Patterns,
@@ -18,9 +16,9 @@ from dsindex.text.jq import (
 TURNS = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]
 
 
-def read(pattern, record, *, limits=None):
+def read(pattern, record):
     """What one pattern finds in one record."""
-    return Patterns([FieldPattern(name="x", pattern=pattern)], limits=limits).read(record).value("x")
+    return Patterns([FieldPattern(name="x", pattern=pattern)]).read(record).value("x")
 
 
 def select(pattern, value):
@@ -85,7 +83,7 @@ def test_field_pattern_gives_texts_unchanged(value):
         (".env + .now + .[\"input\"] + (. as $input | $input.now)", {"env": "a", "now": "b", "input": "c"}, "abcb"),
         ('"now, \\"env\\" # \\\\(env)"', {}, 'now, "env" # \\(env)'),
         (".a = 1 | .a", {}, 1),
-        ("0 | localtime | mktime", {}, 0),
+        ("0 | gmtime | mktime", {}, 0),
     ],
 )  # fmt: skip
 def test_patterns_may_be_any_jq(pattern, record, expected):
@@ -110,6 +108,7 @@ def test_field_pattern_without_a_value_gives_none_and_several_are_refused():
     ("[.a, now]", "now"),
     (".[now:5]", "now"),
     ("..|now", "now"),
+    ("0 | localtime", "localtime"),
     ("input", "input"),
     ("first(inputs)", "inputs"),
     ('"\\(env)"', "env"),
@@ -168,29 +167,6 @@ def test_field_patterns_in_a_list_need_names_of_their_own():
         parse_field_patterns([".a.text", ".b.text"])
     with pytest.raises(InputError, match="ends in a unique name"):
         parse_field_patterns([".a[0]"])
-
-
-DEEP = {}
-for _ in range(400):
-    DEEP = {"a": DEEP}
-SMALL = Limits(cpu_seconds=0.5, memory_bytes=200 << 20)
-CPU, MEMORY = "used more than 0.5 s of CPU time on", "needed more than 200 MiB of memory on"
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(("pattern", "record", "what"), [
-    pytest.param("[..|..|..] | length", DEEP, f"({CPU}|{MEMORY})", id="descents"),
-    pytest.param("def f: f; f", {}, f"({CPU}|{MEMORY})", id="endless"),
-    pytest.param("last(repeat(.))", {}, CPU, id="repeat"),
-    pytest.param("[range(1e18)]", {}, f"({CPU}|{MEMORY})", id="range"),
-    pytest.param(".a * 1000000000", {"a": "x"}, MEMORY, id="repetition"),
-    pytest.param("[.,.] | " * 40 + "tojson", {}, f"({CPU}|{MEMORY})", id="doubling"),
-])  # fmt: skip
-def test_pattern_without_measure_stops_the_job(pattern, record, what):
-    with pytest.raises(
-        LimitReachedError, match=f"^the jq pattern .* {what} this record; change it, or take the record"
-    ):
-        read(pattern, record, limits=SMALL)
 
 
 def test_pattern_that_nests_too_deep_is_a_problem_of_its_record():

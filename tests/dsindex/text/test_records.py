@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -13,20 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
-from dsindex.kernels import loader as kernels
-from dsindex.text import streams
+from dsindex.text import records, streams
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_text_file
 from dsindex.text.records import read_records
-from dsindex.text.scanning import scan_ids, scan_texts
-from dsindex.text.selection import MAX_PATH_KEYS, Selection, open_selection
+from dsindex.text.selection import MAX_PATH_KEYS, open_selection, select_keys
 from dsindex.text.streams import LineBlock, count_lines, read_lines
 from dsindex.text.token_ids import find_id_fault
 from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents, json_values, mutated_lines
-from tests.dsindex.text.readings import BOM, KEYS, Reading, as_reading, in_memory, parse, read_ranges, reference
+from tests.dsindex.text.readings import BOM, KEYS, Reading, as_reading, parse, read_ranges, reference
 from tests.support.compressed import COMPRESSORS
-
-pytestmark = pytest.mark.usefixtures("either_way")
 
 
 @pytest.mark.quick(60)
@@ -54,9 +51,8 @@ def test_a_nasty_line_is_read_as_json_loads_reads_it(nasty, good):
     '{"text":"Größe 😀","title":"\\u00e9\\ud83d\\ude00"}\n'.encode() * 1000,
     *([(GOOD + b"\n") * count for count in (2, 5_000, 30_000)]),
 ], ids=["plain", "blank", "bom", "others", "strings", "unicode", "2", "5000", "30000"])  # fmt: skip
-def test_plain_lines_are_read_by_the_kernels_once_they_are_loaded(content, either_way, monkeypatch):
-    if either_way == "kernels loaded":
-        monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
+def test_plain_lines_are_read_as_a_block(content, monkeypatch):
+    monkeypatch.setattr(records, "_parse_lines", lambda *_: pytest.fail("the slow path was taken"))
     assert as_reading(parse(content)) == reference(content)
 
 
@@ -227,7 +223,6 @@ def test_a_file_beyond_the_limit_keeps_its_first_bytes(tmp_path):
     assert (line.head, line.num_bytes) == (b"abcd", 8)
 
 
-PATHS = [("meta", "text"), ("meta", "deep", "title"), ("text",)]
 PATH_SELECTION = open_selection([".meta.text", ".meta.deep.title", "text"])
 
 
@@ -321,32 +316,78 @@ def test_long_paths_are_followed_as_deep_as_records_go(depth):
     (b'{"meta": {"text": 5}}', "expected a string or a list of strings at .meta.text, got a number"),
 ])  # fmt: skip
 def test_reason_names_the_place(line, reason):
-    assert list(open_selection([".meta.text"]).read_lines([line])) == [reason]
+    assert open_selection([".meta.text"]).read_line(line) == reason
 
 
 def test_a_key_with_a_dot_is_told_the_spelling_of_a_path():
     inside = "expected the key 'meta.text', got only 'meta'; for a key inside 'meta', write .meta.text"
-    assert list(open_selection(["meta.text"]).read_lines([b'{"meta": {"text": "a"}}'])) == [inside]
-    assert list(open_selection(["meta.text"]).read_lines([b'{"a": 1}'])) == [
-        "expected the key 'meta.text', got only 'a'"
-    ]
+    assert open_selection(["meta.text"]).read_line(b'{"meta": {"text": "a"}}') == inside
+    assert open_selection(["meta.text"]).read_line(b'{"a": 1}') == "expected the key 'meta.text', got only 'a'"
 
 
-def scanned_texts(lines):
-    block = in_memory(b"\n".join(lines))
-    found = scan_texts(block.data, block.starts, block.ends, PATHS)
-    return None if found is None else [found[path].to_pylist() for path in PATHS]
+LINES_OF_TWO = [
+    [GOOD + b" " + GOOD, b'{"text":', b'"a","title":"t"}'],
+    [b'{"text":"a","title":"t"} {"text":"b","title":"t"}', b'{"text":"a",', b'"title":"t"}'],
+    [b'{"text":"a","title":"t"}{"text":"b","title":"t"}', b'{"text":"a","x":[{}', b',{}],"title":"t"}'],
+    [b'{"text":"a","title":"t","x":[{}', b'{"text":"a","title":"t"}'],
+    [GOOD + b"\r", GOOD + b" ", b" " + GOOD, b"\r", b"[]", b"{}"],
+]
 
 
-def test_the_scanner_reads_plain_lines_and_leaves_what_is_in_doubt(either_way):
-    if either_way == "kernels not loaded":
-        assert kernels.loaded_kernels() is None
-        assert scanned_texts([nested_line()]) is None
-        return
-    assert scanned_texts([nested_line("x"), nested_line("y")]) == [["x", "y"], ["t", "t"], ["top", "top"]]
-    assert scanned_texts([FAULTY["spaces"]]) == [["a"], ["t"], ["b"]]
-    expected = {"spaces"}
-    assert {name for name, line in FAULTY.items() if scanned_texts([nested_line(), line]) is not None} == expected
+@pytest.mark.parametrize("lines", LINES_OF_TWO, ids=range(len(LINES_OF_TWO)))
+def test_a_newline_ends_a_record_and_nothing_else_does(lines):
+    content = b"\n".join(lines)
+    assert as_reading(parse(content)) == reference(content)
+
+
+ATOMS = [
+    *(b'"', b"\\", b"\\u", b"d800", b"dc00", b"00e9", b"{", b"}", b"[", b"]", b":", b",", b" ", b"\t", b"\r", b"0"),
+    *(b"-", b".", b"e", b"E", b"+", b"9" * 30, b"1e999", b"NaN", b"-Infinity", b"null", b"true", b"nul", b"\x00"),
+    *(b"\x1f", b"\x7f", b"\xff", b"\xc3\xa9", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", BOM),
+    *(
+        b'"text"',
+        b'"text":"a"',
+        b'"id":1,',
+        b"\\n",
+        b"\\x",
+        b"\\/",
+        b"a",
+        b"/",
+        b"01",
+        b"1.",
+        b".5",
+        b"-0",
+        b"1e",
+        b"0x1",
+    ),
+]
+VALUES = [
+    *(b'"a"', rb'"\n\u00e9"', b'"\xc3\xa9"', b"1", b"-1.5e3", b"null", b"true", b"[1,2]", b'["a"]', b'{"a":1}', b"0"),
+    *(b"[]", rb'"\ud83d\ude00"', b'"x","text":"y"', b'""'),
+]
+
+
+def drawn_line(rng):
+    """A record with a text, of which four in five have something in a wrong place."""
+    pairs = [rng.choice([b'"text":', b'"id":', b'"x":', rb'"te\u0078t":']) + rng.choice(VALUES) for _ in range(2)]
+    pairs[rng.randrange(3) :] = [b'"text":"q"']
+    line = b"{" + b",".join(pairs) + b"}"
+    if rng.random() < 0.8:
+        place = rng.randrange(len(line) + 1)
+        line = line[:place] + rng.choice(ATOMS) + line[place + rng.choice([0, 0, 1, 2]) :]
+    return line
+
+
+NUM_DRAWN = int(os.environ.get("DRAWN_LINES", "3000"))
+
+
+def test_drawn_lines_are_read_as_json_loads_reads_them():
+    rng = random.Random(52)
+    keys = ("text",)
+    for _ in range(NUM_DRAWN):
+        line = drawn_line(rng)
+        content = b"\n".join([line, b'{"text":"next"}'])
+        assert as_reading(parse(content, select_keys(keys))) == reference(content, keys), line
 
 
 NUM_IDS = 100
@@ -436,42 +477,6 @@ def test_any_values_are_read_as_json_loads_reads_them(values, odd):
         assert len(read.bad) == len(some) - len(kept)
 
 
-def test_plain_files_of_ids_are_read_by_the_kernels_once_they_are_loaded(either_way, tmp_path, monkeypatch):
-    path = tmp_path / "ids.jsonl"
-    path.write_bytes(b'{"meta": {"ids": [1, 2, 3]}, "text": "a"}\n' * 5000)
-    if either_way == "kernels loaded":
-        monkeypatch.setattr(Selection, "read_lines", lambda *_: pytest.fail("the slow path was taken"))
-    part = TextPart(path=str(path), begin=0, end=path.stat().st_size)
-    blocks = list(read_records(part, keys=("meta.ids",), selection=NESTED, block_bytes=64 << 10))
-    assert sum(len(sequences(block.columns["meta.ids"])) for block in blocks) == 5000
-
-
-def scanned_ids(value):
-    """The ids of two lines as the kernel reads them, the second of which is always the same."""
-    block = in_memory(b'{"meta": {"n": [7], "ids": %s}, "x": 1}\n{"meta": {"ids": [1]}}' % value)
-    found = scan_ids(block.data, block.starts, block.ends, ("meta", "ids"), limit=NUM_IDS)
-    if found is None:
-        return None
-    tokens, lengths = found
-    return [ids.tolist() for ids in np.split(tokens, np.cumsum(lengths)[:-1])]
-
-
-@pytest.mark.parametrize(
-    ("value", "ids"), [(b"[]", []), (b"[ ]", []), (b"[0]", [0]), (b"[ 1 ,\t2,99 ]", [1, 2, 99]), (b"[10,20]", [10, 20])]
-)
-def test_the_scanner_reads_plain_lists(value, ids, either_way):
-    assert scanned_ids(value) == ([ids, [1]] if either_way == "kernels loaded" else None)
-
-
-@pytest.mark.parametrize("value", [
-    *(b"[100]", b"[-0]", b"[-1]", b"[01]", b"[00]", b"[1.0]", b"[1e1]", b"[1,]", b"[,1]", b"[1 2]", b"[1", b"[", b"1"),
-    *(b"[[1]]", b"[null]", b'["1"]', b"{}", b"[1]]", b'[1], "ids": [2]', b"[4294967297]", b"[" + b"9" * 30 + b"]"),
-    *(b"[18446744073709551617]", b"[1} ", b'[1], "x"', b"[\x0b1]"),
-])  # fmt: skip
-def test_the_scanner_leaves_lists_in_doubt(value):
-    assert scanned_ids(value) is None
-
-
 nested_texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 values = nested_texts | st.lists(nested_texts, max_size=2) | json_values
 
@@ -499,7 +504,7 @@ def test_any_records_are_read_as_json_loads_reads_them(lines, odd, place):
         lines.insert(place, odd)
     content = b"\n".join(lines)
     found = outcome(as_reading(parse(content, PATH_SELECTION)))
-    judged = list(PATH_SELECTION.read_lines([line for line in content.split(b"\n") if line.strip(b" \t\r")]))
+    judged = [PATH_SELECTION.read_line(line) for line in content.split(b"\n") if line.strip(b" \t\r")]
     kept = [values for values in judged if isinstance(values, list)]
     texts = [[value if isinstance(value, list) else [value] for value in values] for values in kept]
     assert found == (texts, len(judged) - len(kept))

@@ -17,7 +17,7 @@ ARRAY = "; if the file is one array, `jq -c '.[]'` writes each of its records on
 
 
 def judge(selection, *lines):
-    return list(selection.read_lines(lines))
+    return list(map(selection.read_line, lines))
 
 
 def read(path, selection, **options):
@@ -107,7 +107,6 @@ JOINED_LINES = [
 ]
 
 
-@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("keys", [["title", "text"], ["tags", ".title"], ["text", "title", "tags"], ["tags"]])
 def test_joined_texts_are_those_of_all_keys(tmp_path, keys):
     import json

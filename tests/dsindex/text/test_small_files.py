@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsindex.errors import InputError, RecordLimitError
+from dsindex.errors import InputError
 from dsindex.store.reading import fingerprint_input
 from dsindex.text.compressed import SUFFIXES
 from dsindex.text.forms import InputForm, SmallFile
-from dsindex.text.guarded import limits
-from dsindex.text.guarded.limits import Limits
 from dsindex.text.parts import read_part
-from dsindex.text.selection import open_pattern
 from dsindex.text.small_files import SmallFiles
 from tests.support.compressed import COMPRESSORS
 
@@ -179,14 +176,3 @@ def test_changed_files_are_refused(change, is_alone, tmp_path):
         os.mkfifo(path)
     with pytest.raises(InputError, match=r"/1: (changed while|cannot be read)"):
         read_together(files, None)
-
-
-def test_record_that_takes_too_long_is_named_in_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
-    slow = b'{"text": "slow", "n": 1}'
-    files = write(tmp_path, [(b"\n".join([LINES[0]] * 3), FORMS[0]), (LINES[0] + b"\n\n" + slow, FORMS[0])])
-    selection = open_pattern('.text | if . == "slow" then [range(1e9)] | tostring else . end')
-    together = SmallFiles(files, keys=selection.names, selection=selection)
-    with pytest.raises(RecordLimitError) as caught:
-        list(map(together.place, together.blocks()))
-    assert (caught.value.path, caught.value.line, caught.value.offset) == (files[1].path, 3, 17)

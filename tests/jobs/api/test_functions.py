@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -245,26 +244,6 @@ def test_connected_ray_is_used_and_left_open():
     assert dsindex.verify(built, against_source=True, tokenizer=loaded)
     assert ray.is_initialized()
     assert build("out/b", executor="local").run.executor == "local"
-
-
-@pytest.mark.ray
-def test_ray_that_a_call_starts_leaves_nothing_behind():
-    script = (
-        "import os, dsindex, ray, dsindex.execution.ray_address as known\n"
-        "known.NEWEST_RAY = '2.9.1'\n"
-        "from ray._private.authentication.authentication_utils import is_token_auth_enabled\n"
-        "enabled = is_token_auth_enabled()\n"
-        "before = {name: os.environ.get(name) for name in ('OMP_NUM_THREADS', 'RAY_AUTH_MODE', 'RAY_AUTH_TOKEN')}\n"
-        f"built = dsindex.build({str(OWN.docs)!r}, tokenizer={str(TOKENIZER)!r}, append_eod=True,\n"
-        "    output_prefix='out/docs', executor='ray', workers=1, progress=True)\n"
-        "after = {name: os.environ.get(name) for name in before}\n"
-        "print(built.run.executor, ray.is_initialized(), before == after, is_token_auth_enabled() == enabled)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "ray False True True\n", done.stderr
-    assert done.stderr.count("is newer than the newest that was tried, 2.9.1\n") == 1, done.stderr
-    assert_golden("out/docs_text_document")
 
 
 @pytest.mark.exhaustive

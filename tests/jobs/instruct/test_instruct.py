@@ -16,7 +16,7 @@ from dsindex.datasets.provenance import read_source
 from dsindex.engine import frame as job_frame
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
-from dsindex.instruction.encoder import InstructionEncoder
+from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.records import parse_record
 from dsindex.instruction.splits import split_by_hash
 from dsindex.instruction.tokens import ChatTokenizer
@@ -56,9 +56,7 @@ def test_same_bytes_for_any_shard_size_and_executor(tmp_path, broken, expected, 
 @pytest.mark.exhaustive
 def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_path, broken):
     """Whole conversations are rendered by blocks, parts of split ones a few at a time."""
-    instruction = check_config(
-        {"chat_template": CHATML, "max_length": 120, "too_long": "split", "record_format": "sharegpt"}, source="test"
-    )
+    instruction = check_config({"chat_template": CHATML, "max_length": 120, "too_long": "split"}, source="test")
     for number, way in enumerate(WAYS):
         config = job(tmp_path / str(number) / "chat", input=(str(broken),), **way)
         report = run_config(config, instruction)
@@ -155,7 +153,7 @@ def test_command_takes_the_yaml_of_the_spec_as_it_is(tmp_path, capsys):
 
 @pytest.mark.parametrize("shape", ["messages", "sharegpt", "alpaca"])
 def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path, shape):
-    """The job's section in the configuration, and the converters, reached by `record_format`."""
+    """The job's section in the configuration, and the shapes of records."""
     records = list(demo_conversations(40))
     texts = [[turn["value"] for turn in record["conversations"][:2]] for record in records]
     shapes = {
@@ -167,7 +165,6 @@ def test_usual_shapes_give_the_same_tokens_through_a_chat_template(tmp_path, sha
     (tmp_path / "template.jinja").write_text(CHATML)
     described = {
         "chat_template_file": "template.jinja",
-        "record_format": shape,
         "job": {"input": str(tmp_path / "in.jsonl"), "output-prefix": str(tmp_path / "out" / "chat"),
          "tokenizer_model": str(OWN.plain_tokenizer), "executor": "local"},
     }  # fmt: skip
@@ -329,3 +326,12 @@ def broken(tmp_path_factory):
     lines = CONVERSATIONS.read_bytes().splitlines()[:120]
     path.write_bytes(b"\n".join([*lines[:50], *BAD, b"", *lines[50:]]) + b"\n")
     return path
+
+
+def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path, cli):
+    template = "{% if a %}" + "{% elif a %}b" * 6000 + "{% endif %}"
+    (tmp_path / "chat.json").write_text(json.dumps({"chat_template": template}))
+    given = ["--input", str(CONVERSATIONS), "--tokenizer-model", str(OWN.plain_tokenizer)]
+    said = cli(["instruct", str(tmp_path / "chat.json"), *given, "--output-prefix", str(tmp_path / "out/chat")], 1).err
+    assert said.startswith("dsindex instruct: chat template: too long, or nested too deep, for Python's compiler ")
+    assert not (tmp_path / "out").exists()

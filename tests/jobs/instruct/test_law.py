@@ -1,27 +1,26 @@
-"""The one law for `dsindex instruct` where replies are found by rendering, and for exports of inputs in a bucket."""
+"""The one law for `dsindex instruct` where replies are left out, and for exports of inputs in a bucket."""
 
 import json
 
 import pytest
 
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.jobs import instruct
 from dsindex.jobs.instruct import run_instruct
 from tests.jobs.instruct import instruct_jobs
 from tests.support.conversations import CONVERSATIONS, SPEC
 
-UNMARKED = check_config(
+MARKED = check_config(
     {
-        "chat_template": "{{ greeting }}{%- for message in messages %}"
-        "{{ '<' + message.role + '>' + message.content + '<|endoftext|>' }}{% endfor %}"
-        "{%- if add_generation_prompt %}{{ '<assistant>' }}{% endif %}",
-        "record_format": "sharegpt",
+        "chat_template": "{{ greeting }}{%- for message in messages %}{% if message.role == 'assistant' %}"
+        "{% generation %}{{ message.content + '<|endoftext|>' }}{% endgeneration %}{% else %}"
+        "{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}"
     },
     source="test",
 )
-"""A template without marks, which writes a variable of the record."""
+"""A template that writes a variable of the record."""
 CONSTRUCTED = check_config({**SPEC, "max_length": 768, "too_long": "truncate"}, source="test")
 EXPORTED = {"export": ("parquet", "bridge")}
 WAYS = [
@@ -95,7 +94,7 @@ def unusual(tmp_path_factory):
 def found(tmp_path_factory, unusual):
     folder = tmp_path_factory.mktemp("found")
     config = job(folder / "chat", str(unusual), seq_length=4096, on_bad_record="quarantine", workers=1)
-    report = run(config, UNMARKED)
+    report = run(config, MARKED)
     # A weight of 2 is refused; a conversation whose only reply has weight 0 has nothing to learn.
     assert sorted(report.bad_records) == ["bad-field", "nothing-learnt"]
     assert report.bad_records["bad-field"] == 20
@@ -104,11 +103,11 @@ def found(tmp_path_factory, unusual):
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
-def test_same_bytes_where_replies_are_found_and_left_out(tmp_path, unusual, found, way):
+def test_same_bytes_where_replies_are_left_out(tmp_path, unusual, found, way):
     options = dict(way)
     fails_after = options.pop("fails_after", None)
     config = job(tmp_path / "chat", str(unusual), seq_length=4096, on_bad_record="quarantine", **options)
-    run(config, UNMARKED, fails_after=fails_after)
+    run(config, MARKED, fails_after=fails_after)
     assert published(tmp_path) == found
 
 

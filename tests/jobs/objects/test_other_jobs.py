@@ -6,7 +6,6 @@ pytest.importorskip("obstore")
 
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN
-from tests.support.object_server import Fault
 
 TOKENIZER = str(OWN.plain_tokenizer)
 CHAT = """
@@ -24,49 +23,11 @@ def store(store, monkeypatch, tmp_path):
     return store
 
 
-def test_source_out_of_reach_is_no_damage(store, cli):
-    words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
-    cli([*words, "--executor", "local"])
-    store.faults.append(Fault(kind="403", code="AccessDenied", times=10))
-    verify = ["verify", "x_text_document", "--against-source", "--executor", "local"]
-    said = "dsindex verify: s3://b/docs.jsonl: cannot be read (403 AccessDenied); "
-    assert "".join(cli(verify, 1)).startswith(said)
-    del store.faults[:], store.objects["b/docs.jsonl"]
-    assert "s3://b/docs.jsonl: cannot be read (no such object" in cli(verify, 1).err
-
-
-def test_inspect_and_trace_tell_what_became_of_an_object(store, cli):
-    dataset = "x_text_document"
-    words = ["build", "--input", "s3://b/docs.jsonl", "--tokenizer-model", TOKENIZER, "--output-prefix", "x"]
-    words += ["--executor", "local", "--seq-length", "64", "--epochs", "1", "--data-cache-path", "cache"]
-    cli(words)
-    store.faults.append(Fault(kind="403", code="AccessDenied", times=10))
-    assert "this input is out of reach now" in cli(["inspect", dataset, "--document", "0"]).out
-    traced = cli(["trace", "cache", "--document", "0"]).out
-    assert "note: s3://b/docs.jsonl: this input is out of reach now" in traced
-    assert traced.count("out of reach") == 1
-    store.faults.clear()
-    del store.objects["b/docs.jsonl"]
-    assert "this input is not there any more" in cli(["inspect", dataset, "--document", "0"]).out
-    traced = cli(["trace", "cache", "--document", "0"]).out
-    assert "note: s3://b/docs.jsonl: this input is not there any more; lines" in traced
-
-
 OUTPUTS = {
     "report": ("report x --output s3://b/r.html", 2),
     "demo": ("demo --output s3://b/demo", 1),
     "raw-index": ("raw-index docs.jsonl --output s3://b/docs.idx", 1),
 }
-
-
-@pytest.mark.parametrize(("command", "code"), OUTPUTS.values(), ids=OUTPUTS)
-def test_address_of_an_output_becomes_no_folder(command, code, tmp_path, monkeypatch, cli):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "chat.yaml").write_text(CHAT)
-    (tmp_path / "docs.jsonl").write_bytes(OWN.docs.read_bytes())
-    shown = cli(command.split(), code).err
-    assert ": expected a path, got an address: only build, merge, pack and instruct write to object stores" in shown
-    assert not (tmp_path / "s3:").exists()
 
 
 def test_caches_are_refused_with_the_reason(tmp_path, monkeypatch, cli):

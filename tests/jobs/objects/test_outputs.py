@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("boto3")
 pytest.importorskip("obstore")
 
+
 from dsindex.cli.main import main
-from dsindex.execution import local
 from dsindex.jobs import pack as pbin_ends
 from tests.faults.corpus import write_corpus
 from tests.faults.object_kills import CHAT, KINDS, name_job, objects
@@ -56,7 +56,6 @@ def expected(texts, tmp_path_factory):
 def test_objects_are_the_files_of_a_disk(kind, way, store, texts, expected, tmp_path, monkeypatch, cli):
     """What is packed is written in several pieces."""
     monkeypatch.setattr(pbin_ends, "INDEX_FILE_BYTES", 1000)
-    monkeypatch.setattr(local, "RECENT_BYTES", 1 << 20 if way == "kept" else 0)  # what is held needs no request
     more = {"kept": ["--keep-shards"], "work on a disk": ["--work-dir", str(tmp_path / "work")]}.get(way, [])
     output = "s3://out/data/x"
     if way == "output on a disk":

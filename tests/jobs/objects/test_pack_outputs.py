@@ -2,12 +2,10 @@
 
 import pytest
 
-from dsindex.cli.main import main
 from dsindex.options.pack import PackConfig
 from tests.faults.object_kills import objects
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
-from tests.support.object_server import Fault
 from tests.support.published import published
 
 
@@ -34,17 +32,3 @@ def test_what_cannot_be_written_is_refused_when_options_are_read(flags, said, cl
     shown = cli(["pack", *text, *flags], 2).err
     assert said in shown
     assert shown.count("expected") == 1
-
-
-def test_refused_upload_is_one_sentence_and_cleaned_up(store, capsys):
-    words = ["pack", "--input", str(OWN.docs), "--tokenizer-model", str(OWN.plain_tokenizer), "--executor", "local"]
-    store.faults.append(Fault(kind="403", code="AccessDenied", operation="CompleteMultipartUpload", times=99))
-    assert main([*words, "--output", "s3://out/x.pbin"]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("dsindex pack: s3://out/x.")
-    assert "cannot be written (403 AccessDenied); check what this node's credentials may write" in error
-    assert store.uploads
-    assert main(["clean", "s3://out/x.pbin", "--yes"]) == 0
-    assert "s3://out/x.build: an unfinished job, whose output is s3://out/x.pbin" in capsys.readouterr().out
-    assert not store.uploads
-    assert not store.names("out")

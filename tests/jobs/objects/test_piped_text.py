@@ -1,7 +1,5 @@
 """Standard input where the work folder is in a bucket: an object of it, with the rules that it has on a disk."""
 
-import json
-
 import pytest
 
 from dsindex.cli.main import main
@@ -9,7 +7,6 @@ from dsindex.jobs import build as build_job
 from dsindex.store import uploads
 from tests.faults.object_kills import objects
 from tests.support.golden import OWN
-from tests.support.object_server import Fault
 from tests.support.published import published
 
 LINES = OWN.docs.read_bytes().splitlines(keepends=True)
@@ -59,37 +56,6 @@ def test_interrupted_build_continues_without_reading_again(store, pipe, tmp_path
     pipe(TEXT)
     assert build(str(tmp_path / "x")) == 0
     assert objects(store, "") == published(tmp_path)
-
-
-def test_another_text_for_kept_shards_is_refused_and_fresh_takes_it(store, pipe, capsys):
-    pipe(TEXT)
-    assert build("s3://out/x", "--keep-shards") == 0
-    pipe(OTHER)
-    assert build("s3://out/x", "--keep-shards") == 1
-    assert "expected the standard input of the shards that are here" in capsys.readouterr().err
-    assert store.content(f"out/{STORED}") == TEXT
-    pipe(OTHER)
-    assert build("s3://out/x", "--keep-shards", "--fresh") == 0
-    assert store.content(f"out/{STORED}") == OTHER
-    manifest = json.loads(store.content("out/x_text_document.manifest.json"))
-    assert manifest["content"]["inputs"][0]["size_bytes"] == len(OTHER)
-    assert not store.uploads
-
-
-def test_cut_off_while_it_is_stored_leaves_what_clean_removes(store, pipe, capsys):
-    """Its parts are refused, and so is its giving up, as if the driver had been killed."""
-    other = store.create_upload(f"out/{STORED}", {})
-    for operation in ("UploadPart", "AbortMultipartUpload"):
-        store.faults.append(Fault(kind="403", code="AccessDenied", operation=operation, times=99))
-    pipe(TEXT)
-    assert build("s3://out/x") == 1
-    assert f"s3://out/{STORED}: cannot be written (403 AccessDenied)" in capsys.readouterr().err
-    assert len(store.uploads) == 2
-    store.faults.clear()
-    assert main(["clean", "s3://out/x", "--yes"]) == 0
-    assert capsys.readouterr().out.count(f"unfinished upload: s3://out/{STORED}") == 1
-    assert list(store.uploads) == [other.upload_id]
-    assert not store.names("out")
 
 
 @pytest.mark.parametrize(("data", "said"), [(b"", "got nothing"), (TEXT + b"broken\n", "line 61: expected JSON")])

@@ -13,16 +13,13 @@ import yaml
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import count_rows, read_source
 from dsindex.engine import merge as ranges
-from dsindex.engine.start import Estimate
+from dsindex.engine.progress import Reporter
 from dsindex.errors import InputError, OutputError, TokenizerError
-from dsindex.execution.progress.reporter import Reporter
 from dsindex.formats.pbin import PBIN_VERSIONS, read_pbin_header
 from dsindex.formats.raw_index import create_raw_index
 from dsindex.jobs.pack import choose_token_bytes, run_pack
 from dsindex.options.pack import PackConfig
 from dsindex.store.reading import digest_file
-from dsindex.text.guarded import limits
-from dsindex.text.guarded.limits import Limits
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import load_tokenizer
 from tests.support.golden import MODALITIES, OWN
@@ -276,36 +273,6 @@ def test_pattern_without_a_text_makes_a_bad_record(pattern, line, message, shard
         run_config(config)
 
 
-DEEP = '{"a": {"b": "x"}, "c": ' + "[" * 400 + "]" * 400 + "}"
-"""`[..|..|..]` has 10 million answers for it."""
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("executor", ["local", "processes"])
-@pytest.mark.parametrize("is_in_sample", [True, False])
-def test_record_that_jq_never_finishes_stops_the_job(tmp_path, capsys, monkeypatch, executor, is_in_sample):
-    """Not set aside, though bad records are: what is written must not depend on a machine's speed."""
-    monkeypatch.setattr(limits, "DEFAULT_LIMITS", Limits(cpu_seconds=0.5, memory_bytes=200 << 20))
-    if not is_in_sample:
-        monkeypatch.setattr("dsindex.jobs.pack.examine_sample", lambda *_, **__: Estimate(tokens=1, documents=1))
-    lines = ['{"a": {"b": "x"}}', '{"a": 5}', "", DEEP, '{"a": {"b": "y"}}', DEEP]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    code, shown = said(
-        capsys,
-        *("--input", tmp_path / "a.jsonl", *TOKENIZER, "--output", tmp_path / "out" / "x.pbin"),
-        *("--jq-pattern", "[..|..|..] as $all | .a.b", "--executor", executor, "--shard-size", "100B"),
-        *("--on-bad-record", "quarantine"),
-    )
-    assert code == 1
-    assert re.search(
-        r"^dsindex pack: /.*/a\.jsonl, line 4: the jq pattern `\[\.\.\|\.\.\|\.\.\] as \$all \| \.a\.b` "
-        r"(used|needed) more than .* on this record; change it, or take the record out of the input$",
-        shown,
-        re.MULTILINE,
-    )
-    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == ["x.progress.json"]
-
-
 # Modalities' own configuration files.
 
 
@@ -387,7 +354,6 @@ NOT_HONOURED = {
 
 @pytest.mark.parametrize(("changes", "message"), NOT_HONOURED.values(), ids=NOT_HONOURED)
 def test_what_cannot_be_honoured_is_refused_by_name(changes, message, tmp_path, capsys):
-    import re
 
     path = write_config(tmp_path, modalities_config(tmp_path, **changes))
     code, shown = said(capsys, path)

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 
 from dsindex.engine.manifest import manifest_path
-from dsindex.execution.progress.reporter import Reporter
+from dsindex.engine.progress import Reporter
 from dsindex.formats.pbin import read_document_lengths, read_pbin_header
 from dsindex.options.datasets import VerifyConfig
 from dsindex.tools.verify import verify_dataset

@@ -1,0 +1,421 @@
+"""Progress of a job: a bar in a terminal, a line every few seconds in a log, and a file beside the output.
+
+    {"format": "dsindex progress 1", "state": "running", "updated": "2026-08-01T12:00:00Z", "started": …,
+     "output": "/data/out/x", "host": …, "pid": …, "error": null, "message": null, "stage": {…},
+     "finished_stages": [{…}]}
+
+`state` is running, done, stopped or failed; `error` says why a job stopped or failed, `message` what it said last. The
+fields of a stage are those of Snapshot. The file is replaced about once a second: if `updated` is older than a minute
+while the state is running, the driver was killed.
+
+Speeds count only fresh work: work kept from an earlier run takes no time now and would make the ETA too short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsindex.amounts import count, format_speed, format_token_speed
+from dsindex.engine.dispatch import DispatchStatistics
+from dsindex.engine.interrupts import TerminatedError
+from dsindex.engine.standard_streams import show_lines, utc_now
+from dsindex.errors import DsindexError
+from dsindex.json_text import decode_json, encode_json, show_name
+from dsindex.locations import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from rich.progress import TaskID
+
+    from dsindex.engine.executors import Executor
+
+PROGRESS_SUFFIX = "progress.json"
+PROGRESS_FORMAT = "dsindex progress 1"
+LINE_SECONDS = 5.0
+BAR_SECONDS = 0.2
+FILE_SECONDS = 1.0
+BEAT_SECONDS = 10.0
+"""Interval at which the file is written even if a stage stands still."""
+LARGEST_BYTES = 1 << 20
+"""The limit on the size of a progress file; a longer file is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A stage at one moment."""
+
+    stage: str
+    unit: str
+    """Unit of `done` and `total`: bytes, or things such as datasets."""
+    done: int = 0
+    """Finished units, including an earlier run's."""
+    total: int
+    tasks: str
+    """Name of the stage's tasks: shards, ranges."""
+    tasks_done: int = 0
+    tasks_total: int
+    """Number of tasks; 0 if the stage counts only units."""
+    documents: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    """Seconds since the stage began."""
+    speed: float = 0.0
+    """Units per second of fresh work."""
+    tokens_per_second: float = 0.0
+    """Tokens per second of fresh work."""
+    eta_seconds: float | None = None
+    """Estimated seconds until the stage ends; None if no fresh work is done yet, or none is left."""
+    retries: int = 0
+    """Retries in this stage."""
+    lost_workers: int = 0
+    """Workers lost in this stage."""
+    waiting: str | None = None
+    """What the stage is waiting for while no task can run, such as a cluster's nodes."""
+
+    @property
+    def share(self) -> float:
+        """Share that is done, from 0 to 1."""
+        return self.done / self.total if self.total else 1.0
+
+
+class Display:
+    """Shows snapshots and messages; each method is a no-op unless a display overrides it."""
+
+    seconds: float
+    """Interval between two snapshots."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show a running stage."""
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Show a stage that ended."""
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Stop showing; `error` is the exception that ended the job, if any."""
+
+
+class PlainDisplay(Display):
+    """A line every few seconds."""
+
+    seconds = LINE_SECONDS
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write a line."""
+        share = "" if snapshot.waiting else f"{snapshot.share:.0%}, "
+        self.say(f"{snapshot.stage}: {share}{describe(snapshot)}")
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Write the stage's summary."""
+        self.say(f"{snapshot.stage}: {describe(snapshot)}")
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        sys.stderr.write(show_lines([text]))
+        sys.stderr.flush()
+
+
+class BarDisplay(Display):
+    """A bar per stage.
+
+    Args:
+        is_transient: Whether the bars are removed at the end.
+    """
+
+    seconds = BAR_SECONDS
+
+    def __init__(self, *, is_transient: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        detail = TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+        columns = (TextColumn("{task.description:9}"), BarColumn(bar_width=20), "{task.percentage:>3.0f}%", detail)
+        self._progress = Progress(*columns, console=Console(stderr=True), expand=True, transient=is_transient)
+        self._progress.start()
+        self._task: TaskID | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Update the bar."""
+        if self._task is None:
+            self._task = self._progress.add_task(snapshot.stage, detail="")
+        # The bar of an empty stage is full.
+        total, done = (snapshot.total, snapshot.done) if snapshot.total else (1, 1)
+        self._progress.update(self._task, total=total, completed=done, detail=describe(snapshot))
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Leave a full bar with the stage's summary."""
+        self.show(snapshot)
+        self._task = None
+
+    def say(self, text: str) -> None:
+        """Write a line above the bars."""
+        self._progress.console.print(show_name(text), highlight=False, markup=False)
+
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002 - the command line reports errors
+        """Stop updating the bars and leave them visible."""
+        self._progress.stop()
+
+
+class ProgressFile(Display):
+    """A display that writes a file; a full disk is left to the job itself to report.
+
+    Args:
+        prefix: The absolute prefix of the job's output, on a disk of this machine.
+    """
+
+    seconds = FILE_SECONDS
+
+    def __init__(self, prefix: str) -> None:
+        self._path = f"{prefix}.{PROGRESS_SUFFIX}"
+        self._lock = threading.Lock()
+        """Held while the content changes or is written, since the heartbeat writes it too."""
+        self._entry: dict[str, Any] = {
+            "format": PROGRESS_FORMAT,
+            "state": "running",
+            "updated": "",
+            "started": utc_now(),
+            "output": prefix,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "error": None,
+            "message": None,
+            "stage": None,
+            "finished_stages": [],
+        }
+        self.is_foreign = os.path.lexists(self._path) and read_progress(self._path) is None
+        """Whether a file of that name is none of dsindex's, which is then left alone."""
+        self._has_ended = threading.Event()
+        self._write()
+        threading.Thread(target=self._beat, daemon=True, name="dsindex-progress").start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write the running stage."""
+        self._write(stage=asdict(snapshot))
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Add the stage to the finished ones."""
+        self._write(stage=None, message=None, finished_stages=[*self._entry["finished_stages"], asdict(snapshot)])
+
+    def say(self, text: str) -> None:
+        """Write the message."""
+        self._write(message=without_secrets(text))
+
+    def close(self, error: BaseException | None) -> None:
+        """Write the final state."""
+        self._has_ended.set()
+        if error is None:
+            self._write(state="done", message=None)
+        else:
+            state = "failed" if isinstance(error, Exception) else "stopped"
+            self._write(state=state, error=without_secrets(_reason(error)))
+
+    def _beat(self) -> None:
+        while not self._has_ended.wait(BEAT_SECONDS):
+            self._write()
+
+    def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
+        with self._lock, contextlib.suppress(OSError):
+            if self.is_foreign or (self._has_ended.is_set() and not changes):
+                return
+            self._entry |= {**changes, "updated": utc_now()}
+            with open(f"{self._path}.tmp", "wb") as file:
+                file.write(encode_json(self._entry, newline=True))
+            os.replace(f"{self._path}.tmp", self._path)
+
+
+def read_progress(path: str) -> dict[str, Any] | None:
+    """Return the content of a progress file; None if there is none, or something else."""
+    try:
+        with open(path, "rb") as file:
+            entry = decode_json(file.read(LARGEST_BYTES))
+    except (OSError, ValueError):
+        return None
+    return entry if isinstance(entry, dict) and entry.get("format") == PROGRESS_FORMAT else None
+
+
+def conclude(prefix: str) -> None:
+    """Say `done` in the file of a driver that was killed after it had published everything."""
+    entry = read_progress(f"{prefix}.{PROGRESS_SUFFIX}")
+    if entry is not None and entry.get("state") != "done":
+        ProgressFile(prefix).close(None)
+
+
+def _reason(error: BaseException) -> str:
+    """Return in a sentence why a job ended, with what is kept."""
+    if isinstance(error, KeyboardInterrupt | TerminatedError):
+        how = "interrupted" if isinstance(error, KeyboardInterrupt) else "terminated"
+        return "; ".join([how, *getattr(error, "__notes__", [])[:1]])
+    return str(error) if isinstance(error, DsindexError) else f"{type(error).__name__}: {error}"
+
+
+class Reporter:
+    """Counts the progress of a job's stages and passes it to any number of displays."""
+
+    def __init__(self, *displays: Display) -> None:
+        self._due: dict[Display, float] = dict.fromkeys(displays, 0.0)
+        """Display → when it shows the next snapshot."""
+        self._stage: Snapshot | None = None
+        self._began = 0.0
+        self._fresh = self._fresh_tokens = 0
+        self._statistics = self._before = DispatchStatistics()
+        self._executor: Executor | None = None
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.end_stage()
+        self.close_displays(error)
+        self._due = {}
+
+    @contextlib.contextmanager
+    def showing(self, *displays: Display) -> Iterator[None]:
+        """Show on more displays while the block runs; the running stage ends with it."""
+        self._due |= dict.fromkeys(displays, 0.0)
+        error: BaseException | None = None
+        try:
+            yield
+            self.end_stage()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for display in displays:
+                if self._stage is not None:
+                    display.show(self._snapshot(self._stage))
+                display.close(error)  # first, so that a second signal meets it among those to close, or closed
+                del self._due[display]
+
+    def close_displays(self, error: BaseException | None) -> None:
+        """Let all displays say that the job has ended."""
+        for display in self._due:
+            display.close(error)
+
+    def watch(self, statistics: DispatchStatistics) -> None:
+        """Show the retries and lost workers that these statistics count from now on, for each stage."""
+        self._statistics, self._before = statistics, replace(statistics)
+
+    def follow(self, executor: Executor) -> None:
+        """Show what the executor is waiting for while it cannot run tasks."""
+        self._executor = executor
+
+    def stage(self, name: str, *, total: int, unit: str, tasks: int = 0, task_name: str = "shards") -> None:
+        """Begin a stage of `total` units, done in `tasks` tasks."""
+        self.end_stage()
+        self._stage = Snapshot(stage=name, unit=unit, total=total, tasks=task_name, tasks_total=tasks)
+        self._before = replace(self._statistics)
+        self._began, self._fresh, self._fresh_tokens = time.monotonic(), 0, 0
+        self._due = {display: self._began + display.seconds for display in self._due}
+
+    def advance(self, amount: int, *, tasks: int = 1, documents: int = 0, tokens: int = 0, fresh: bool = True) -> None:
+        """Count finished work.
+
+        Args:
+            amount: Units.
+            tasks: Tasks that ended.
+            documents: Documents.
+            tokens: Tokens.
+            fresh: False for an earlier run's work, which does not count for speeds.
+        """
+        if self._stage is not None:
+            self._stage = replace(
+                self._stage,
+                done=self._stage.done + amount,
+                tasks_done=self._stage.tasks_done + tasks,
+                documents=self._stage.documents + documents,
+                tokens=self._stage.tokens + tokens,
+            )
+            self._fresh += amount if fresh else 0
+            self._fresh_tokens += tokens if fresh else 0
+        self.tick()
+
+    def tick(self) -> None:
+        """Show a snapshot on every display whose interval has passed."""
+        now = time.monotonic()
+        due = [display for display, at in self._due.items() if at <= now]
+        if self._stage is not None and due:
+            snapshot = self._snapshot(self._stage)
+            for display in due:
+                display.show(snapshot)
+                self._due[display] = now + display.seconds
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+        for display in self._due:
+            display.say(text)
+
+    def end_stage(self) -> None:
+        """End the running stage, if there is one."""
+        if self._stage is not None:
+            snapshot = replace(self._snapshot(self._stage), eta_seconds=None, waiting=None)
+            for display in self._due:
+                display.end(snapshot)
+        self._stage = None
+
+    def _snapshot(self, stage: Snapshot) -> Snapshot:
+        seconds = max(1e-6, time.monotonic() - self._began)
+        speed, left = self._fresh / seconds, stage.total - stage.done
+        waiting = None if self._executor is None else self._executor.waiting
+        return replace(
+            stage,
+            seconds=round(seconds, 3),
+            speed=round(speed, 3),
+            tokens_per_second=round(self._fresh_tokens / seconds, 3),
+            eta_seconds=round(left / speed, 3) if left > 0 and speed > 0 and waiting is None else None,
+            retries=self._statistics.retries - self._before.retries,
+            lost_workers=self._statistics.lost_workers - self._before.lost_workers,
+            waiting=waiting,
+        )
+
+
+def make_reporter(*, has_table: bool = False) -> Reporter:
+    """Return a reporter on standard error: a bar in a terminal, otherwise plain lines.
+
+    Args:
+        has_table: Whether a table of results follows; then bars are removed.
+    """
+    return Reporter(BarDisplay(is_transient=has_table) if sys.stderr.isatty() else PlainDisplay())
+
+
+def describe(snapshot: Snapshot) -> str:
+    """Return a stage's counts, speeds, time left and troubles as far as they are known, or what it waits for."""
+    if snapshot.waiting:
+        return snapshot.waiting
+    parts = [f"done in {format_duration(snapshot.seconds)}"] if snapshot.done >= snapshot.total else []
+    if snapshot.unit != "bytes":
+        parts.append(f"{snapshot.done:,}/{snapshot.total:,} {snapshot.unit}")
+    elif snapshot.tasks_total:
+        parts.append(f"{snapshot.tasks_done:,}/{snapshot.tasks_total:,} {snapshot.tasks}")
+    parts += [count(snapshot.documents, "document")] if snapshot.documents else []
+    parts += [format_speed(snapshot.speed)] if snapshot.unit == "bytes" and snapshot.speed > 0 else []
+    parts += [format_token_speed(snapshot.tokens_per_second)] if snapshot.tokens_per_second > 0 else []
+    parts += [f"ETA {format_duration(snapshot.eta_seconds)}"] if snapshot.eta_seconds is not None else []
+    troubles = ((snapshot.retries, "retry", "retries"), (snapshot.lost_workers, "lost worker", "lost workers"))
+    parts += [f"{number:,} {one if number == 1 else many}" for number, one, many in troubles if number]
+    return ", ".join(parts)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours.
+
+    >>> format_duration(3.21), format_duration(192), format_duration(11532)
+    ('3.2 s', '3:12 min', '3:12:12 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"

@@ -1,0 +1,407 @@
+"""Calls on a Ray cluster: one actor a CPU runs one call after another, and the driver, not Ray, retries calls.
+
+A cluster is joined if the user named one; otherwise a private one is started, and stopped at the end. Actors keep their
+processes, and with them what they have imported and loaded. Those that wait for a CPU are the demand by which an
+autoscaler adds nodes. Only this module imports Ray, and only its public API.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import platform
+import re
+import socket
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import ray
+import ray.exceptions
+import ray.util
+
+import dsindex
+from dsindex.engine.executors import Call, ClusterLostError, Executor, Outcome, run_guarded
+from dsindex.engine.interrupts import keeping_sigterm
+from dsindex.errors import InputError, TaskError
+from dsindex.json_text import show_name
+from dsindex.machine import available_cpus
+from dsindex.store.urls import absolute, local_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+CLUSTER_PORT = 6379
+"""The port of a cluster's head, unless `ray start --port` names another."""
+CONNECT_SECONDS = 3.0
+"""How long a head may take to accept a connection."""
+LOOK_SECONDS = 2.0
+"""Interval at which the head is tried and the cluster's nodes are counted."""
+LOST_SECONDS = 40.0
+"""A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
+BUSY_SECONDS = 10.0
+"""Time without any worker after which it is said that none can start."""
+NO_NODE_SECONDS = 1800.0
+"""Time in which a cluster without CPUs must get a node: an autoscaler may wait long for one."""
+FAILED_STARTS = 3
+"""Number of times in a row that workers may fail to start; on a lost node they do until Ray has noticed its loss."""
+LEAST_BACKLOG = 16
+"""Calls beyond the slots at least, so that a cluster that starts from nothing is asked for more than one CPU."""
+CHECKED_FILES = 20
+SAME_VERSIONS = ("ray", "gigatoken", "tokenizers", "sentencepiece", "tiktoken", "pyarrow", "numpy")
+"""Packages whose versions, like Python's and dsindex's, must be equal: others may write or send different data."""
+STORE_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION")
+"""Variables of the driver that say where stores are; credentials are each node's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck:
+    """What a worker checks before its first call: that it is as the driver is, and sees what the driver sees."""
+
+    versions: Mapping[str, str]
+    sizes: Mapping[str, int]
+    """Path → size of some files."""
+    folders: Sequence[str]
+    key: str
+    """Distinguishes the checks of several jobs, whose calls a worker may run one after the other."""
+
+    def faults(self) -> list[str]:
+        """Return sentences about what differs here."""
+        here = versions()
+        faults = [
+            f"expected {name} {version} as on the driver's node, got {here[name]}; install the same"
+            for name, version in self.versions.items()
+            if here[name] != version
+        ]
+        remedy = "mount the same storage under the same path on every node"
+        for path, size_bytes in self.sizes.items():
+            try:
+                found = os.stat(path).st_size
+            except OSError as error:
+                faults.append(f"{path}: cannot be read ({error.strerror}); {remedy}")
+                continue
+            if found != size_bytes:
+                faults.append(f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found:,}; {remedy}")
+        faults += [
+            f"{folder}: cannot be written; {remedy}" for folder in self.folders if not os.access(folder, os.W_OK)
+        ]
+        return faults
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that must be equal on all nodes."""
+    found = {"python": platform.python_version(), "dsindex": dsindex.__version__}
+    for package in SAME_VERSIONS:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+class RayWorker:
+    """A process on some node that runs calls.
+
+    Args:
+        environment: Variables to set.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
+        self._passed: set[str] = set()
+
+    def begin(self) -> None:
+        """Import what calls need, while the driver does something else."""
+        import dsindex.engine.shards.tokenize  # noqa: F401
+
+    def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
+        """Run one call; before the first one, check this node."""
+        if check is not None and check.key not in self._passed:
+            if faults := check.faults():
+                node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
+                return None, InputError(*(f"{node}: {fault}" for fault in faults[:5]))
+            self._passed.add(check.key)
+        return run_guarded(function, arguments)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Worker:
+    """One actor, as the driver knows it."""
+
+    actor: Any
+    reference: Any
+    """What it is waited for with: that it has begun at first, then the value of its call; None while it is idle."""
+    has_begun: bool = False
+    attempt_id: int | None = None
+    since: float = field(default=0.0)
+    """Time at which its call began."""
+
+
+class RayExecutor(Executor):
+    """Runs calls on workers of a Ray cluster."""
+
+    kind = "ray"
+
+    def __init__(self, *, address: str | None, workers: int | None, first_calls: int = 0) -> None:
+        """Connect, unless this process is connected already.
+
+        Args:
+            address: The cluster to join; None starts a private one.
+            workers: Number of calls that run at once; None: all CPUs of the cluster.
+            first_calls: Number of workers that begin to start now, at most.
+
+        Raises:
+            TaskError: If the cluster cannot be started or reached.
+        """
+        self._is_guest = ray.is_initialized()
+        if not self._is_guest:
+            with keeping_sigterm():
+                connect(address, workers)
+        self.is_cluster = address is not None
+        self._head: str = ray.get_runtime_context().gcs_address
+        self._num_workers = workers
+        self._environment = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
+        self._environment["TOKENIZERS_PARALLELISM"] = "false"
+        self._check: Any = None
+        """A NodeCheck in the object store."""
+        self._queue: deque[tuple[int, Call]] = deque()
+        """Attempts that wait for a worker."""
+        self._workers: list[_Worker] = []
+        self._num_attempts = 0
+        now = time.monotonic()
+        self._hires_from = now
+        self._failed_starts = 0
+        self._looked = self._answered = self._had_node = self._had_worker = now
+        self._count_cpus()
+        self._hire_up_to(min(self.slots, first_calls))
+
+    def share(self, value: object) -> object:
+        """Put a value into the object store once."""
+        return ray.put(value)
+
+    def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
+        """Let workers check their versions and these paths before their next call."""
+        if not self.is_cluster:
+            return
+        paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
+        spread = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
+        sizes = {path: os.stat(path).st_size for path in spread}
+        seen = [absolute(folder) for folder in local_paths(folders) if os.access(folder, os.W_OK)]
+        self._check = ray.put(NodeCheck(versions=versions(), sizes=sizes, folders=seen, key=uuid.uuid4().hex))
+
+    def start(self, call: Call) -> int:
+        """Queue one attempt."""
+        self._num_attempts += 1
+        self._queue.append((self._num_attempts, call))
+        return self._num_attempts
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a worker."""
+        return next((worker.since for worker in self._workers if worker.attempt_id == attempt_id), None)
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Return the calls that ended, including those whose worker or node was lost.
+
+        Raises:
+            ClusterLostError: If the head is lost.
+            TaskError: If no worker can start.
+        """
+        self._look_if_due()
+        self._assign()
+        waited = {worker.reference: worker for worker in self._workers if worker.reference is not None}
+        if not waited:
+            time.sleep(timeout)
+            return []
+        ready, _ = ray.wait(list(waited), num_returns=1, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait(list(waited), num_returns=len(waited), timeout=0)
+        outcomes = [outcome for reference in ready if (outcome := self._take(waited[reference])) is not None]
+        self._assign()  # no worker should wait until the driver has handled these outcomes
+        return outcomes
+
+    def abandon(self, attempt_id: int) -> None:
+        """Kill the worker that runs an attempt."""
+        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
+        for worker in [worker for worker in self._workers if worker.attempt_id == attempt_id]:
+            self._dismiss(worker)
+
+    def close(self) -> None:
+        """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
+        self._queue.clear()
+        for worker in list(self._workers):
+            self._dismiss(worker)
+        if not self._is_guest:
+            with keeping_sigterm():
+                ray.shutdown()
+
+    def _look_if_due(self) -> None:
+        """Try the head and count the cluster's CPUs, if it is time."""
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        if try_port(*self._head.rsplit(":", 1)) is None:
+            self._answered = now
+            self._count_cpus()
+        elif now - self._answered >= LOST_SECONDS:
+            msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
+            raise ClusterLostError(msg)
+
+    def _count_cpus(self) -> None:
+        now = time.monotonic()
+        num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
+        self.slots = self._num_workers or max(1, num_cpus)
+        self.backlog = 0 if self._num_workers else max(self.slots, LEAST_BACKLOG)
+        if num_cpus:
+            self._had_node = now
+        if not self._queue or any(worker.has_begun for worker in self._workers):
+            self._had_worker = now
+        seconds = now - self._had_worker
+        self.waiting = None
+        if seconds > BUSY_SECONDS:
+            reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
+            self.waiting = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
+        if now - self._had_node >= NO_NODE_SECONDS:
+            raise TaskError(
+                f"{self._head}: the Ray cluster has had no node with CPUs for {NO_NODE_SECONDS / 60:.0f} minutes; "
+                f"start one that joins it (ray start --address={self._head}), and run the same command again"
+            )
+
+    def _assign(self) -> None:
+        """Give queued attempts to idle workers, and hire more if there are fewer than could be used."""
+        idle = [worker for worker in self._workers if worker.reference is None]
+        while self._queue and idle:
+            worker = idle.pop()
+            worker.attempt_id, call = self._queue.popleft()
+            worker.since = time.monotonic()
+            task = worker.actor.run.options(name=show_name(call.name))
+            worker.reference = task.remote(self._check, call.function, *call.arguments)
+        if self._queue and time.monotonic() >= self._hires_from:
+            most = self._num_workers or self.slots + self.backlog
+            self._hire_up_to(min(most, len(self._workers) + len(self._queue)))
+
+    def _hire_up_to(self, number: int) -> None:
+        """Ask for workers until there are `number`."""
+        for _ in range(number - len(self._workers)):
+            options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
+            actor = _ACTOR.options(**options).remote(self._environment)
+            self._workers.append(_Worker(actor=actor, reference=actor.begin.remote()))
+
+    def _dismiss(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        ray.kill(worker.actor)
+
+    def _take(self, worker: _Worker) -> Outcome | None:
+        """Take what a worker was waited for: that it has begun, or the end of its attempt."""
+        attempt_id, reference = worker.attempt_id, worker.reference
+        worker.attempt_id = worker.reference = None
+        try:
+            got = ray.get(reference)
+        except ray.exceptions.RayError as lost:
+            self._dismiss(worker)
+            if attempt_id is None:
+                self._count_failed_start(lost)
+                return None
+            reason = TaskError(f"its Ray worker was lost ({last_line(lost)})")
+            return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
+        if attempt_id is None:
+            worker.has_begun = True
+            self._failed_starts = 0
+            return None
+        value, error = got
+        return Outcome(attempt_id=attempt_id, value=value, error=error)
+
+    def _count_failed_start(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now < self._hires_from:
+            return  # one that was hired together with another one that failed
+        self._hires_from = now + LOOK_SECONDS
+        self._failed_starts += 1
+        if self._failed_starts >= FAILED_STARTS:
+            raise TaskError(
+                f"{self._head}: the workers of the Ray cluster do not start ({last_line(error)}); install dsindex "
+                f"{dsindex.__version__} on every node, and look at what its workers' folder and environment hide"
+            )
+
+
+_ACTOR: Any = ray.remote(RayWorker)
+
+
+def connect(address: str | None, workers: int | None) -> None:
+    """Connect this process to a cluster.
+
+    Args:
+        address: The cluster to join: HOST:PORT, HOST, or auto for the one on this machine; None starts a private one.
+        workers: Number of CPUs of a private one; None: all that this process may use.
+
+    Raises:
+        TaskError: If the cluster cannot be started or reached.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"address": "local", "num_cpus": workers or available_cpus(), "include_dashboard": False}
+        place, remedy = "a local Ray instance", "try again, or use --executor local"
+    else:
+        options["address"] = place = address if address == "auto" else require_listener(address)
+        remedy = (
+            f"start a cluster (ray start --head) or name one as HOST:{CLUSTER_PORT}, from one of its nodes; if it has "
+            f"a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN; from elsewhere: ray job submit -- dsindex …"
+        )
+    try:
+        ray.init(**options)
+    except Exception as error:
+        raise TaskError(f"{place}: cannot be started or reached ({last_line(error)}); {remedy}") from error
+
+
+def require_listener(address: str) -> str:
+    """Return the address of a cluster's head as HOST:PORT, once somebody has accepted a connection there.
+
+    Ray itself tries for minutes where nobody does.
+
+    Raises:
+        TaskError: If it is no such address, or nobody listens there.
+    """
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname, parts.port or CLUSTER_PORT
+    except ValueError:  # a port that is no number, or an incomplete IPv6 address
+        host, port = None, 0
+    if not host or "/" in address or "@" in address:
+        raise TaskError(
+            f"--address: expected a cluster's head as HOST:PORT, such as head:{CLUSTER_PORT}, or auto, got "
+            f"{show_name(address)}; a job server takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"
+        )
+    reason = try_port(host, port)
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if reason is not None:
+        raise TaskError(
+            f"{shown}: expected the head of a Ray cluster, but nothing answers there ({reason}); check --address or "
+            f"RAY_ADDRESS, or use --executor local"
+        )
+    return shown
+
+
+def try_port(host: str, port: str | int) -> str | None:
+    """Return why no connection is accepted there; None if one is."""
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except TimeoutError:
+        return f"no answer within {CONNECT_SECONDS:.0f} s"
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+        return getattr(error, "strerror", None) or str(error)
+    return None
+
+
+def last_line(error: BaseException) -> str:
+    r"""Return the last line of an error's message, which names the cause of what happened elsewhere.
+
+    >>> last_line(RuntimeError("lost\n\x1b[36mImportError: no such module\x1b[39m\n"))
+    'ImportError: no such module'
+    """
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", str(error))
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)

@@ -1,1 +1,0 @@
-"""Running tasks: threads, processes or Ray (the only place that imports ray), with retries and deadlines."""

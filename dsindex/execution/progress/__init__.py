@@ -1,1 +1,0 @@
-"""Progress of a job: snapshots, displays, the progress file and metrics."""

@@ -1,1 +1,0 @@
-"""Kernels (functions compiled by numba), and how they are loaded."""

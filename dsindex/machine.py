@@ -1,0 +1,69 @@
+"""CPUs and memory that this process may use: those of the machine, or of its control groups, nested ones included.
+
+The files are those of the kernel's control groups: version 2 (cgroup-v2.rst) and version 1 (cgroup-v1/memory.rst).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs that this process may use, by its affinity and the quotas of its control groups."""
+    count = len(os.sched_getaffinity(0))
+    for folder in _control_groups("cpu"):
+        with contextlib.suppress(OSError, ValueError):  # a quota of "max" or none is no limit
+            quota, period = _read(folder / "cpu.max").split()
+            count = min(count, max(1, int(quota) // int(period)))
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+            count = min(count, max(1, int(quota) // int(period))) if int(quota) > 0 else count
+    return count
+
+
+def available_memory() -> int | None:
+    """Return the bytes available without swapping on the machine, or in the control groups of this process if less.
+
+    Files that a control group has read or written count as its usage, and are dropped once others need their memory.
+
+    Returns:
+        None if the system does not report it.
+    """
+    limits = []
+    with contextlib.suppress(OSError):
+        lines = _read(Path("/proc/meminfo")).splitlines()
+        limits += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    for folder in _control_groups("memory"):
+        for limit, usage, inactive in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            with contextlib.suppress(OSError, ValueError):
+                free = int(_read(folder / limit)) - int(_read(folder / usage))
+                counts = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
+                limits.append(max(0, free + int(counts.get(inactive, 0))))
+    return min(limits, default=None)
+
+
+def _control_groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups that a controller limits, from the innermost to the root."""
+    with contextlib.suppress(OSError):
+        for line in _read(Path("/proc/self/cgroup")).splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            root = GROUPS / controller if controllers else GROUPS
+            inner = root / path.strip("/")
+            yield from (inner, *(above for above in inner.parents if above.is_relative_to(root)))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii")

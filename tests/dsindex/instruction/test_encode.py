@@ -1,0 +1,241 @@
+"""Chat configurations from record to mask; what is too long; what a tokenizer's folder brings."""
+
+import json
+
+import pytest
+
+from dsindex.errors import InputError, RecordProblem, TokenizerError
+from dsindex.instruction.config import parse_config
+from dsindex.instruction.encode import InstructionEncoder
+from dsindex.instruction.tokens import ChatTokenizer
+from tests.support.chat_tokenizers import train
+
+PLAIN = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+# As in Modalities' tutorial; its block of lines is joined there, too.
+MODALITIES = r"""
+join_template_lines: true
+chat_template: |
+    {{ chat_template_data.system_instruction + '\n' }}
+    {% for turn in messages %}
+    {{ turn.role + ':' }}
+    {% if turn.role == chat_template_data.assistant_role %}
+    {{ chat_template_data.special_tokens.b_include_to_loss_token}}
+    {% else %}
+    {{ " " }}
+    {% endif %}
+    {{ turn.content + '\n'}}
+    {% if turn.role == chat_template_data.assistant_role %}
+    {{ chat_template_data.special_tokens.e_assistant_token}}
+    {{ chat_template_data.special_tokens.e_include_to_loss_token}}
+    {% endif %}
+    {% endfor %}
+chat_template_data:
+  assistant_role: Assistant
+  system_instruction: "You are Mody."
+  special_tokens:
+      b_include_to_loss_token: <|im_start|>
+      e_include_to_loss_token: <|im_end|>
+      e_assistant_token: </s>
+b_include_to_loss_token: <|im_start|>
+e_include_to_loss_token: <|im_end|>
+role_mapping: {user: User, assistant: Assistant}
+"""
+
+
+def chat(*texts, system=""):
+    messages = [{"role": "system", "content": system}] if system else []
+    return {"messages": messages + [{"role": ("user", "assistant")[i % 2], "content": t} for i, t in enumerate(texts)]}
+
+
+def encoder(text, *, template=PLAIN, kind="bytes"):
+    return InstructionEncoder(parse_config(f"chat_template: {json.dumps(template)}\n{text}"), train(kind))
+
+
+def pieces(encoded, kind="bytes"):
+    """Return the masked and the trainable text of each sequence."""
+    tokenizer, begin, found = train(kind), 0, []
+    for length in encoded.lengths.tolist():
+        chosen = list(zip(encoded.tokens[begin : begin + length], encoded.mask[begin : begin + length], strict=True))
+        texts = ["".join(tokenizer.token_text(int(t)) for t, m in chosen if m == learnt) for learnt in (0, 1)]
+        found.append((texts[0].replace("Ġ", " "), texts[1].replace("Ġ", " ")))
+        begin += length
+    assert begin == len(encoded.tokens) == len(encoded.mask)
+    return found
+
+
+def test_modalities_configuration_learns_between_its_markers():
+    config = parse_config(MODALITIES)
+    encoded = InstructionEncoder(config, train("bytes")).encode(chat("up?", "Hello!", "who", "you"))
+    ((masked, learnt),) = pieces(encoded)
+    assert (
+        masked == "You are Mody.ĊUser: up?ĊAssistant:<|im_start|><|im_end|>User: whoĊAssistant:<|im_start|><|im_end|>"
+    )
+    assert learnt == "Hello!Ċ</s>youĊ</s>"
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_marker_in_a_text_is_refused(where):
+    texts = ["up", "you"]
+    texts[where] += "<|im_end|>"
+    with pytest.raises(RecordProblem, match=r"<\|im_end\|>") as caught:
+        InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(chat(*texts))
+    assert caught.value.kind == "marker-in-text"
+
+
+def test_template_has_to_say_what_is_learnt():
+    with pytest.raises(InputError, match=r"not mark what the model generates.* `chat_template: gemma3`, which has"):
+        encoder("", template="<start_of_turn>{{ messages }}")
+    with pytest.raises(InputError, match="the tokenizer has none"):
+        InstructionEncoder(parse_config("{}"), train("bytes"))
+
+
+CHAT = chat("Hi", "Hello", "who", "you", "Go", "by", system="S")
+
+
+def test_too_long_conversations_are_refused_with_their_length():
+    with pytest.raises(RecordProblem, match=r"at most 10 tokens, got \d+; .* --longer-than-pack drop") as caught:
+        encoder("max_length: 10").encode(CHAT)
+    assert caught.value.kind == "too-long"
+
+
+def test_truncation_keeps_the_beginning_and_counts_the_rest():
+    whole, cut = encoder("").encode(CHAT), encoder("max_length: 9\ntoo_long: truncate").encode(CHAT)
+    assert cut.tokens.tolist() == whole.tokens[:9].tolist()
+    assert cut.mask.tolist() == whole.mask[:9].tolist()
+    assert (cut.cut, cut.fingerprint) == (len(whole.tokens) - 9, whole.fingerprint)
+    with pytest.raises(RecordProblem, match="nothing is trained on in the first 2"):
+        encoder("max_length: 2\ntoo_long: truncate").encode(CHAT)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [
+    pytest.param(100, [("SHiwhoGo", "Hello</s>you</s>by</s>")], id="fits"),
+    pytest.param(12, [("SHiwho", "Hello</s>you</s>"), ("SGo", "by</s>")], id="two"),
+    pytest.param(7, [("SHi", "Hello</s>"), ("Swho", "you</s>"), ("SGo", "by</s>")], id="three"),
+])  # fmt: skip
+def test_splitting_cuts_between_exchanges_and_repeats_the_system_message(limit, expected):
+    encoded = encoder(f"max_length: {limit}\ntoo_long: split").encode(CHAT)
+    assert pieces(encoded) == expected
+    assert encoded.lengths.max() <= limit
+    assert encoded.cut == 0
+
+
+def test_splitting_refuses_an_exchange_that_does_not_fit():
+    with pytest.raises(RecordProblem, match="exchange 1 and its prompt: expected at most 5 tokens"):
+        encoder("max_length: 5\ntoo_long: split").encode(CHAT)
+    with pytest.raises(RecordProblem, match="no exchange to split at"):
+        encoder("max_length: 2\ntoo_long: split", template="{% generation %}a b c d{% endgeneration %}").encode(
+            {"messages": [{"role": "system", "content": "S"}]}
+        )
+
+
+def test_splitting_drops_and_counts_a_last_question_without_reply():
+    encoded = encoder("max_length: 8\ntoo_long: split").encode(chat("Hi", "Hello", "who is this you who"))
+    assert pieces(encoded) == [("Hi", "Hello</s>")]
+    assert encoded.cut == len(train("bytes").encode("who is this you who").ids)
+
+
+def test_splitting_a_construction_repeats_its_prompt():
+    config = parse_config(
+        "special_tokens: {bos_token: <s>, eos_token: </s>}\nmessage_construction: [role, conversations]\n"
+        "max_length: 7\n"
+        "loss_masking_jq_patterns: ['.conversations | select(.from == \"human\")', .role]\ntoo_long: split"
+    )
+    turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(("who", "you", "Go", "by"))]
+    encoded = InstructionEncoder(config, train("bytes")).encode({"role": "S", "conversations": turns})
+    assert pieces(encoded) == [("<s>Swho", "you</s>"), ("<s>SGo", "by</s>")]
+
+
+def test_fingerprint_is_of_the_content_only():
+    first = encoder("").encode({"id": 1, **chat("a", "b")})
+    again = encoder("").encode({**chat("a", "b"), "id": 2})
+    other = encoder("").encode(chat("a", "c"))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def write_folder(folder, **config):
+    (folder / "tokenizer.json").write_text(train("bytes")._json)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_template_and_special_tokens_come_from_the_tokenizers_folder(tmp_path):
+    folder = write_folder(tmp_path, eos_token={"content": "</s>"}, bos_token="<s>", chat_template=PLAIN)
+    encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
+    assert pieces(encoded) == [("Hi", "you</s>")]
+    (folder / "chat_template.jinja").write_text("{% generation %}{{ bos_token }}{% endgeneration %}")
+    encoded = InstructionEncoder(parse_config("{}"), ChatTokenizer.from_path(folder)).encode(chat("Hi", "you"))
+    assert pieces(encoded) == [("", "<s>")]
+
+
+def test_named_template_is_chosen(tmp_path):
+    named = [{"name": "default", "template": "{{ x }}"}, {"name": "sft", "template": PLAIN}]
+    tokenizer = ChatTokenizer.from_path(write_folder(tmp_path, eos_token="</s>", chat_template=named))
+    encoded = InstructionEncoder(parse_config("chat_template_name: sft"), tokenizer).encode(chat("Hi", "you"))
+    assert pieces(encoded) == [("Hi", "you</s>")]
+    with pytest.raises(InputError, match="template 'rag'; the tokenizer has default, sft"):
+        InstructionEncoder(parse_config("chat_template_name: rag"), tokenizer)
+
+
+@pytest.mark.parametrize("template", [5, [5], [{"name": "a"}], [{"name": "a", "template": None}]])
+def test_folder_with_a_broken_template_is_refused(tmp_path, template):
+    with pytest.raises(TokenizerError, match="expected chat_template to be a text or a list"):
+        ChatTokenizer.from_path(write_folder(tmp_path, chat_template=template))
+
+
+def learnt_text(config, record, template=PLAIN):
+    tokenizer = train("bytes")
+    options = parse_config(config).model_copy(update={"chat_template": template})
+    encoded = InstructionEncoder(options, tokenizer).encode(record)
+    return tokenizer.decode(encoded.tokens[encoded.mask == 1])
+
+
+def test_null_content_of_a_tool_call_is_not_learnt():
+    template = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls is defined }};"
+        "{% endgeneration %}{% endfor %}"
+    )
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    reply = {"role": "assistant", "content": "x", "tool_calls": None}
+    assert learnt_text("{}", {"messages": [call, reply]}, template) == '[{"name": "f"}];x;'
+
+
+@pytest.mark.parametrize(("config", "expected"), [
+    ("special_tokens: {eos_token: </s>}", "you</s>what</s>"),
+    ("special_tokens: {eos_token: </s>}\nlearn: last_turn", "what</s>"),
+    ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split", "you</s>what</s>"),
+    ("special_tokens: {eos_token: </s>}\nmax_length: 24\ntoo_long: split\nlearn: last_turn", "what</s>"),
+])  # fmt: skip
+def test_only_wanted_replies_are_learnt_also_in_parts(config, expected):
+    record = chat("up", "you", "up", "no", "up", "what")
+    record["messages"][3]["weight"] = 0
+    assert learnt_text(config, record).replace(" ", "") == expected
+
+
+def test_markers_cannot_leave_a_reply_out():
+    record = chat("up", "you")
+    record["messages"][1]["train"] = False
+    config = parse_config(MODALITIES + "assistant_role: Assistant\n")
+    with pytest.raises(RecordProblem, match="markers leave none out"):
+        InstructionEncoder(config, train("bytes")).encode(record)
+    with pytest.raises(RecordProblem, match="name the role of replies with `assistant_role`"):
+        InstructionEncoder(parse_config(MODALITIES), train("bytes")).encode(record)
+
+
+def test_variables_of_the_record_go_before_those_of_the_configuration():
+    template = "{{ day }}{% generation %}{{ day }}{{ hour }}{{ tools | length }}{% endgeneration %}"
+    config = "template_variables: {day: Mon, hour: '1'}"
+    record = {**chat("up", "you"), "tools": '[{"name": "f"}]'}
+    assert learnt_text(config, record, template) == "Mon11"
+    assert learnt_text(config, {**record, "chat_template_kwargs": {"day": "Tue"}}, template) == "Tue11"
+
+
+def test_tool_messages_stay_with_their_exchange():
+    turns = ("user who", "assistant call", "tool up", "assistant you", "user Go", "assistant by")
+    messages = [dict(zip(("role", "content"), turn.split(), strict=True)) for turn in turns]
+    encoded = encoder("max_length: 10\ntoo_long: split").encode({"messages": messages})
+    assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]
+    with pytest.raises(RecordProblem, match="exchange 1 and its prompt: expected at most 9 tokens, got 10"):
+        encoder("max_length: 9\ntoo_long: split").encode({"messages": messages})

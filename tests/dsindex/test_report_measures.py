@@ -1,0 +1,90 @@
+"""One pass over a dataset against a slow reference."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dsindex.errors import FormatError
+from dsindex.tools import report_measures as measuring
+from dsindex.tools.kinds import IndexedStore
+from dsindex.tools.report_measures import MOST_NAMED, Sources, measure
+from tests.support.datasets import write_dataset
+
+
+def some_documents(seed, num):
+    """Documents of few different tokens and lengths, many of them equal and some empty."""
+    random = np.random.RandomState(seed)
+    kinds = [random.randint(0, 9, size).tolist() for size in (0, 1, 1, 2, 3, 5, 40, 41)]
+    return [kinds[kind] for kind in random.randint(0, len(kinds), num)]
+
+
+def measured(folder, documents, sizes=None, threads=2, **options):
+    prefix = write_dataset(folder / "d", [[document] for document in documents])
+    sizes = sizes or [len(documents)]
+    sources = Sources([str(number) for number in range(len(sizes))], num_documents=sizes)
+    return measure(IndexedStore(prefix), sources, threads=threads, **options)
+
+
+@pytest.mark.parametrize(("block_documents", "block_tokens"), [(1 << 16, 1 << 24), (3, 1 << 24), (50, 7)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_pass_finds_what_a_slow_reference_finds(seed, block_documents, block_tokens, tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "BLOCK_DOCUMENTS", block_documents)
+    monkeypatch.setattr(measuring, "BLOCK_TOKENS", block_tokens)
+    documents = some_documents(seed, 200)
+    lengths = [len(document) for document in documents]
+    masks = np.arange(sum(lengths)) % 3 == 0
+    found = measured(tmp_path, documents, [50, 0, 150], threads=1 + seed, masks=masks)
+    assert (found.documents, found.tokens, found.lengths.empty) == (200, sum(lengths), lengths.count(0))
+    ids = Counter(token for document in documents for token in document)
+    assert {token: num for token, num in enumerate(found.counts.tolist()) if num} == ids
+    last = Counter(document[-1] for document in documents if document)
+    assert {token: num for token, num in enumerate(found.last_counts.tolist()) if num} == last
+    numbers = [number for number in range(200) if lengths[number]]
+    assert list(found.longest) == sorted(numbers, key=lambda number: (-lengths[number], number))[:MOST_NAMED]
+    assert list(found.shortest) == sorted(numbers, key=lambda number: (lengths[number], number))[:MOST_NAMED]
+    head = sum(lengths[:50])
+    assert found.by_source.tolist() == [
+        [50, head, int(masks[:head].sum())],
+        [0, 0, 0],
+        [150, sum(lengths[50:]), int(masks[head:].sum())],
+    ]
+    copies = Counter(tuple(document) for document in documents if document)
+    assert found.repeats.extra_documents == sum(num - 1 for num in copies.values())
+    assert found.repeats.extra_tokens == sum((num - 1) * len(document) for document, num in copies.items())
+    expected = sorted((-num, -len(document), documents.index(list(document))) for document, num in copies.items())
+    most = [(first, -num) for num, _, first in expected[:MOST_NAMED]]
+    assert list(found.repeats.most) == most
+
+
+def test_repeats_of_a_large_dataset_are_estimated(tmp_path, monkeypatch):
+    documents = [[number // 2 % 10_000, number // 20_000, 3] for number in range(30_000)]
+    exact = measured(tmp_path, documents).repeats
+    assert (exact.one_of, exact.extra_documents) == (1, 15_000)
+    monkeypatch.setattr(measuring, "MOST_DIGESTS", 8000)
+    found = [measured(tmp_path, documents, threads=threads).repeats for threads in (1, 3)]
+    assert found[0] == found[1]
+    assert found[0].one_of == 4
+    for name in ("extra_documents", "extra_tokens"):
+        assert abs(getattr(found[0], name) / getattr(exact, name) - 1) < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "<i8"])
+def test_ids_outside_every_vocabulary_are_counted_together(dtype, tmp_path):
+    prefix = write_dataset(tmp_path / "d", [[[5, -1, 5]], [[2**31 - 1, 1 << 20]]], dtype=dtype)
+    found = measure(IndexedStore(prefix), Sources(["all"], num_documents=[2]), threads=1)
+    assert (found.others, int(found.counts[5]), int(found.counts.sum())) == (3, 2, 2)
+
+
+def test_dataset_without_documents_has_nothing(tmp_path):
+    found = measured(tmp_path, [])
+    assert (found.documents, found.tokens, found.lengths.bins, found.longest) == (0, 0, (), ())
+    assert found.repeats.most == ()
+
+
+def test_documents_beyond_the_tokens_are_refused(tmp_path):
+    prefix = write_dataset(tmp_path / "d", [[[1, 2, 3]]])
+    store = IndexedStore(prefix)
+    store.tokens = store.tokens[:2]
+    with pytest.raises(FormatError, match="expected documents within 2 tokens"):
+        measure(store, Sources(["all"], num_documents=[1]), threads=1)

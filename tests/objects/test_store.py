@@ -1,0 +1,266 @@
+"""Both stores keep the same promises; requests that fail are made again or become one sentence without secrets."""
+
+import contextlib
+import os
+import threading
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputError, PlanError
+from dsindex.store import lease
+from dsindex.store.lease import hold_lock, is_lock
+from dsindex.store.object_file import ObjectArray
+from dsindex.store.reading import digest_file, input_status, map_file, open_stored
+from dsindex.store.store import find, open_output, store_of
+from tests.support.buckets import CUT, LOST, SECRET_KEY
+
+CONTENT = os.urandom(3 << 20)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request, tmp_path):
+    if request.param == "disk":
+        return f"{tmp_path}/place"
+    request.getfixturevalue("store")
+    return "s3://out/place"
+
+
+def test_writes_replace_and_conditions_hold(place):
+    store, path = store_of(place), f"{place}/a"
+    assert find(path) is None
+    assert store.read(path) is None
+    first = store.put_if_absent(path, b"one")
+    assert first
+    assert store.put_if_absent(path, b"two") is None
+    second = store.put_if_match(path, b"two", first)
+    assert second
+    assert store.put_if_match(path, b"three", first) is None
+    assert store.put_if_match(f"{place}/none", b"x", first) is None
+    assert store.read(path) == (b"two", second)
+    assert store.read(path, most_bytes=1)[0] == b"t"
+    store.put(path, b"three")
+    assert store.put_if_match(path, b"four", second) is None
+    assert input_status(path).size_bytes == 5
+
+
+def test_listing_is_sorted_and_removal_is_idempotent(place):
+    store = store_of(place)
+    for name in ("b", "a/2", "a/1", "ab"):
+        store.put(f"{place}/{name}", name.encode())
+    found = store.list(place)
+    assert [each.path for each in found] == [f"{place}/{name}" for name in ("a/1", "a/2", "ab", "b")]
+    assert [each.size_bytes for each in found] == [3, 3, 2, 1]
+    assert [each.path for each in store.list(place, recursive=False)] == [f"{place}/ab", f"{place}/b"]
+    assert not store.delete([f"{place}/ab", f"{place}/none"])
+    assert len(store.list(place)) == 3
+    assert not store.list(f"{place}/nothing")
+
+
+def test_writer_is_whole_or_absent(place):
+    path = f"{place}/x.bin"
+    with contextlib.suppress(KeyError), open_output(path) as file:
+        file.write(CONTENT)
+        raise KeyError
+    assert find(path) is None
+    with open_output(path, size_bytes=len(CONTENT)) as file:
+        for begin in range(0, len(CONTENT), 100_000):
+            file.write(CONTENT[begin : begin + 100_000])
+    assert digest_file(path) == file.hexdigest()
+    with open_stored(path) as opened:
+        assert opened.read() == CONTENT
+    assert bytes(map_file(path)) == CONTENT
+
+
+def test_error_of_another_file_in_a_writer_is_not_blamed_on_the_output(place):
+    with pytest.raises(FileNotFoundError, match="missing input"), open_output(f"{place}/x"):
+        os.stat("missing input")
+
+
+def test_parts_suffice_for_a_large_object(store, monkeypatch):
+    chosen = {}
+    monkeypatch.setattr("obstore.open_writer", lambda *_, **options: chosen.update(options) or contextlib.nullcontext())
+    with contextlib.suppress(AttributeError), open_output("s3://out/x", size_bytes=5 << 40):
+        pass
+    assert chosen["buffer_size"] * 10_000 > 5 << 40
+    assert store.url
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("way", ["forwards", "here and there"])
+def test_ranges_are_those_of_the_content(way):
+    path = "s3://out/x"
+    store_of(path).put(path, CONTENT)
+    with store_of(path).open(path) as file:
+        if way == "forwards":
+            file.expect_forwards(0, len(CONTENT))
+        for offset in range(0, len(CONTENT), 70_001):
+            assert file.read_at(70_001, offset) == CONTENT[offset : offset + 70_001]
+        assert file.read_at(10, len(CONTENT) - 4) == CONTENT[-4:]
+        assert file.read_at(10, len(CONTENT)) == b""
+        assert file.read_at(5, 3) == CONTENT[3:8]
+
+
+@pytest.mark.usefixtures("store")
+def test_array_of_an_object():
+    import numpy as np
+
+    path = "s3://out/x"
+    store_of(path).put(path, CONTENT)
+    plain = np.frombuffer(CONTENT, "<u2")[5:]
+    array = ObjectArray(input_status(path), np.dtype("<u2"), offset=10)
+    assert len(array) == len(plain)
+    for key in (slice(3, 9), slice(0, 0), slice(9, 2, -3), np.array([5, -1, 5]), 7, -2):
+        assert np.array_equal(array[key], plain[key])
+    with pytest.raises(IndexError):
+        array[len(plain)]
+    store_of(path).put(path, CONTENT[::-1])
+    with pytest.raises(InputError, match="replaced meanwhile"):
+        array[0:5]
+
+
+@pytest.mark.parametrize("answer", [500, 503, CUT, LOST])
+def test_what_passes_is_tried_again(store, answer):
+    objects = store_of("s3://out/x")
+    store.fail("/out/x", answer, times=2)
+    objects.put("s3://out/x", CONTENT)
+    store.fail("/out/x", answer, times=2)
+    assert objects.read("s3://out/x")[0] == CONTENT
+    store.fail("PUT /out/y", answer)
+    assert objects.put_if_absent("s3://out/y", b"mine")  # though an answer was lost
+    store.fail("/out", answer, times=2)
+    assert len(objects.list("s3://out/")) == 2
+
+
+@pytest.mark.parametrize(("code", "status", "words"), [
+    ("AccessDenied", 403, "AccessDenied: the store does not allow it; check what this node's credentials may do"),
+    ("InvalidAccessKeyId", 403, "InvalidAccessKeyId"),
+    ("NoSuchBucket", 404, "there is no such bucket; check its name"),
+    ("InvalidRequest", 400, "the store cannot be reached, or refuses"),
+])  # fmt: skip
+def test_refusal_is_one_sentence(store, code, status, words):
+    for read in (store_of("s3://out/x").list, store_of("s3://out/x").read):
+        store.fail("/out", status, times=1, code=code)
+        try:
+            assert not read("s3://out/x")
+        except InputError as error:
+            shown = str(error)
+            assert words in shown
+            assert shown.startswith("s3://out/x: cannot be read (")
+            assert "\n" not in shown
+            assert SECRET_KEY not in shown
+            assert "AWS4" not in shown
+    store.fail("/out", status, times=9, code=code)
+    with pytest.raises(OutputError, match="s3://out/x: cannot be written"):
+        store_of("s3://out/x").put("s3://out/x", b"")
+
+
+def test_signed_web_address_is_read_and_not_shown(store):
+    from dsindex.store.urls import locate
+
+    store.put("src/a.jsonl", CONTENT)
+    signed = store.client.generate_presigned_url("get_object", Params={"Bucket": "src", "Key": "a.jsonl"})
+    path = locate(signed)
+    assert "?" not in path
+    with store_of(path).open(path) as file:
+        assert file.read_at(100, 5) == CONTENT[5:105]
+    gone = locate(signed.replace("a.jsonl", "b.jsonl"))
+    with pytest.raises(MissingObjectError) as failure:
+        input_status(gone)
+    assert "Signature" not in str(failure.value)
+
+
+def test_refused_keys_of_a_removal_are_left(store, monkeypatch):
+    objects = store_of("s3://out/x")
+    for name in "abc":
+        objects.put(f"s3://out/{name}", b"")
+    store.fail("POST /out.*delete", 403, times=1, code="AccessDenied")
+    store.fail("POST /out.*delete", 403, times=1, code="AccessDenied")
+    assert objects.delete([f"s3://out/{name}" for name in "abc"]) == ["s3://out/a"]
+    assert store.names("out") == ["a"]
+    assert monkeypatch
+
+
+def test_store_without_conditions_is_refused(monkeypatch, store):
+    monkeypatch.setattr(type(store_of("s3://out/x")), "put_if_absent", lambda self, path, data: self.put(path, data))
+    with pytest.raises(PlanError, match="conditional writes"), hold_lock("s3://out/lock", what="the output x"):
+        pass
+    assert store.names("out") == []
+
+
+@pytest.fixture(params=["flock", "file lease", "object lease"])
+def lock_path(request, tmp_path, monkeypatch):
+    if request.param == "object lease":
+        request.getfixturevalue("store")
+        return "s3://out/lock"
+    if request.param == "file lease":
+        monkeypatch.setattr(lease, "_take_file", lambda *_: None)
+    return f"{tmp_path}/lock"
+
+
+def test_second_driver_is_refused_by_name(lock_path):
+    with hold_lock(lock_path, what="the output x") as lock:
+        lock.require_held()
+        assert is_lock(lock_path)
+        with pytest.raises(PlanError, match=f"another driver .process {os.getpid()} on .* works on the output x"):
+            hold_lock(lock_path, what="the output x").__enter__()
+    assert find(lock_path) is None
+    with hold_lock(lock_path, what="the output x"):
+        pass
+
+
+def test_foreign_file_is_no_lock(lock_path):
+    store_of(lock_path).put(lock_path, b"mine")
+    with pytest.raises(PlanError, match="expected a lock of dsindex or nothing"):
+        hold_lock(lock_path, what="the output x").__enter__()
+    assert store_of(lock_path).read(lock_path)[0] == b"mine"
+
+
+def test_owner_that_ended_is_replaced_at_once(lock_path, monkeypatch):
+    dead = os.fork()
+    if not dead:
+        os._exit(0)
+    os.waitpid(dead, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: dead)
+        content = lease._self(lease="lease" in lock_path or lock_path.startswith("s3"))
+    store_of(lock_path).put(lock_path, content)
+    if isinstance(lease._take_file, type(lease.hold_lock)) or lock_path.startswith("s3"):
+        with hold_lock(lock_path, what="the output x") as lock:
+            lock.require_held()
+
+
+def test_lost_lease_is_told_before_it_matters(lock_path, monkeypatch):
+    monkeypatch.setattr(lease, "RENEWAL_SECONDS", 0.05)
+    with hold_lock(lock_path, what="the output x") as lock:
+        done = threading.Event()
+        store_of(lock_path).delete([lock_path])
+        store_of(lock_path).put(lock_path, lease._self(lease=True))
+        done.wait(0.5)
+        with pytest.raises(PlanError, match="expected to hold the lock of the output x still"):
+            lock.require_held()
+    assert is_lock(lock_path)  # another driver's
+
+
+def test_lease_lapses(monkeypatch, store):
+    content = lease._self(lease=True).replace(b'"host": "', b'"host": "another-')
+    store.put("out/lock", content)
+    with pytest.raises(PlanError, match="its lock lapses in"):
+        hold_lock("s3://out/lock", what="x").__enter__()
+    monkeypatch.setattr(lease, "LEASE_SECONDS", -1.0)
+    with hold_lock("s3://out/lock", what="x"):
+        assert store.content("out/lock") != content
+
+
+def test_forked_process_is_refused(store):
+    store.put("src/a", b"x")
+    assert input_status("s3://src/a").size_bytes == 1
+    child = os.fork()
+    if not child:
+        try:
+            input_status("s3://src/a")
+        except DsindexError as error:
+            os._exit(7 if "spawn" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

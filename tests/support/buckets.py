@@ -1,0 +1,169 @@
+"""moto's server of S3, and a proxy before it that watches requests and lets them fail as it is told to."""
+
+import contextlib
+import http.client
+import logging
+import random
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ACCESS_KEY, SECRET_KEY = "planted-key", "planted-secret"
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
+HOP_BY_HOP = {"connection", "content-length", "date", "server", "transfer-encoding"}
+CUT = "cut"
+"""A fault: the answer ends in the middle of its body."""
+LOST = "lost"
+"""A fault: the request is carried out, and the connection is closed in place of an answer."""
+
+
+@dataclass
+class Fault:
+    """What happens to requests whose method and path match."""
+
+    match: str
+    answer: int | str
+    """A status, CUT or LOST."""
+    times: int = 1
+    code: str = "SlowDown"
+    """The store's name of the error."""
+    taken: int = 0
+
+
+@dataclass
+class Buckets:
+    """Buckets of a server at `url`, which is the proxy."""
+
+    url: str
+    client: object
+    """Of boto3, behind the proxy."""
+    faults: list[Fault] = field(default_factory=list)
+    rate: float = 0.0
+    """Share of requests that fail in a way that is drawn."""
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    requests: list[str] = field(default_factory=list)
+    """Method, path and range of each request."""
+    watch: object = None
+    """Called with `arrived` or `done`, the method and the path of each request."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def fail(self, match, answer, times=1, code="SlowDown"):
+        """Let requests fail."""
+        self.faults.append(Fault(match=match, answer=answer, times=times, code=code))
+
+    def fault_of(self, request):
+        with self.lock:
+            self.requests.append(request)
+            for fault in self.faults:
+                if fault.taken < fault.times and re.search(fault.match, request):
+                    fault.taken += 1
+                    return fault
+            if self.rng.random() < self.rate:
+                return Fault(match="", answer=self.rng.choice([500, 503, CUT, LOST]))
+        return None
+
+    def put(self, place, source):
+        """Store a file, or what is in a folder."""
+        bucket, _, prefix = place.partition("/")
+        with contextlib.suppress(self.client.exceptions.BucketAlreadyOwnedByYou):
+            self.client.create_bucket(Bucket=bucket)
+        if isinstance(source, bytes):
+            self.client.put_object(Bucket=bucket, Key=prefix, Body=source)
+            return
+        for path in sorted(Path(source).rglob("*")):
+            if path.is_file():
+                key = "/".join(filter(None, [prefix, path.relative_to(source).as_posix()]))
+                self.client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+
+    def content(self, place):
+        bucket, _, key = place.partition("/")
+        return self.client.get_object(Bucket=bucket, Key=key)["Body"].read()
+
+    def remove(self, place):
+        bucket, _, key = place.partition("/")
+        self.client.delete_object(Bucket=bucket, Key=key)
+
+    def names(self, bucket, prefix=""):
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        return [each["Key"] for page in pages for each in page.get("Contents", ())]
+
+
+class Proxy(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    buckets: Buckets
+    upstream: tuple[str, int]
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self):
+        store, request = self.buckets, f"{self.command} {self.path} {self.headers.get('Range') or ''}"
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = store.fault_of(request)
+        if store.watch is not None:
+            store.watch("arrived", self.command, self.path)
+        if fault is not None and isinstance(fault.answer, int):
+            content = f"<Error><Code>{fault.code}</Code></Error>".encode()
+            self.reply(fault.answer, {}, content)
+            return
+        connection = http.client.HTTPConnection(*self.upstream, timeout=60)
+        connection.request(self.command, self.path, body or None, dict(self.headers))
+        with connection.getresponse() as response:
+            status, content = response.status, response.read()
+            headers = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
+            size = response.headers.get("Content-Length")
+        connection.close()
+        if store.watch is not None:
+            store.watch("done", self.command, self.path)
+        if fault is not None and fault.answer == LOST:
+            self.close_connection = True
+            return
+        self.reply(status, headers, content, size=size, is_cut=fault is not None)
+
+    def reply(self, status, headers, content, *, size=None, is_cut=False):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", size if self.command == "HEAD" and size else str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(content[: len(content) // 2] if is_cut else content)
+        self.close_connection = self.close_connection or is_cut
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
+
+
+@contextlib.contextmanager
+def serving_buckets(*names):
+    """Serve empty buckets while the block runs."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    moto.start()
+    handler = type("Handler", (Proxy,), {"upstream": moto.get_host_and_port()})
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    proxy.daemon_threads = True
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    host, port = moto.get_host_and_port()
+    client = boto3.client(
+        "s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1",
+        aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+    )  # fmt: skip
+    handler.buckets = Buckets(url=f"http://127.0.0.1:{proxy.server_port}", client=client)
+    try:
+        with contextlib.closing(http.client.HTTPConnection(host, port)) as connection:
+            connection.request("POST", "/moto-api/reset")  # it remembers what an earlier server of the process had
+            connection.getresponse().read()
+        for name in names:
+            client.create_bucket(Bucket=name)
+        yield handler.buckets
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        client.close()
+        moto.stop()
