@@ -26,10 +26,7 @@ def program() -> None:
     except ModuleNotFoundError as error:
         from dsindex.errors import missing_package
 
-        missing = missing_package(error)
-        if missing is None:
-            raise
-        sys.exit(f"dsindex: {missing}")
+        sys.exit(f"dsindex: {missing_package(error) or error}")
     signal.signal(signal.SIGINT, on_interrupt)
     run()
 

@@ -12,11 +12,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dsindex.datasets.exports import export_folder_of
+from dsindex.datasets.exports import export_folder_of, read_export_manifest
 from dsindex.datasets.opening import PBIN_SUFFIX
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
-from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import manifest_path, read_manifest
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.engine.start import make_executor

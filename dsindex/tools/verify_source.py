@@ -14,13 +14,13 @@ import numpy as np
 import xxhash
 
 from dsindex.datasets.decoding import read_named_tokenizer
+from dsindex.datasets.opening import PBIN_SUFFIX
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT, FoundPath
 from dsindex.engine.inputs import cut_inputs, look_at_inputs, look_inside, plan_shards
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.tokenize import ShardSettings, tokenize_shard
 from dsindex.errors import InputError
-from dsindex.options.datasets import PBIN_SUFFIX
 from dsindex.store.ownership import mark_folder
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
 from dsindex.text.sampling import Sample
