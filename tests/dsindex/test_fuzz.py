@@ -54,7 +54,7 @@ class Sample:
         source = folder / "docs.jsonl"
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 2))
         self.prefix = str(folder / "whole" / "docs_text_document")
-        self.executor = make_executor(VerifyConfig(executor="local", workers=1))
+        self.executor = make_executor(VerifyConfig("x", executor="local", workers=1))
         self.reporter = Reporter()
         run_build(self.config("whole"), reporter=self.reporter)
         index = IndexConfig(
@@ -135,7 +135,7 @@ def read_dataset(sample, _path):
 
 
 def verify(sample, _path):
-    config = VerifyConfig(executor="local", workers=1, cache=str(sample.copy / "cache"))
+    config = VerifyConfig(sample.damaged, executor="local", workers=1, cache=str(sample.copy / "cache"))
     verify_dataset(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
 
 

@@ -220,7 +220,9 @@ def test_verify_compares_with_the_source(kind, source, tmp_path):
 
 
 def verify(prefix):
-    config = VerifyConfig(against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2)
+    config = VerifyConfig(
+        prefix, against_source=True, tokenizer_model=str(OWN.plain_tokenizer), executor="local", workers=2
+    )
     return verify_dataset(prefix, config, reporter=Reporter())
 
 

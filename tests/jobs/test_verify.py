@@ -39,7 +39,7 @@ def build(make_config, **options):
 
 def verify(prefix, **options):
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return verify_dataset(prefix, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
+    return verify_dataset(prefix, VerifyConfig(prefix, **{**defaults, **options}), reporter=Reporter())
 
 
 def change_token(prefix, token, value):

@@ -18,7 +18,7 @@ TOKENIZER = str(OWN.plain_tokenizer)
 
 def verify(path, **options):
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return verify_dataset(path, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
+    return verify_dataset(path, VerifyConfig(path, **{**defaults, **options}), reporter=Reporter())
 
 
 def all_findings(report):
