@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     config = read_config(options, VerifyCommand)
     reports = []
     for given in config.prefix:
-        with make_reporter(has_table=True) as reporter:
+        with make_reporter() as reporter:
             reports.append(verify_dataset(given, config, reporter=reporter))
         if config.as_json:
             write_json(sys.stdout, {"is_whole": reports[-1].is_whole, **asdict(reports[-1])})
