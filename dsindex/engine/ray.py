@@ -30,6 +30,7 @@ from dsindex.engine.executors import Call, ClusterLostError, Executor, Outcome, 
 from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
+from dsindex.locations import without_secrets
 from dsindex.machine import available_cpus
 from dsindex.store.urls import absolute, local_paths
 
@@ -374,7 +375,8 @@ def require_listener(address: str) -> str:
     if not host or "/" in address or "@" in address:
         raise TaskError(
             f"--address: expected a cluster's head as HOST:PORT, such as head:{CLUSTER_PORT}, or auto, got "
-            f"{show_name(address)}; a job server takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"
+            f"{show_name(without_secrets(address))}; a job server takes jobs: ray job submit --address "
+            f"http://HOST:8265 -- dsindex …"
         )
     reason = try_port(host, port)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

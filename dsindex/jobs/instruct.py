@@ -38,7 +38,7 @@ from dsindex.jobs.instruct_shards import (
 from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextJob, TextResult
 from dsindex.option_problems import name_kind
-from dsindex.options.config import UsageError, name_lists, validated, work_folder_path
+from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
 from dsindex.store.urls import absolute, folder_of
@@ -313,7 +313,7 @@ def join_job(
         msg = f"{source}: expected the section job to be a mapping of options to values, got {name_kind(job)}"
         raise InputError(msg)
     merged = option_names(job, source=f"{source}: job") | dict(flags)
-    config = validated(name_lists(merged), InstructConfig)
+    config = validated(merged, InstructConfig)
     length, longer = config.seq_length, config.longer_than_pack
     if longer is not None and loaded.get("too_long") not in (None, TOO_LONG.get(longer)):
         both = f"--longer-than-pack {longer} or too_long: {loaded['too_long']} in {source}"

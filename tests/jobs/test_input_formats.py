@@ -8,9 +8,9 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from dsindex.api.verify import verify
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig
 from dsindex.tools.estimate import estimate_build
