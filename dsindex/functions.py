@@ -173,13 +173,8 @@ def merge(config: MergeConfig) -> MergeResult:
 
 @takes(IndexConfig)
 def build_index(config: IndexConfig) -> IndexResult:
-    """Build the index caches that a Megatron training job looks for, as `dsindex index` does.
-
-    `document_order` may be a function as well: it returns the numbers of the documents, for one epoch or for all, from
-    a pyarrow table of one dataset's documents with the columns `document`, `length` in tokens, and `source`, `line` and
-    `offset` if the dataset has provenance. A pair of numbers and of each document's times per epoch states repeats.
-    """
-    from dsindex.jobs.index import order_by, run_index
+    """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
+    from dsindex.jobs.index import run_index
 
     config = on_connected_cluster(config)
     with open_reporter(config.progress) as reporter:
@@ -187,8 +182,6 @@ def build_index(config: IndexConfig) -> IndexResult:
         with contextlib.ExitStack() as stack:
             tasks = stack.enter_context(contextlib.closing(make_executor(config)))
             reporter.follow(tasks)
-            if config.order_function is not None:
-                config = stack.enter_context(order_by(config, config.order_function, executor=tasks))
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return report

@@ -19,7 +19,7 @@ from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
-from dsindex.index.cuts import count_cuts
+from dsindex.index.cuts import count_cut_documents
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.tools.lengths import LengthCounter
 from dsindex.tools.phases import count_drawn
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
-    from dsindex.index.cuts import Cuts
     from dsindex.tools.kinds import TokenStore
     from dsindex.tools.lengths import LengthSummary
 
@@ -269,7 +268,8 @@ class DrawnDataset:
     part: tuple[int, int] | None = None
     """First sequence of the split's part, and one past its last; None if the dataset is not on the page."""
     part_tokens: int | None = None
-    cuts: Cuts | None = None
+    short_documents: tuple[int, int] | None = None
+    """Documents that fit a sample, and those of them that are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +338,9 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
     try:
         if matrix is not None:
             begin, end = split_bounds(matrix[SPLIT_NAMES.index(split)], len(lengths))
-        cuts = count_cuts(lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples))
+        short = count_cut_documents(
+            lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples)
+        )
     except (IndexError, ValueError, TypeError) as error:
         raise FormatError(
             f"{path}: expected the split and the sequences of the dataset; build the cache again"
@@ -348,7 +350,7 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
         num_samples=len(samples),
         part=(begin, end),
         part_tokens=int(lengths[begin:end].sum(dtype=np.int64)),
-        cuts=cuts,
+        short_documents=short,
     )
 
 
