@@ -17,7 +17,7 @@ from dsindex.datasets.opening import PBIN_SUFFIX
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.manifest import manifest_path, read_manifest
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, UsageError
 from dsindex.store.reading import is_stored

@@ -18,10 +18,10 @@ from dsindex.datasets.opening import PBIN_SUFFIX
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT, FoundPath
 from dsindex.engine.inputs import cut_inputs, look_at_inputs, look_inside, plan_shards
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
-from dsindex.engine.shards.tokenize import ShardSettings, tokenize_shard
+from dsindex.engine.output import PROVENANCE_SUFFIX
+from dsindex.engine.work_folder import write_marker
+from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import InputError
-from dsindex.store.ownership import mark_folder
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
 from dsindex.text.sampling import Sample
 from dsindex.text.selection import open_pattern, open_selection
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.inputs import InputFile
     from dsindex.engine.manifest import Manifest
-    from dsindex.engine.shards.tokenize import ShardTask
+    from dsindex.engine.tasks import ShardTask
     from dsindex.options.datasets import VerifyConfig
     from dsindex.text.selection import Selection
     from dsindex.tools.kinds import Subject
@@ -88,7 +88,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
-    inputs = cut_inputs(_find_inputs(manifest), SHARD_BYTES)
+    inputs, sizes = cut_inputs(_find_inputs(manifest), SHARD_BYTES)
     return Source(
         subject=subject,
         settings=ShardSettings(
@@ -108,7 +108,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
-        tasks=tuple(plan_shards(inputs, SHARD_BYTES)),
+        tasks=tuple(plan_shards(inputs, sizes)),
         provenance=provenance,
     )
 
@@ -139,7 +139,7 @@ def compare_shard(task: ShardTask, first: int, end: int, subject: Subject, setti
     """Make a shard again and compare it with the documents [first, end) of a dataset."""
     stored = open_store(subject, check=False)
     with tempfile.TemporaryDirectory(prefix="dsindex-verify-") as folder:
-        mark_folder(folder)
+        write_marker(folder, "verify")
         made = tokenize_shard(task, replace(settings, work_dir=folder)).keys[0]
         again = IndexedStore(os.path.join(folder, made.bin.name).removesuffix(".bin"), check=False)
         found = first_difference(Window(stored, first, end - first), again)
