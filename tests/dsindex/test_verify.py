@@ -96,12 +96,11 @@ def test_bytes_after_an_array_are_found(name, num_bytes, tmp_path):
     case = CASES["own-one_epoch"]
     shutil.copytree(case.cache, tmp_path / "cache")
     [path] = (tmp_path / "cache").glob(f"*{name}.npy")
-    size_bytes = path.stat().st_size
     with path.open("ab") as file:
         file.write(bytes(num_bytes))
     [task] = find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
     [finding] = verify_cache(task)
-    assert f"of {size_bytes} bytes, as its header says, got {size_bytes + num_bytes}" in finding
+    assert "of the size in its header; it is damaged" in finding
 
 
 def test_cache_of_other_lengths_is_found():
