@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.store.reading import LocalFile
+from dsindex.store.local import LocalFile
 from dsindex.text.compressed import Decoder, detect_file, find_cuts
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.streams import LineBlock, LongLine, read_lines, split_stream
