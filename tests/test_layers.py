@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = [
     *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text", "option_problems"),
     *("store", "text", "formats", "instruction", "index", "datasets", "options"),
-    *("engine", "tools", "jobs", "demo", "api", "cli", "__main__"),
+    *("engine", "tools", "jobs", "functions", "cli", "__main__"),
 ]
 """From the bottom: a room, or a module beside the rooms, imports what stands before it and its own."""
 
@@ -60,7 +60,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 def test_only_one_module_imports_ray_and_only_the_command_line_parses():
     assert {name for name, others in IMPORTS.items() if {"ray", "ray.init"} & others} <= {"dsindex.engine.ray"}
-    owners = {"argparse": {"cli", "options"}, "rich_argparse": {"cli"}}
+    owners = {"argparse": {"cli"}}
     for library, rooms in owners.items():
         users = {name for name, others in IMPORTS.items() if library in {other.split(".")[0] for other in others}}
         assert {room_of(name) for name in users} <= rooms, f"{library} is imported by {sorted(users)}"

@@ -27,9 +27,10 @@ import ray.util
 
 import dsindex
 from dsindex.engine.executors import Call, ClusterLostError, Executor, Outcome, run_guarded
-from dsindex.engine.interrupts import take_sigterm_back
+from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
+from dsindex.locations import without_secrets
 from dsindex.machine import available_cpus
 from dsindex.store.urls import absolute, local_paths
 
@@ -160,8 +161,8 @@ class RayExecutor(Executor):
         """
         self._is_guest = ray.is_initialized()
         if not self._is_guest:
-            connect(address, workers)
-            take_sigterm_back()
+            with keeping_sigterm():
+                connect(address, workers)
         self.is_cluster = address is not None
         self._head: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
@@ -236,8 +237,8 @@ class RayExecutor(Executor):
         for worker in list(self._workers):
             self._dismiss(worker)
         if not self._is_guest:
-            ray.shutdown()
-            take_sigterm_back()
+            with keeping_sigterm():
+                ray.shutdown()
 
     def _look_if_due(self) -> None:
         """Try the head and count the cluster's CPUs, if it is time."""
@@ -374,7 +375,8 @@ def require_listener(address: str) -> str:
     if not host or "/" in address or "@" in address:
         raise TaskError(
             f"--address: expected a cluster's head as HOST:PORT, such as head:{CLUSTER_PORT}, or auto, got "
-            f"{show_name(address)}; a job server takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"
+            f"{show_name(without_secrets(address))}; a job server takes jobs: ray job submit --address "
+            f"http://HOST:8265 -- dsindex …"
         )
     reason = try_port(host, port)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

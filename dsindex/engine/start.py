@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,10 +89,18 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
         return kind(config.workers or available_cpus())
     # Ray reads it when it is imported, and would warn that tasks wait for a node, as if something were wrong.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
-    from dsindex.engine.ray import RayExecutor  # Ray takes 0.7 s to import
+    address, first_calls = cluster_address(config), -(-text_bytes // LEAST_BYTES_PER_WORKER)
+    own_token: dict[str, str] = {}
+    if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves one in the home folder
+        own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ.update(own_token)
+    try:
+        from dsindex.engine.ray import RayExecutor  # Ray takes 0.7 s to import
 
-    first_calls = -(-text_bytes // LEAST_BYTES_PER_WORKER)
-    return RayExecutor(address=cluster_address(config), workers=config.workers, first_calls=first_calls)
+        return RayExecutor(address=address, workers=config.workers, first_calls=first_calls)
+    finally:
+        for name in own_token:
+            del os.environ[name]
 
 
 def start_and_examine(

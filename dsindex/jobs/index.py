@@ -371,7 +371,7 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     findings: tuple[Finding, ...] = ()
     if config.explain:
         findings = tuple(_explain(task, config.megatron_release) for task in tasks)
-    elif not config.check:
+    elif not config.dry_run:
         if executor.kind != "ray":  # Ray's nodes check their own memory
             for task in tasks:
                 check_memory(task.memory_bytes, place=task.name, what="the index")
@@ -397,13 +397,13 @@ def order_by(config: IndexConfig, function: OrderFunction, *, executor: Executor
         InputError: If there are several datasets, or the function returns something else than such an order.
     """
     with contextlib.ExitStack() as stack:
-        asks = config.check or config.explain
+        asks = config.dry_run or config.explain
         folder = stack.enter_context(tempfile.TemporaryDirectory()) if asks else config.data_cache_path
-        yield config.model_copy(update={"document_order": _write_order(config, executor, function, folder)})
+        yield config.replaced(document_order=_write_order(config, executor, function, folder))
 
 
 def _write_order(config: IndexConfig, executor: Executor, order: OrderFunction, folder: str | None) -> str:
-    config = with_given_paths(config.model_copy(update={"document_order": "shuffled"}))
+    config = with_given_paths(config.replaced(document_order="shuffled"))
     settings = cache_settings(config)
     counts = count_all(config, settings, executor)
     ((prefix, parts), *others), (split,) = counts.items(), settings.ordered_splits
@@ -503,7 +503,7 @@ def _require_shared(config: IndexConfig, executor: Executor) -> None:
     prefixes = {absolute(prefix) for blend in sources(config) if blend is not None for prefix in blend.prefixes}
     beside = set(map(os.path.dirname, local_paths(prefixes)))
     folders = beside if config.data_cache_path is None else {config.data_cache_path}
-    is_asking = config.explain or config.check
+    is_asking = config.explain or config.dry_run
     executor.require_seen((f"{prefix}.idx" for prefix in prefixes), () if is_asking else folders)
 
 

@@ -65,11 +65,11 @@ def with_given_paths(config: IndexConfig) -> IndexConfig:
         return None if words is None else tuple(local_path(word, replacements) for word in words)
 
     if config.data_args_path is not None:
-        return config.model_copy(update={"data_path": here(_read_words(config.data_args_path)), "data_args_path": None})
+        return config.replaced(data_path=here(_read_words(config.data_args_path)), data_args_path=None)
     if config.per_split_data_args_path is not None:
         words = _read_words_per_split(config.per_split_data_args_path)
         paths = {f"{split}_data_path": here(words[split]) for split in SPLIT_NAMES}
-        return config.model_copy(update={**paths, "per_split_data_args_path": None})
+        return config.replaced(**paths, per_split_data_args_path=None)
     return config
 
 

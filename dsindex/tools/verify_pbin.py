@@ -28,8 +28,7 @@ from dsindex.formats.pbin import (
     read_pbin_header,
 )
 from dsindex.formats.pickled_pairs import read_pairs
-from dsindex.options.config import UsageError
-from dsindex.options.datasets import PBIN_SUFFIX
+from dsindex.options.config import PBIN_SUFFIX, UsageError
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file
 from dsindex.store.urls import as_prefix

@@ -21,7 +21,7 @@ from dsindex.engine.inputs import detect_form, find_parts
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.errors import BadRecordError, InputError, MissingObjectError, StoreError
-from dsindex.options.datasets import PBIN_SUFFIX
+from dsindex.options.config import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
 from dsindex.text.forms import JSON_LINES, InputForm, TextPart
 from dsindex.text.parts import read_part
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Content, Manifest, RecordedInput
     from dsindex.engine.progress import Reporter
     from dsindex.formats.pbin import PbinHeader
-    from dsindex.options.datasets import SourceConfig
+    from dsindex.options.datasets import VerifyConfig
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
@@ -385,7 +385,7 @@ class RecordedSource:
 def open_recorded_source(
     prefix: str,
     manifest: Manifest | None,
-    config: SourceConfig,
+    config: VerifyConfig,
     *,
     pbin: PbinHeader | None = None,
 ) -> RecordedSource:
@@ -534,7 +534,7 @@ def plan_ranges(settings: SourceSettings) -> list[SourceRange]:
 
 
 def open_for_comparison(
-    recorded: Recorded, config: SourceConfig, *, pbin: PbinHeader | None = None
+    recorded: Recorded, config: VerifyConfig, *, pbin: PbinHeader | None = None
 ) -> tuple[RecordedSource | None, Check]:
     """Find the source of a dataset, before any long work begins.
 

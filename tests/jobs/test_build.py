@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from dsindex.cli.main import main
 from dsindex.datasets.provenance import read_source
 from dsindex.engine import start
 from dsindex.engine.progress import Reporter
-from dsindex.errors import InputError, PlanError
+from dsindex.errors import InputError, PlanError, UsageError
 from dsindex.jobs.build import run_build
 from dsindex.options.build import BuildConfig
 from tests.support.golden import FAST, OWN, golden_runs
@@ -99,7 +98,7 @@ def test_documents_of_eod_alone_are_verified(way, make_config):
 
 
 def test_empty_documents_get_no_eod_without_append_eod(make_config):
-    with pytest.raises(ValidationError, match="expected --empty-documents eod with --append-eod"):
+    with pytest.raises(UsageError, match="expected --empty-documents eod with --append-eod"):
         make_config(empty_documents="eod", append_eod=False)
 
 

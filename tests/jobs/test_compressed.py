@@ -8,8 +8,8 @@ import tracemalloc
 
 import pytest
 
-from dsindex.api.verify import verify
 from dsindex.errors import BadRecordError, InputError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_part

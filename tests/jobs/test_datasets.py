@@ -1,6 +1,5 @@
 """`dsindex convert`, `raw-index` and `export`, and datasets of other programs."""
 
-import argparse
 import os
 import pickle
 
@@ -10,7 +9,7 @@ import pytest
 from dsindex.cli import convert as convert_command
 from dsindex.cli import raw_index as raw_index_command
 from dsindex.cli.main import main
-from dsindex.cli.options import add_options
+from dsindex.cli.parser import make_parser, read_values
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import BadRecordError, FormatError
 from tests.support.datasets import write_dataset
@@ -18,10 +17,12 @@ from tests.support.golden import FAST, GOLDEN
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
 
+def parse(name, *arguments):
+    return read_values(make_parser(name).parse_args([name, *map(str, arguments)]))
+
+
 def run(command, *arguments):
-    parser = argparse.ArgumentParser()
-    add_options(parser, *command.OPTIONS)
-    return command.run(parser.parse_args([str(argument) for argument in arguments]))
+    return command.run(parse(command.__name__.rpartition(".")[2].replace("_", "-"), *arguments))
 
 
 @pytest.mark.parametrize("executor", ["local", "processes"])

@@ -8,9 +8,9 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from dsindex.api.verify import verify
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig
 from dsindex.tools.estimate import estimate_build
@@ -248,7 +248,9 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
         run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
-        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet/*.parquet")}
+        found[name] |= {
+            path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet_768/*.parquet")
+        }
     assert {"train-00000-of-00001.parquet", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
     for name, files in found.items():
         assert files == found["x.jsonl"], name

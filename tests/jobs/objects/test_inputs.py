@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from dsindex.api.verify import verify
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import look_at_inputs
 from dsindex.errors import InputError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from tests.faults.corpus import write_corpus
 from tests.support.compressed import COMPRESSORS
