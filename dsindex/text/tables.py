@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dsindex.errors import InputError
-from dsindex.text.record_blocks import BadRecord, RecordBlock, describe_long_line
+from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line, text_sizes
 from dsindex.text.streams import LineBlock, opened_input
 
 if TYPE_CHECKING:
@@ -99,14 +99,18 @@ def read_table_records(
         kept = np.array([row for row in range(num_rows) if row not in bad] if bad else range(num_rows), np.int64)
         if bad:
             values = [[column[row] for row in kept.tolist()] for column in values]
+        built = {name: selection.build_column(own) for name, own in zip(columns, values, strict=True)}
         yield RecordBlock(
             num_lines=num_rows,
             num_blank=0,
             offsets=np.full(len(kept), group, np.int64),
             lines=kept + first_row,
-            columns={name: selection.build_column(own) for name, own in zip(columns, values, strict=True)},
+            columns=built,
             bad=tuple(bad.values()),
-            num_bytes=_size_of(values),
+            num_bytes=sum(
+                int(text_sizes(column).sum()) if isinstance(column, TextColumn) else column.tokens.nbytes
+                for column in built.values()
+            ),
         )
 
 
