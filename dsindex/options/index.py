@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
@@ -19,13 +19,6 @@ from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength,
 from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    OrderFunction: TypeAlias = Callable[[pa.Table], object]
-else:
-    OrderFunction = Any  # not imported for a help text
 
 Replacement = tuple[str, str]
 """The beginning of a path here, and in the job."""
@@ -225,7 +218,7 @@ class IndexBasics(TrainingLength):
         group="order",
     )
     seed: int | None = option("the job's --seed (default: 1234)", "N", default=None, ge=0, lt=2**32, group="order")
-    document_order: Parsed[str | os.PathLike[str] | OrderFunction, str] = option(
+    document_order: Parsed[str | os.PathLike[str], str] = option(
         "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that "
         "fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents "
         "(default: shuffled)",
@@ -389,15 +382,12 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
         default=False,
     )
     dry_run: bool = option("build nothing: show what would be built, and its size", default=False)
-    order_function: OrderFunction | None = option(default=None)
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Take a function in the place of an order, the flags of a job's tokenizer, and --fim-data as a class."""
+        """Take the flags of a job's tokenizer, and --fim-data as a class."""
         values = dict(values)
         _place_tokenizer(values)
-        if callable(values.get("document_order")):
-            values |= {"order_function": values["document_order"], "document_order": "function.npy"}
         if values.get("fim_data") is True:
             values["dataset_class"] = FIM_CLASS
         return values
