@@ -39,6 +39,8 @@ AUDITED_AT_ONCE = 3
 """Pieces that are examined at a time before a build: some wait for a store while others are encoded."""
 AUDITED_TEXT_BYTES = 16 << 10
 """Characters to which long texts are cut for the audit, since `tokenizers` is slow."""
+_MEASURED_BYTES = 512 << 10
+"""Compressed bytes by which the size of the text is estimated, at least."""
 SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 
@@ -306,7 +308,9 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
         return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
     try:
         num_bytes = piece.end - piece.begin
-        stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin, num_bytes=num_bytes)
+        stored_per_byte = measure_compression(
+            file.absolute_path, file.form.container, num_bytes=max(_MEASURED_BYTES, num_bytes)
+        )
     except InputError:  # reported by its shard
         stored_per_byte = 1 / TEXT_PER_STORED_BYTE
     return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
