@@ -113,14 +113,14 @@ class FunctionDisplay(Display):
     end = show
 
 
-def open_reporter(progress: Progress, *, has_table: bool = False) -> Reporter:
+def open_reporter(progress: Progress) -> Reporter:
     """Return the reporter for a value of `progress`.
 
     Raises:
         UsageError: If it is neither a bool nor a function.
     """
     if isinstance(progress, bool):
-        return make_reporter(has_table=has_table) if progress else Reporter()
+        return make_reporter() if progress else Reporter()
     if callable(progress):
         return Reporter(FunctionDisplay(progress))
     raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
@@ -341,7 +341,7 @@ def verify(config: VerifyConfig) -> VerifyResult:
         config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
     reports = []
     for prefix in config.prefix:
-        with open_reporter(config.progress, has_table=True) as reporter:
+        with open_reporter(config.progress) as reporter:
             reports.append(verify_dataset(_seen_from_anywhere(config, prefix), config, reporter=reporter))
     return VerifyResult(reports=tuple(reports))
 

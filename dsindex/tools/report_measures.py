@@ -7,15 +7,16 @@ of the digests are counted, and the rest is estimated from it, so memory does no
 from __future__ import annotations
 
 import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numba import njit
 
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
-from dsindex.engine.executors import map_ahead
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
 from dsindex.index.cuts import count_cut_documents
@@ -24,13 +25,17 @@ from dsindex.tools.lengths import LengthCounter
 from dsindex.tools.phases import count_drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
     from dsindex.tools.kinds import TokenStore
     from dsindex.tools.lengths import LengthSummary
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 MOST_DIGESTS = 1 << 22
 BLOCK_DOCUMENTS, BLOCK_TOKENS = 1 << 18, 1 << 24
@@ -188,7 +193,7 @@ def measure(
         return *read_block(tokens, block.lengths, size), learned, last[(last >= 0) & (last < size)]
 
     documents = tokens = 0
-    for block, (own, foreign, digests, learned, last) in map_ahead(
+    for block, (own, foreign, digests, learned, last) in _map_ahead(
         read, _blocks(store), threads=threads, ahead=threads
     ):
         counts += own
@@ -362,3 +367,22 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], lis
         )
     drawn = count_drawn(path, open_cached_index(path, "dataset_index"), len(parts)).tolist()
     return drawn, [weight / (sum(weights) or 1) for weight in weights]
+
+
+def _map_ahead(
+    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
+) -> Iterator[tuple[Item, Value]]:
+    """Yield items with their results, in order, while threads work on up to `ahead` items that follow."""
+    waiting: deque[tuple[Item, Future[Value]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) > ahead:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
