@@ -241,7 +241,7 @@ def read_pbin_options(prefix: str, content: Content) -> PbinOptions:
         missing = "jq_pattern" if options.jq_pattern is None else "pbin_era"
         raise FormatError(
             f"{manifest_path(prefix)}: expected a valid content.options.{missing}, got a damaged manifest (Field "
-            f"required); restore the file, or pack again with --fresh"
+            f"required); restore the file, or pack again with --replace"
         )
     return PbinOptions(jq_pattern=options.jq_pattern, pbin_era=options.pbin_era)
 

@@ -314,7 +314,7 @@ class _Comparison:
     def _differs(self, document: int, what: str) -> None:
         again = "build" if self._settings.pbin is None else "pack"
         where = f"{self._settings.dataset}: document {document} differs from its source"
-        remedy = f"restore the dataset's files, or {again} it again with --fresh"
+        remedy = f"restore the dataset's files, or {again} it again with --replace"
         self.difference = document, f"{where}: {what}; {remedy}"
 
     def _first_difference(self, document: int, got: LaidOutDocuments) -> tuple[int, str] | None:
@@ -613,7 +613,7 @@ def compare_with_source(
         if wanted != num_documents:
             missing.append(
                 f"{settings.dataset}: expected the {wanted} documents of the inputs, got {num_documents}; "
-                f"run the job again with --fresh"
+                f"run the job again with --replace"
             )
         pieces = chosen = choose_ranges(ranges, share)
         bounds = [(piece.first_document, piece.first_document + (piece.num_documents or 0)) for piece in chosen]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.engine.tasks import ShardTask
+from dsindex.engine.work_folder import MARKER_FILE, write_marker
 from dsindex.engine.worker import ShardSettings, lay_out_documents, lay_out_pbin_documents, tokenize_shard
 from dsindex.errors import BadRecordError, TokenizerError
-from dsindex.store.ownership import MARKER_FILE, mark_folder
 from dsindex.text import audit
 from dsindex.text.encoders import TokenBatch
 from dsindex.text.engines import choose_engine
@@ -139,7 +139,7 @@ def settings_in(folder):
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
     work_dir = folder / "work"
     work_dir.mkdir(exist_ok=True)
-    mark_folder(str(work_dir))
+    write_marker(str(work_dir), "x")
     return ShardSettings(
         tokenizer=tokenizer,
         engine=choose_engine(tokenizer, "gigatoken", add_special_tokens=True),

@@ -210,6 +210,6 @@ def test_small_objects_share_shards(store, tmp_path):
     build(str(source), tmp_path / "disk")
     for _ in range(2):
         result = build("s3://small/", tmp_path / "bucket", keep_shards=True)
-        assert result.run.shards == 33
+        assert result.run.shards < 45
         assert outputs(tmp_path / "bucket") == outputs(tmp_path / "disk")
         (tmp_path / "bucket" / "x_text_document.idx").unlink()
