@@ -133,7 +133,6 @@ def test_worker_of_a_call_past_its_deadline_is_replaced(executor, tmp_path):
 def test_worker_that_does_not_see_what_the_driver_sees_is_named(executor, tmp_path):
     """One machine plays two nodes: the file changes before the workers look."""
     (tmp_path / "seen").write_text("abc")
-    executor.is_cluster = True
     executor.require_seen([str(tmp_path / "seen")], [str(tmp_path)])
     assert len(run(executor, call(process_id, 0))) == 1
     executor.require_seen([str(tmp_path / "seen")])
@@ -171,10 +170,12 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
 def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatch):
     monkeypatch.setattr("dsindex.engine.ray.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("dsindex.engine.ray.LOST_SECONDS", 0.0)
+    head = executor._head
     with nobody() as address:
         executor._head = address
         with pytest.raises(ClusterLostError, match="has not answered for 0 s and is lost"):
             executor.wait(0.0)
+    executor._head = head
 
 
 # Whole commands.
