@@ -1,4 +1,4 @@
-"""dsindex: turn JSONL into merged, indexed training data.
+"""dsindex: turn text into merged, indexed training data.
 
     import dsindex
 
@@ -13,63 +13,50 @@ Everything here is imported on first use: `import dsindex` by itself loads only 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsindex.datasets.subjects import open as open
+    from dsindex.engine.progress import Snapshot as Snapshot
+    from dsindex.errors import DsindexError as DsindexError
+    from dsindex.errors import UsageError as UsageError
+    from dsindex.functions import build as build
+    from dsindex.functions import build_index as build_index
+    from dsindex.functions import convert as convert
+    from dsindex.functions import inspect as inspect
+    from dsindex.functions import instruct as instruct
+    from dsindex.functions import merge as merge
+    from dsindex.functions import mix as mix
+    from dsindex.functions import pack as pack
+    from dsindex.functions import raw_index as raw_index
+    from dsindex.functions import report as report
+    from dsindex.functions import trace as trace
+    from dsindex.functions import verify as verify
+    from dsindex.tools.results import VerifyResult as VerifyResult
 
 __version__ = "0.1.0"
 
-_RESULTS = "dsindex.api.results"
+_FUNCTIONS = ("build", "build_index", "convert", "inspect", "instruct", "merge", "mix", "pack", "raw_index", "report")
 _MODULES = {
-    "BuildResult": "dsindex.jobs.build",
-    "ConvertResult": "dsindex.jobs.conversion",
-    "DsindexError": "dsindex.errors",
-    "IndexOptions": "dsindex.api.index",
-    "IndexResult": "dsindex.jobs.index",
-    "InspectResult": "dsindex.tools.results",
-    "InstructResult": "dsindex.jobs.instruct",
-    "MergeResult": "dsindex.jobs.merge",
-    "MixResult": "dsindex.tools.mix",
-    "OptionsError": "dsindex.api.boundary",
-    "PackResult": "dsindex.jobs.pack",
-    "ReportResult": "dsindex.tools.report",
+    **dict.fromkeys((*_FUNCTIONS, "trace", "verify"), "dsindex.functions"),
+    "VerifyResult": "dsindex.tools.results",
+    **dict.fromkeys(("DsindexError", "UsageError"), "dsindex.errors"),
     "Snapshot": "dsindex.engine.progress",
-    "TraceResult": "dsindex.tools.results",
-    "VerifyResult": _RESULTS,
-    "build": "dsindex.api.build",
-    "build_index": "dsindex.api.index",
-    "convert": "dsindex.api.merge",
-    "inspect": "dsindex.api.inspect",
-    "instruct": "dsindex.api.instruct",
-    "merge": "dsindex.api.merge",
-    "mix": "dsindex.api.mix",
-    "open": "dsindex.api.open",
-    "pack": "dsindex.api.pack",
-    "report": "dsindex.api.report",
-    "trace": "dsindex.api.inspect",
-    "verify": "dsindex.api.verify",
+    "open": "dsindex.datasets.subjects",
 }
 
 __all__ = list(_MODULES)
-
-
-_STAND_INS = {"verify": "dsindex.api.structure"}
-"""Functions that do a part where only numpy, orjson and xxhash are installed."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = importlib.import_module(_MODULES[name])
+        return getattr(importlib.import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         from dsindex.errors import missing_package
 
-        missing = missing_package(error)
-        if missing is None:
-            raise
-        if name not in _STAND_INS:
-            raise missing from error
-        module = importlib.import_module(_STAND_INS[name])
-    return getattr(module, name)
+        raise missing_package(error) or error from error
 
 
 def __dir__() -> list[str]:

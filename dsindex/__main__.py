@@ -24,28 +24,11 @@ def program() -> None:
     try:
         from dsindex.cli.main import program as run
     except ModuleNotFoundError as error:
-        sys.exit(_do_without(error, sys.argv[1:]))
+        from dsindex.errors import missing_package
+
+        sys.exit(f"dsindex: {missing_package(error) or error}")
     signal.signal(signal.SIGINT, on_interrupt)
     run()
-
-
-def _do_without(error: ModuleNotFoundError, words: list[str]) -> str | int:
-    """Verify the structure of datasets where no more packages are installed; otherwise return what is missing."""
-    from dsindex.errors import DsindexError, missing_package
-
-    missing = missing_package(error)
-    if missing is None:
-        raise error
-    if words[:1] != ["verify"] or len(words) == 1 or any(word.startswith("-") for word in words):
-        return f"dsindex: {missing}"
-    from dsindex.api.structure import verify
-
-    try:
-        result = verify(words[1:])
-    except DsindexError as refused:
-        return f"dsindex verify: {refused}"
-    sys.stdout.write(f"{result}\n")
-    return 0 if result else 1
 
 
 COLLECTED_AFTER = 250_000

@@ -150,8 +150,8 @@ class MissingPackageError(DsindexError, ImportError):
     """A package that an option or a function needs is not installed."""
 
 
-class UsageError(Exception):
-    """Raised for invalid options: the command line exits with 2, and the API raises OptionsError."""
+class UsageError(DsindexError, ValueError):
+    """Options are unknown, missing, of a wrong type or value, or contradict each other; the exit code is 2."""
 
 
 def missing_package(error: ImportError) -> MissingPackageError | None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = [
     *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text", "option_problems"),
     *("store", "text", "formats", "instruction", "index", "datasets", "options"),
-    *("engine", "tools", "jobs", "demo", "api", "cli", "__main__"),
+    *("engine", "tools", "jobs", "functions", "cli", "__main__"),
 ]
 """From the bottom: a room, or a module beside the rooms, imports what stands before it and its own."""
 
@@ -60,23 +60,23 @@ def test_no_modules_import_each_other_in_a_circle():
 
 def test_only_one_module_imports_ray_and_only_the_command_line_parses():
     assert {name for name, others in IMPORTS.items() if {"ray", "ray.init"} & others} <= {"dsindex.engine.ray"}
-    owners = {"argparse": {"cli", "options"}, "rich_argparse": {"cli"}}
+    owners = {"argparse": {"cli"}}
     for library, rooms in owners.items():
         users = {name for name, others in IMPORTS.items() if library in {other.split(".")[0] for other in others}}
         assert {room_of(name) for name in users} <= rooms, f"{library} is imported by {sorted(users)}"
 
 
 def test_only_the_store_tells_objects_from_files():
-    """But for text that becomes a location, an output's uploads, and datasets that only a disk can have."""
+    """But for text that becomes a location, and datasets that only a disk can have."""
     asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
-    elsewhere = {"engine.publishing", "datasets.opening", "tools.kinds"}
+    elsewhere = {"datasets.opening", "tools.kinds"}
     assert {name for name in asked if room_of(name) != "store"} == {f"dsindex.{name}" for name in elsewhere}
 
 
 def test_library_imports_nothing_heavy():
     """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
     code = (
-        "import sys, dsindex, dsindex.formats.mmididx, dsindex.engine.shards.tokenize, dsindex.engine.shards.attempt;"
+        "import sys, dsindex, dsindex.formats.mmididx, dsindex.engine.worker;"
         "import dsindex.cli.main;"
         "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
     )

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dsindex.cli.options import ConfigFile, read_options, without_megatron_flags
-from dsindex.engine.standard_streams import write_lines
-from dsindex.options.build import BuildConfig
-from dsindex.options.index import IndexOptions, copy_job_tokenizer, split_options
-from dsindex.options.megatron_flags import PreprocessCommand
-
-if TYPE_CHECKING:
-    import argparse
-
+from dsindex.cli.render import show
+from dsindex.options.build import BuildCommand
 
 DESCRIPTION = """\
 Tokenize text (JSONL, compressed files, Parquet and more) in parallel into shards, merge them, and
@@ -31,33 +24,20 @@ EXAMPLES = (
     r"""dsindex build --config build.yaml --seq-length 4096 --epochs 2 \
   --data-cache-path out/cache""",
 )
-OPTIONS = (ConfigFile, BuildConfig, IndexOptions, PreprocessCommand)
-REQUIRED = {"input": "--input-list", "tokenizer_model": "--vocab-file and --merge-file"}
+OPTIONS = (BuildCommand,)
+IGNORED = {
+    **dict.fromkeys(("--partitions", "--log-interval", "--dataset-impl", "--lang"), 1),
+    **dict.fromkeys(("--keep-sequential-samples", "--keep-newlines", "--use-gigatoken"), 0),
+}
+"""Flags of Megatron's preprocess_data.py that change no output here."""
 
 
-def run(options: argparse.Namespace) -> int:
-    """Build, show progress, and print a summary."""
-    from dsindex.engine.progress import make_reporter
-    from dsindex.jobs.build import run_build  # loads what a help text does not need
+def run(values: dict[str, Any]) -> int:
+    """Build, or say what a build would take."""
+    from dsindex import functions  # loads what a help text does not need
 
-    config, index = read_build_options(options)
-    if config.dry_run:
+    if values.get("dry_run"):
         from dsindex.tools.estimate import estimate_build
 
-        write_lines(estimate_build(config).lines())
-        return 0
-    with make_reporter() as reporter:
-        report = run_build(config, reporter=reporter, index=index)
-    write_lines(report.lines())
-    return 0
-
-
-def read_build_options(options: argparse.Namespace) -> tuple[BuildConfig, dict[str, Any] | None]:
-    """Read the options of a build from a file and flags, split as by `split_options`.
-
-    Raises:
-        UsageError: If they are invalid.
-    """
-    merged = read_options(options)
-    copy_job_tokenizer(merged)
-    return split_options(without_megatron_flags(merged))
+        return show(estimate_build(BuildCommand(**values)))
+    return show(functions.build(**values, progress=True))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import read_config
-from dsindex.engine.standard_streams import write_lines
+from dsindex.cli.render import show
 from dsindex.options.datasets import ConvertCommand
-
-if TYPE_CHECKING:
-    import argparse
-
 
 DESCRIPTION = """\
 Convert a tokenized dataset without loss: MMIDIDX (Megatron-LM; a prefix, or its .bin or .idx) to
@@ -24,10 +19,8 @@ EXAMPLES = ("dsindex convert out/docs_text_document out/docs.pbin",)
 OPTIONS = (ConvertCommand,)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Convert one dataset and print what was written."""
-    from dsindex.jobs.conversion import convert_dataset  # loads what a help text does not need
+    from dsindex import functions  # loads what a help text does not need
 
-    config = read_config(options, ConvertCommand)
-    write_lines(convert_dataset(config).lines())
-    return 0
+    return show(functions.convert(**values))

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import read_config
-from dsindex.engine.standard_streams import write_json
-from dsindex.json_text import encode_json
+from dsindex.cli.render import show, show_json
+from dsindex.options.config import JsonOutput
 from dsindex.options.datasets import InspectConfig
-from dsindex.tools.inspect import run_inspect
-
-if TYPE_CHECKING:
-    import argparse
-
 
 DESCRIPTION = """\
 Show what a path is, told from its files: a dataset of .bin and .idx, a .pbin of any version, a raw
@@ -31,17 +23,17 @@ EXAMPLES = (
     "dsindex inspect out/docs_text_document --document 7",
     "dsindex inspect out/cache --sample 3",
 )
-OPTIONS = (InspectConfig,)
+OPTIONS = (
+    InspectConfig,
+    JsonOutput,
+)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Look at one path and print what was seen."""
-    config = read_config(options, InspectConfig)
-    seen = run_inspect(config)
-    if not config.as_json:
-        sys.stdout.write("".join(f"{line}\n" for line in seen.lines()))
-    elif sys.stdout.isatty():  # C1 control characters, which JSON allows, may control a terminal
-        sys.stdout.write(encode_json(asdict(seen), newline=True, ascii_only=True).decode())
-    else:
-        write_json(sys.stdout, asdict(seen))
-    return 1 if seen.findings else 0
+    from dsindex import functions  # loads what a help text does not need
+
+    as_json = values.pop("as_json", False)
+    found = functions.inspect(**values)
+    code = 1 if found.findings else 0
+    return show_json(found, code) if as_json else show(found, code)

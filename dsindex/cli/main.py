@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
 from typing import TYPE_CHECKING
 
 import dsindex
-from dsindex.cli.parser import COMMANDS, make_parser
+from dsindex.cli.parser import COMMANDS, command_module, make_parser, note_ignored, read_values
 from dsindex.engine.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
 from dsindex.engine.standard_streams import (
     StandardOutputError,
@@ -52,11 +51,13 @@ def _run(command: str | None, given: list[str]) -> int:
     try:
         with stop_on_signals(name):
             parser = make_parser(command)
-            options = parser.parse_args(given)
+            words, rest = _split_words(command, given)
+            options = parser.parse_args(words)
             if command is None:
                 return _answer_without_command(options, parser)
             raise_missed_stop()
-            code: int = importlib.import_module(COMMANDS[command][1]).run(options)
+            note_ignored(getattr(options, "ignored", None) or ())
+            code: int = command_module(command).run(read_values(options) | rest)
     except KeyboardInterrupt as stop:
         return _say(f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
     except TerminatedError as stop:
@@ -66,6 +67,14 @@ def _run(command: str | None, given: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - every other one becomes a sentence
         return _fail(options, name, error)
     return _hand_over(command, code)
+
+
+def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Separate the words after `--`, for a command that takes a job's command there."""
+    if command is None or "--" not in given or not hasattr(command_module(command), "TAKES_COMMAND"):
+        return given, {}
+    place = given.index("--")
+    return given[:place], {"words": given[place + 1 :]}
 
 
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import ConfigFile, read_config
-from dsindex.engine.standard_streams import write_lines
+from dsindex.cli.render import show
 from dsindex.options.merge import MergeConfig
-
-if TYPE_CHECKING:
-    import argparse
-
 
 DESCRIPTION = """\
 Merge MMIDIDX datasets, whichever program wrote them, in the order given: the .bin in parallel by
@@ -23,16 +18,11 @@ EXAMPLES = (
     r"""dsindex merge --input out/a_text_document out/b_text_document \
   --output-prefix out/all_text_document""",
 )
-OPTIONS = (ConfigFile, MergeConfig)
+OPTIONS = (MergeConfig,)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Merge, show progress, and print a summary."""
-    from dsindex.engine.progress import make_reporter
-    from dsindex.jobs.merge import run_merge  # loads what a help text does not need
+    from dsindex import functions  # loads what a help text does not need
 
-    config = read_config(options, MergeConfig)
-    with make_reporter() as reporter:
-        report = run_merge(config, reporter=reporter)
-    write_lines(report.lines())
-    return 0
+    return show(functions.merge(**values, progress=True))

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import ConfigFile, read_options
-from dsindex.engine.standard_streams import write_json, write_lines
-from dsindex.options.config import validated
-from dsindex.options.mix import MixCommand
-from dsindex.tools.mix import run_mix
-
-if TYPE_CHECKING:
-    import argparse
-
+from dsindex.cli.render import show, show_json
+from dsindex.options.config import JsonOutput
+from dsindex.options.mix import MixConfig
 
 DESCRIPTION = """\
 Plan a mixture from the tokens that the datasets really have: Megatron's --data-path with weights,
@@ -27,17 +19,20 @@ EXAMPLES = (
     r"""dsindex mix web_text_document books_text_document=2epochs \
   code_text_document=20% --tokens 300B --global-batch-size 1024""",
     "dsindex mix --data-path 0.3 web_text_document 0.7 books_text_document",
-    "dsindex mix code=30% books=max2epochs web --tokens 1.2T --global-batch-size 1024",
+    "dsindex mix code=30% books=max2epochs web --tokens 1.2T",
 )
-OPTIONS = (MixCommand, ConfigFile)
+OPTIONS = (
+    MixConfig,
+    JsonOutput,
+)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Plan a mixture and print it."""
-    config = validated(read_options(options), MixCommand)
-    report = run_mix(config)
-    if config.as_json:
-        write_json(sys.stdout, asdict(report) | {"data_path": list(report.data_path), "tokens": report.tokens})
-    else:
-        write_lines(report.lines())
-    return 0
+    from dsindex import functions  # loads what a help text does not need
+
+    as_json = values.pop("as_json", False)
+    found = functions.mix(**values)
+    if as_json:
+        return show_json(found, data_path=list(found.data_path), tokens=found.tokens)
+    return show(found)

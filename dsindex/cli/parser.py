@@ -1,4 +1,4 @@
-"""The command-line parser: the list of commands, and how repeated, mistyped and Megatron's flags are treated.
+"""The command line's parser: each command's flags are the options of its model, read as text.
 
 A command's module is imported only when that command is used, so that `dsindex --help` is fast.
 """
@@ -8,97 +8,46 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import re
+import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
-from dsindex.cli.options import EveryCommand, add_options
 from dsindex.json_text import show_name
 from dsindex.locations import without_secrets
-from dsindex.option_problems import show_value
-from dsindex.options.config import MAY_BE_EMPTY
-from dsindex.options.declare import declared_options
-from dsindex.options.numbers import parse_integer
+from dsindex.options.model import Option, Options, Parsed, flag_of, option, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-
-# How help is laid out: required options are marked, and the usage is one line.
-
-USAGE_COLUMNS = 80
-_USAGE_PREFIX = "Usage: "
-
-
-def mark_required(parser: argparse.ArgumentParser, required: Mapping[str, str]) -> None:
-    """Mark required options in the help, and shorten the usage to them.
-
-    Args:
-        parser: The parser of a command.
-        required: Names of options that argparse does not require because a file can hold them, and what can be given in
-            the place of each; empty if nothing can.
-    """
-    order = {name: place for place, name in enumerate(required)}
-    essential = [action for action in parser._actions if action.required or action.dest in required]
-    essential.sort(key=lambda action: (bool(action.option_strings), order.get(action.dest, -1)))
-    for action in essential:
-        if action.option_strings:
-            instead = required.get(action.dest)
-            action.help = f"{action.help} (required{f', or {instead}' if instead else ''})"
-    if parser.usage is None:
-        words = [_usage_word(action) for action in essential]
-        optional = [_usage_word(action) for action in parser._actions if _is_optional_argument(action)]
-        parser.usage = _wrap_usage([parser.prog, *words, *optional, "[options]"])
-
-
-def examples_epilog(examples: Sequence[str]) -> str:
-    """Return the end of a command's help: examples that can be pasted into a shell."""
-    title = "example:" if len(examples) == 1 else "examples:"
-    return "\n".join([title, *(textwrap.indent(example, "  ") for example in examples)])
-
-
-def _is_optional_argument(action: argparse.Action) -> bool:
-    is_shown = action.help != argparse.SUPPRESS
-    return not action.option_strings and not action.required and action.nargs != argparse.PARSER and is_shown
-
-
-def _usage_word(action: argparse.Action) -> str:
-    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
-    values = {"+": f"{name} [{name} ...]", "?": f"[{name}]", "*": f"[{name} ...]"}.get(str(action.nargs), name)
-    return f"{action.option_strings[-1]} {values}" if action.option_strings else values
-
-
-def _wrap_usage(words: Sequence[str]) -> str:
-    """Break a usage between its words."""
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(_USAGE_PREFIX) + len(lines[-1]) + 1 + len(word) > USAGE_COLUMNS:
-            lines.append(" " * (len(words[0]) + 1) + word)
-        else:
-            lines[-1] += f" {word}"
-    return f"\n{' ' * len(_USAGE_PREFIX)}".join(lines)
-
+    from collections.abc import Iterable, Sequence
 
 COMMANDS = {
-    "build": ("tokenize text and merge it into one dataset per key", "dsindex.cli.build"),
-    "merge": ("merge datasets into one", "dsindex.cli.merge"),
-    "index": ("build the document, sample and shuffle indices of a training job", "dsindex.cli.index"),
-    "mix": ("plan a blend from token counts, or see what its weights mean", "dsindex.cli.mix"),
-    "verify": ("prove that a dataset is intact", "dsindex.cli.verify"),
-    "inspect": ("show what a dataset is and what it holds, down to its tokens", "dsindex.cli.inspect"),
-    "report": ("write a page about datasets, to look at and to keep", "dsindex.cli.report"),
-    "trace": ("show where samples come from, and which samples have a line", "dsindex.cli.trace"),
-    "raw-index": ("write Modalities' index of the lines of a JSONL file", "dsindex.cli.raw_index"),
-    "convert": ("convert an MMIDIDX dataset to a .pbin of Modalities, or back", "dsindex.cli.convert"),
-    "pack": ("tokenize text into a .pbin of Modalities, or join .pbin files", "dsindex.cli.pack"),
-    "instruct": ("turn conversations into tokens, loss masks and packed blocks", "dsindex.cli.instruct"),
+    "build": "tokenize text and merge it into one dataset per key",
+    "merge": "merge datasets into one",
+    "index": "build the document, sample and shuffle indices of a training job",
+    "mix": "plan a blend from token counts, or see what its weights mean",
+    "verify": "prove that a dataset is intact",
+    "inspect": "show what a dataset is and what it holds, down to its tokens",
+    "report": "write a page about datasets, to look at and to keep",
+    "trace": "show where samples come from, and which samples have a line",
+    "raw-index": "write Modalities' index of the lines of a JSONL file",
+    "convert": "convert an MMIDIDX dataset to a .pbin of Modalities, or back",
+    "pack": "tokenize text into a .pbin of Modalities, or join .pbin files",
+    "instruct": "turn conversations into tokens, loss masks and packed blocks",
 }
-"""Name → (summary, module); a module has DESCRIPTION, OPTIONS, which are models, and run(options) -> exit code.
+"""Name → summary; `dsindex.cli.NAME` has DESCRIPTION, EXAMPLES, OPTIONS, which are models, and run(values) → exit code.
 
-It may have EXAMPLES, which are shell commands of at most 78 columns; REQUIRED, options with what can stand in the place
-of each; and add_arguments(parser), for what is no option.
+It may have IGNORED: flags of Megatron's without effect, with the number of values that follow.
 """
-
+GROUPS = {
+    "samples": "how long the job trains, in one of four ways",
+    "over time": "caches that go on where another job stopped, and weights that change; the job has to read them with "
+    "--dataloader-type single, its default",
+    "names": "Megatron finds a cache by a hash of its settings, so they must be spelled as in the job",
+    "length of the run": "default: what the amounts in tokens and epochs add up to; with shares only, until the first "
+    "dataset has been read once",
+}
+"""Descriptions of groups of options."""
 EPILOG = """\
 start here:
   dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \\
@@ -106,190 +55,167 @@ start here:
   dsindex COMMAND --help explains a command"""
 
 
-_FORMER_FLAGS = {
-    "--chunk-size": ("--shard-size", "leave it out, or set the bytes of text per shard with --shard-size"),
-    "--tokenizer-name-or-path": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
-    "--vocab": ("--vocab-file", "use --vocab-file for a vocab.json, with --merge-file"),
-}
-"""Flags of older releases and forks of Megatron → the flag that took their place, and what to do."""
-_SHORTENED = {
-    "--tokenizer": ("--tokenizer-model", "use --tokenizer-model FOLDER"),
-}
-"""The same of what several flags begin with."""
+class EveryCommand(Options):
+    """Options of every command."""
+
+    config_file: str | None = option(
+        "read options from this file; flags override it", "FILE.yaml", default=None, flag="--config"
+    )
+    debug: bool = option("show the traceback of an error", default=False)
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs to the terminal, and leaves indented lines, which are examples, as they are."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 100))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's signature
+        lines: list[str] = []
+        for paragraph in text.split("\n\n"):
+            plain, *examples = re.split(r"\n(?=  )", paragraph)
+            lines += [*textwrap.wrap(" ".join(plain.split()), width), *examples, ""]
+        return "\n".join(lines)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser in which no flag silently overrides an earlier one.
-
-    A repeated list flag adds to the list: `--input a --input b` is `--input a b`. A repeated flag with one value or
-    none is refused. Groups and subparsers inherit this. An unknown flag or command is refused with the nearest one.
-    """
+    """An argument parser that takes underscores for dashes, and answers an unknown flag with the nearest one."""
 
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - as argparse has them
-        super().__init__(**named)
-        self.register("action", None, _Value)
-        self.register("action", "store", _Value)
-        self.register("action", "store_true", _Switch)
-        self.register("type", int, parse_integer)
-        self.register("type", float, _number)
+        super().__init__(**{"formatter_class": HelpFormatter, **named})
 
     def parse_known_args(  # type: ignore[override]  # argparse's has overloads
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse a command line; nothing is unknown afterwards."""
-        words = list(sys.argv[1:] if args is None else args)
-        self._refuse_unknown(words)
+        words = [re.sub(r"^--[a-z_-]+", lambda flag: flag[0].replace("_", "-"), word) for word in args or ()]
         options, rest = super().parse_known_args(words, namespace)
         if rest:
-            unknown = next((word for word in rest if word.startswith("-")), None)
-            inputs = " (inputs follow --input)" if "--input" in self._option_string_actions else ""
-            self.error(
-                f"expected a flag, got {rest[0]!r}{inputs}" if unknown is None else self._describe_unknown(unknown)
-            )
+            word = rest[0].partition("=")[0]
+            near = difflib.get_close_matches(word, self._option_string_actions, n=2, cutoff=0.7)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return options, rest
-
-    def _refuse_unknown(self, words: Sequence[str]) -> None:
-        """Refuse an unknown command or flag before anything that is missing is reported."""
-        for action in self._actions:
-            if action.nargs == argparse.PARSER:
-                command = next((word for word in words if not word.startswith("-")), None)
-                if command is not None and command not in (action.choices or ()):
-                    near = _near(command, [*(action.choices or ()), "help", "version"])
-                    self.error(f"there is no command {command!r}; {near or 'dsindex --help lists all commands'}")
-                return
-            if action.nargs == argparse.REMAINDER and "--" not in words:
-                return
-        own = words[: words.index("--")] if "--" in words else words
-        for word in own:
-            name = word.partition("=")[0]
-            if name.startswith("--") and " " not in name and not self._begins_a_flag(name):
-                self.error(self._describe_unknown(name))
-
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Return the flags that a word may shorten; hidden ones only if none is shown."""
-        found = super()._get_option_tuples(option_string)
-        return [each for each in found if each[0].help != argparse.SUPPRESS] or found
-
-    def format_usage(self) -> str:
-        """Return the usage, laid out as in a help text."""
-        self._lay_out()
-        return super().format_usage()
-
-    def format_help(self) -> str:
-        """Return the help text."""
-        self._lay_out()
-        return super().format_help()
-
-    def _lay_out(self) -> None:
-        from dsindex.cli.help_text import HelpFormatter  # loads rich, which parsing does not need
-
-        self.formatter_class = HelpFormatter
 
     def error(self, message: str) -> NoReturn:
         """Print usage and the message, which controls no terminal and shows no secret, and exit."""
         super().error(show_name(without_secrets(message)))
 
-    def _begins_a_flag(self, name: str) -> bool:
-        flags = [flag for flag in self._option_string_actions if flag.startswith(name)]
-        is_ambiguous = len(flags) > 1 and name not in flags
-        return bool(flags) and name not in _FORMER_FLAGS and not (is_ambiguous and name in _SHORTENED)
-
-    def _describe_unknown(self, name: str) -> str:
-        shown = [flag for action in self._actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
-        now, answer = {**_FORMER_FLAGS, **_SHORTENED}.get(name, ("", ""))
-        if now in shown:
-            return f"there is no flag {name}; {answer}"
-        return f"there is no flag {name}; {_near(name, shown) or f'{self.prog} --help lists all flags'}"
-
 
 def make_parser(command: str | None) -> Parser:
     """Return the parser of the command line, with the flags of one command only."""
-    parser = Parser(
-        prog="dsindex",
-        description="Training data for language models: from text to a merged, indexed Megatron dataset.",
-        epilog=EPILOG,
-    )
+    description = "Training data for language models: from text to a merged, indexed Megatron dataset."
+    parser = Parser(prog="dsindex", description=description, epilog=EPILOG)
     parser.add_argument("--version", action="store_true", help="show the version; with --verbose, what a report needs")
     parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, (summary, module_name) in COMMANDS.items():
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name, summary in COMMANDS.items():
         subparser = commands.add_parser(name, help=summary)
         if name == command:
-            module = importlib.import_module(module_name)
+            module = command_module(name)
             subparser.description = module.DESCRIPTION
-            required = dict(getattr(module, "REQUIRED", {}))
-            for option, (field, _) in declared_options(*module.OPTIONS).items():
-                if field.is_required():
-                    required.setdefault(option, "")
-            add_options(subparser, *module.OPTIONS, EveryCommand, required=required)
-            if hasattr(module, "add_arguments"):
-                module.add_arguments(subparser)
-            mark_required(subparser, required)
-            if subparser.epilog is None and hasattr(module, "EXAMPLES"):
-                subparser.epilog = examples_epilog(module.EXAMPLES)
+            subparser.epilog = "\n".join(["examples:", *(textwrap.indent(text, "  ") for text in module.EXAMPLES)])
+            add_options(subparser, *module.OPTIONS, EveryCommand)
+            for flag, count in getattr(module, "IGNORED", {}).items():
+                subparser.add_argument(flag, nargs=count, dest="ignored", action=_Ignored, help=argparse.SUPPRESS)
     return parser
 
 
-def _near(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, list(known), n=2, cutoff=0.7)
-    return f"did you mean {' or '.join(found)}?" if found else ""
+def command_module(name: str) -> Any:  # noqa: ANN401 - a module of commands
+    """Import the module of a command."""
+    return importlib.import_module(f"dsindex.cli.{name.replace('-', '_')}")
 
 
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {show_value(word)}") from None
+class _Ignored(argparse.Action):
+    """Remembers flags that are accepted without effect."""
+
+    def __call__(self, _parser: object, namespace: object, _values: object, flag: str | None = None) -> None:
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), flag])
 
 
-class _Value(argparse.Action):
-    """Replaces argparse's `store`."""
+def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None:
+    """Add the flags of the models' options by groups: those that must be given first, then as they are declared.
 
-    _before: tuple[argparse.Namespace, Any] | None = None
-    """The namespace that identifies the parser run, and the value of an earlier flag in it."""
+    No flag has a default, so that a file of options can say it.
+    """
+    shown = {name: each for model in models for name, each in options_of(model).items() if each.help}
+    essential = [flag_of(name, each) + _values(each) for name, each in shown.items() if _is_essential(name, each)]
+    parser.usage = textwrap.fill(
+        " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
+    )
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for name, each in sorted(shown.items(), key=lambda item: not _is_essential(*item)):
+        title = each.group or ""
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title, GROUPS.get(title))
+        required = " (required)" if each.default is ... and not each.positional else ""
+        groups[title].add_argument(
+            *((name,) if each.positional else filter(None, (each.short, flag_of(name, each)))),
+            default=None,
+            help=(each.help + required).replace("%", "%%"),
+            **_settings(name, each),
+        )
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        if "" in (values if isinstance(values, list) else [values]) and self.dest not in MAY_BE_EMPTY:
-            raise argparse.ArgumentError(self, "expected a value, got an empty text")
-        if option_string is not None and self._before is not None and self._before[0] is namespace:
-            before = self._before[1]
-            if not isinstance(values, list) or isinstance(self.nargs, int):
-                message = f"expected once, got {str(before)!r} and then {str(values)!r}; leave one out"
-                raise argparse.ArgumentError(self, message)
-            values = [*before, *values]
-        self._before = (namespace, values)
-        setattr(namespace, self.dest, values)
+
+def _is_essential(name: str, option: Option) -> bool:
+    return option.default is ... or option.positional or name in {"input", "data_path"}
 
 
-class _Switch(argparse.Action):
-    """Replaces argparse's `store_true`."""
+def _values(option: Option) -> str:
+    name = option.metavar or ""
+    more = f" [{name} ...]" if _is_list(option) else ""
+    return more if option.positional else f" {name}{more}"
 
-    _before: argparse.Namespace | None = None
 
-    def __init__(
-        self,
-        option_strings: Sequence[str],
-        dest: str,
-        *,
-        default: bool | None = False,
-        help: str | None = None,
-    ) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=default, help=help)
+def _value_kind(kind: Any) -> Any:  # noqa: ANN401 - an annotation
+    """Return the type of an option's value, without None."""
+    if get_origin(kind) is Parsed:
+        kind = get_args(kind)[1]
+    members = [each for each in get_args(kind) if each is not type(None)]
+    return members[0] if type(None) in get_args(kind) and len(members) == 1 else kind
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,  # noqa: ARG002 - argparse's signature
-        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
-    ) -> None:
-        if self._before is namespace:
-            raise argparse.ArgumentError(self, "expected once, got it twice; leave one out")
-        self._before = namespace
-        setattr(namespace, self.dest, True)
+
+def _is_list(option: Option) -> bool:
+    """Tell whether a flag takes several words; one word may hold several values as well, by the option's parser."""
+    kind = _value_kind(option.kind)
+    return get_origin(kind) is tuple and get_args(kind)[-1] is ... and option.metavar != "N,N"
+
+
+def _settings(name: str, option: Option) -> dict[str, Any]:
+    """Return how argparse reads the values of an option."""
+    kind = _value_kind(option.kind)
+    if kind is bool:
+        return {"dest": name, "action": "store_true"}
+    settings: dict[str, Any] = {} if option.positional else {"dest": name}
+    if _is_list(option):
+        is_optional = option.positional and option.default is not ...
+        settings |= {"nargs": "*" if is_optional else "+"} | ({} if option.positional else {"action": "extend"})
+        kind = get_args(kind)[0]
+    elif option.positional and option.default is not ...:
+        settings["nargs"] = "?"
+    if get_origin(kind) is Literal:
+        return settings | {"choices": get_args(kind)}
+    return settings | {"metavar": option.metavar}
+
+
+def read_values(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a file, if one is named, overridden by flags.
+
+    Raises:
+        InputError: If the file cannot be read, or is not a configuration.
+    """
+    path = getattr(options, "config_file", None)
+    values: dict[str, Any] = {}
+    if path:
+        from dsindex.store.config_files import option_names, read_yaml  # loads YAML
+
+        values = option_names(read_yaml(path), source=path)
+    own = ("command", "config_file", "debug", "version", "verbose", "ignored")
+    given = {name: value for name, value in vars(options).items() if name not in own}
+    return values | {name: value for name, value in given.items() if value not in (None, False, [])}
+
+
+def note_ignored(flags: Iterable[str]) -> None:
+    """Name the flags that have no effect."""
+    if flags:
+        sys.stderr.write(f"dsindex: without effect: {', '.join(flags)}\n")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import read_config
-from dsindex.engine.standard_streams import write_lines
+from dsindex.cli.render import show
 from dsindex.options.datasets import ReportConfig
-
-if TYPE_CHECKING:
-    import argparse
-
 
 DESCRIPTION = """\
 Write one HTML page about one or several datasets, from their manifests and one pass over their
@@ -29,12 +24,9 @@ EXAMPLES = (
 OPTIONS = (ReportConfig,)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Write a report and say what is in it."""
-    from dsindex.engine.progress import make_reporter
-    from dsindex.tools.report import run_report  # loads what a help text does not need
+    from dsindex import functions  # loads what a help text does not need
 
-    with make_reporter() as reporter:
-        report = run_report(read_config(options, ReportConfig), reporter=reporter)
-    write_lines(report.lines())
-    return 0 if report.ok else 1
+    found = functions.report(**values, progress=True)
+    return show(found, 0 if found.ok else 1)

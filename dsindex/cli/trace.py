@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import read_config
-from dsindex.engine.standard_streams import write_json, write_lines
+from dsindex.cli.render import show, show_json
+from dsindex.options.config import JsonOutput
 from dsindex.options.datasets import TraceConfig
-from dsindex.tools.trace import run_trace
-
-if TYPE_CHECKING:
-    import argparse
 
 DESCRIPTION = """\
 Show which documents and lines of the inputs a training sample or step consists of, or which
@@ -29,15 +23,15 @@ EXAMPLES = (
     "dsindex trace out/cache --consumed 400000",
     "dsindex trace out/chat_packing_4096 --line chat.jsonl:7",
 )
-OPTIONS = (TraceConfig,)
+OPTIONS = (
+    TraceConfig,
+    JsonOutput,
+)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Trace, and print what was found."""
-    config = read_config(options, TraceConfig)
-    report = run_trace(config)
-    if config.as_json:
-        write_json(sys.stdout, asdict(report))
-    else:
-        write_lines(report.lines())
-    return 0
+    from dsindex import functions  # loads what a help text does not need
+
+    as_json = values.pop("as_json", False)
+    return (show_json if as_json else show)(functions.trace(**values))

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dsindex.cli.options import read_config
-from dsindex.engine.progress import make_reporter
-from dsindex.engine.standard_streams import write_json, write_lines
-from dsindex.options.datasets import VerifyCommand
-from dsindex.tools.verify_report import describe_verifications
-
-if TYPE_CHECKING:
-    import argparse
-
+from dsindex.cli.render import show, show_json
+from dsindex.options.config import JsonOutput
+from dsindex.options.datasets import VerifyConfig
 
 DESCRIPTION = """\
 Prove that a dataset is intact: sizes, and the structure and every entry of its .idx, or of a .pbin
@@ -33,20 +25,18 @@ EXAMPLES = (
     r"""dsindex verify out/docs_text_document --against-source --sample 1% \
   --tokenizer-model FOLDER""",
 )
-OPTIONS = (VerifyCommand,)
+OPTIONS = (
+    VerifyConfig,
+    JsonOutput,
+)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(values: dict[str, Any]) -> int:
     """Verify every dataset and print what was found."""
-    from dsindex.tools.verify_pbin import verify_dataset  # not for a help text
+    from dsindex import functions  # loads what a help text does not need
 
-    config = read_config(options, VerifyCommand)
-    reports = []
-    for given in config.prefix:
-        with make_reporter(has_table=True) as reporter:
-            reports.append(verify_dataset(given, config, reporter=reporter))
-        if config.as_json:
-            write_json(sys.stdout, {"is_whole": reports[-1].is_whole, **asdict(reports[-1])})
-    if not config.as_json:
-        write_lines(describe_verifications(reports))
-    return 0 if all(report.is_whole for report in reports) else 1
+    as_json = values.pop("as_json", False)
+    found = functions.verify(**values, progress=True)
+    for each in found.reports if as_json else ():
+        show_json(each, verdict=each.verdict, is_whole=each.is_whole, findings=each.findings)
+    return (0 if found else 1) if as_json else show(found, 0 if found else 1)

@@ -71,16 +71,15 @@ def raise_missed_stop() -> None:
         raise handler.stop
 
 
-def take_sigterm_back() -> None:
-    """Install the handler of SIGTERM again: Ray puts one in its place that prints a stack, or aborts."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-
-
-def is_process_ending() -> bool:
-    """Tell whether a signal has told this command to stop, so that the process is about to end."""
+@contextlib.contextmanager
+def keeping_sigterm() -> Iterator[None]:
+    """Install the handler of SIGTERM again after the block, in which Ray replaces it, in Python or below it."""
     handler = signal.getsignal(signal.SIGTERM)
-    return isinstance(handler, _Handler) and handler.stop is not None
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager

@@ -27,9 +27,10 @@ import ray.util
 
 import dsindex
 from dsindex.engine.executors import Call, ClusterLostError, Executor, Outcome, run_guarded
-from dsindex.engine.interrupts import take_sigterm_back
+from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
+from dsindex.locations import without_secrets
 from dsindex.machine import available_cpus
 from dsindex.store.urls import absolute, local_paths
 
@@ -117,7 +118,7 @@ class RayWorker:
 
     def begin(self) -> None:
         """Import what calls need, while the driver does something else."""
-        import dsindex.engine.shards.tokenize  # noqa: F401
+        import dsindex.engine.worker  # noqa: F401
 
     def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
         """Run one call; before the first one, check this node."""
@@ -160,8 +161,8 @@ class RayExecutor(Executor):
         """
         self._is_guest = ray.is_initialized()
         if not self._is_guest:
-            connect(address, workers)
-            take_sigterm_back()
+            with keeping_sigterm():
+                connect(address, workers)
         self.is_cluster = address is not None
         self._head: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
@@ -235,9 +236,9 @@ class RayExecutor(Executor):
         self._queue.clear()
         for worker in list(self._workers):
             self._dismiss(worker)
-        if not self._is_guest:
-            ray.shutdown()
-            take_sigterm_back()
+        if not self._is_guest and self._head_answers():
+            with keeping_sigterm():
+                ray.shutdown()
 
     def _look_if_due(self) -> None:
         """Try the head and count the cluster's CPUs, if it is time."""
@@ -245,12 +246,18 @@ class RayExecutor(Executor):
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        if try_port(*self._head.rsplit(":", 1)) is None:
-            self._answered = now
+        if self._head_answers():
             self._count_cpus()
         elif now - self._answered >= LOST_SECONDS:
             msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
             raise ClusterLostError(msg)
+
+    def _head_answers(self) -> bool:
+        """Try the head before what waits for its answer: Ray ends this process if that takes a minute."""
+        answers = try_port(*self._head.rsplit(":", 1)) is None
+        if answers:
+            self._answered = time.monotonic()
+        return answers
 
     def _count_cpus(self) -> None:
         now = time.monotonic()
@@ -281,9 +288,9 @@ class RayExecutor(Executor):
             worker.since = time.monotonic()
             task = worker.actor.run.options(name=show_name(call.name))
             worker.reference = task.remote(self._check, call.function, *call.arguments)
-        if self._queue and time.monotonic() >= self._hires_from:
-            most = self._num_workers or self.slots + self.backlog
-            self._hire_up_to(min(most, len(self._workers) + len(self._queue)))
+        most = min(self._num_workers or self.slots + self.backlog, len(self._workers) + len(self._queue))
+        if len(self._workers) < most and time.monotonic() >= self._hires_from and self._head_answers():
+            self._hire_up_to(most)
 
     def _hire_up_to(self, number: int) -> None:
         """Ask for workers until there are `number`."""
@@ -294,7 +301,8 @@ class RayExecutor(Executor):
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        ray.kill(worker.actor)
+        if self._head_answers():
+            ray.kill(worker.actor)
 
     def _take(self, worker: _Worker) -> Outcome | None:
         """Take what a worker was waited for: that it has begun, or the end of its attempt."""
@@ -374,7 +382,8 @@ def require_listener(address: str) -> str:
     if not host or "/" in address or "@" in address:
         raise TaskError(
             f"--address: expected a cluster's head as HOST:PORT, such as head:{CLUSTER_PORT}, or auto, got "
-            f"{show_name(address)}; a job server takes jobs: ray job submit --address http://HOST:8265 -- dsindex …"
+            f"{show_name(without_secrets(address))}; a job server takes jobs: ray job submit --address "
+            f"http://HOST:8265 -- dsindex …"
         )
     reason = try_port(host, port)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

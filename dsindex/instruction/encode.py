@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
@@ -281,6 +282,8 @@ class InstructionEncoder:
         if self.special_pattern is None:
             return False
         found = {special for text in texts for special in self.special_pattern.findall(text)}
+        if not found:
+            return False
         for marker in self._markers:
             if marker in found:
                 raise RecordProblem(
@@ -352,8 +355,10 @@ class _Chat:
         self._encoder = encoder
         self._conversation = conversation
         self.content: object = {"messages": messages, **variables}
+        values = [value for message in messages for value in message.values()]
+        nested = [value for value in values if type(value) is not str]
         self.has_special = encoder.find_special(
-            strings_in([[value for message in messages for value in message.values()], variables])
+            chain((value for value in values if type(value) is str), strings_in([nested, variables]))
         )
         self.notes = conversation.notes
 
@@ -609,7 +614,7 @@ def make_recipe(
     shared_tokenizer(tokenizer)  # refuses other formats
     files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
     recipe = EncoderRecipe(
-        config=config.model_dump_json(),
+        config=msgspec.json.encode(config).decode(),
         tokenizer=tokenizer,
         engine=engine,
         special_tokens=tuple(sorted(files.special_tokens.items())),
@@ -633,4 +638,4 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         chat_templates=dict(recipe.chat_templates),
     )
     fast = make_fast_texts(recipe.tokenizer, recipe.engine, tokenizer)
-    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, fast=fast)
+    return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import field_validator, model_validator
-
-from dsindex.options.config import Options, TextConfig, check_text
-from dsindex.options.declare import option
+from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
+from dsindex.options.index import TOKENIZER_NAMES, IndexBasics, IndexConfig, take_installed_release
+from dsindex.options.model import Options, Parsed, option, options_of
 from dsindex.options.numbers import parse_share
-from dsindex.text.conversion import FAMILIES, MEGATRON_SPECIAL_TOKENS
-from dsindex.text.tokenizer_file import TOKENIZER_TYPES, TokenizerOptions, TokenizerType
+from dsindex.store.urls import locate_output
 
 if TYPE_CHECKING:
     from dsindex.text.sampling import Sample
+    from dsindex.text.tokenizer_file import TokenizerOptions
 
-_WORD_PIECE = ", which is not read"
-_OTHER_TYPES = {
-    "HFTokenizer": ", which is called HuggingFaceTokenizer here",
-    "BertWordPieceLowerCase": _WORD_PIECE,
-    "BertWordPieceCase": _WORD_PIECE,
-    "NullTokenizer": ", whose texts are numbers and need no tokenizer",
-    "NullMultimodalTokenizer": ", whose texts are numbers and need no tokenizer",
-    "MultimodalTokenizer": ", which is for images",
-    "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
-}
-"""Why the other types of Megatron are refused, and what to do."""
+Share = Parsed[float | str | None, float | None]
+
+
+TokenizerType: TypeAlias = Literal[
+    "HuggingFaceTokenizer",
+    "SentencePieceTokenizer",
+    "GPTSentencePieceTokenizer",
+    "Llama2Tokenizer",
+    "TikTokenizer",
+    "GPT2BPETokenizer",
+]
+
+
+def _tokenizer_type(value: object) -> object:
+    if value not in get_args(TokenizerType):
+        other = {
+            "HFTokenizer": ", which is called HuggingFaceTokenizer here",
+            "SFTTokenizer": ", which is for conversations; use `dsindex instruct`",
+            "NullTokenizer": ", whose texts are numbers: see --token-ids",
+        }
+        msg = f"expected one of {', '.join(get_args(TokenizerType))}, got {value!r}{other.get(str(value), '')}"
+        raise ValueError(msg)
+    return value
 
 
 class TokenizerFormats(Options):
@@ -34,78 +45,120 @@ class TokenizerFormats(Options):
 
     group: ClassVar = "tokenizer formats"
     tokenizer_type: TokenizerType | None = option(
-        None, "Megatron's name of the kind of tokenizer, checked against the file", "TYPE", as_text=True
+        "Megatron's name of the kind of tokenizer, checked against the file",
+        "TYPE",
+        default=None,
+        parse=_tokenizer_type,
     )
-    vocab_file: str | None = option(None, "vocab.json of a GPT2BPETokenizer", "PATH")
-    merge_file: str | None = option(None, "merges.txt of a GPT2BPETokenizer", "PATH")
+    vocab_file: OptionalPath = option("vocab.json of a GPT2BPETokenizer", "PATH", default=None)
+    merge_file: OptionalPath = option("merges.txt of a GPT2BPETokenizer", "PATH", default=None)
     tiktoken_encoding: str | None = option(
-        None,
-        f"pattern and special tokens of a tiktoken file whose name does not say them: {', '.join(FAMILIES)}",
+        "pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3",
         "NAME",
+        default=None,
     )
-    tiktoken_pattern: Literal["v1", "v2"] = option("v2", "pattern of a TikTokenizer (default: v2)")
+    tiktoken_pattern: Literal["v1", "v2"] = option("pattern of a TikTokenizer (default: v2)", default="v2")
     tiktoken_num_special_tokens: int = option(
-        1000, "special tokens of a TikTokenizer (default: 1000)", "N", ge=0, le=1 << 20
+        "special tokens of a TikTokenizer (default: 1000)", "N", default=1000, ge=0, le=1 << 20
     )
     vocab_size: int | None = option(
-        None, "vocabulary of a TikTokenizer with its special tokens (default: 131072)", "N", ge=1, lt=1 << 31
+        "vocabulary of a TikTokenizer with its special tokens (default: 131072)", "N", default=None, ge=1, lt=1 << 31
     )
-    tokenizer_special_tokens: tuple[str, ...] = option(
-        MEGATRON_SPECIAL_TOKENS, "the first special tokens of a TikTokenizer", "T"
+    tokenizer_special_tokens: tuple[str, ...] | None = option(
+        "the first special tokens of a TikTokenizer (default: Megatron's)", "T", default=None
     )
 
-    @field_validator("tokenizer_type", mode="before")
-    @classmethod
-    def _type_can_be_read(cls, value: object) -> object:
-        if value is None or value in TOKENIZER_TYPES:
-            return value
-        msg = f"expected one of {', '.join(TOKENIZER_TYPES)}, got {value!r}{_OTHER_TYPES.get(str(value), '')}"
-        raise ValueError(msg)
-
-    @model_validator(mode="after")
-    def _files_belong_together(self) -> Self:
+    def _agree(self) -> None:
+        """Refuse one of two files."""
         if (self.vocab_file is None) != (self.merge_file is None):
             msg = "expected --vocab-file and --merge-file together; a single file is named with --tokenizer-model"
             raise ValueError(msg)
         if self.vocab_file is not None and self.tokenizer_type not in {None, "GPT2BPETokenizer"}:
             raise ValueError(f"expected --vocab-file with --tokenizer-type GPT2BPETokenizer, got {self.tokenizer_type}")
-        return self
+
+
+def _separator(value: str) -> str:
+    from dsindex.text.joining import decode_separator
+
+    return decode_separator(value)
 
 
 class BuildConfig(TextConfig, TokenizerFormats):
     """`dsindex build`: from text to a merged dataset per key."""
 
     group: ClassVar = "input and output"
-    output_prefix: str = option(..., "outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)", "P")
-    json_keys: tuple[str, ...] = option(
-        ("text",),
+    output_prefix: Path = option(
+        "outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)", "P", parse=locate_output
+    )
+    json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option(
         "keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
         "KEY",
-        min_length=1,
+        default=("text",),
     )
-    join: str | None = option(None, r"join the texts of all keys to one; \n, \t and \\ are escapes", "SEPARATOR")
-    where: str | None = option(None, "leave out records for which this jq condition is not true", "CONDITION")
+    join: str | None = option(
+        r"join the texts of all keys to one; \n, \t and \\ are escapes",
+        "SEPARATOR",
+        default=None,
+        parse=_separator,
+        may_be_empty=True,
+    )
+    where: str | None = option("leave out records for which this jq condition is not true", "CONDITION", default=None)
     token_ids: str | None = option(
-        None, "take lists of token ids from this name or path, instead of --json-keys", "KEY"
+        "take lists of token ids from this name or path, instead of --json-keys", "KEY", default=None
     )
-    append_eod: bool = option(default=False, help="end every document with the EOD token")
+    append_eod: bool = option("end every document with the EOD token", default=False)
     empty_documents: Literal["keep", "eod"] = option(
-        "keep",
-        "store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, "
-        "as its preprocess_data_fast.py does (default: keep)",
+        "store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, as its "
+        "preprocess_data_fast.py does (default: keep)",
+        default="keep",
     )
-    sample: float | None = option(
-        None, "keep this share of the records (10% or 0.1), by their texts", "SHARE", as_text=True
+    sample: Share = option(
+        "keep this share of the records (10% or 0.1), by their texts", "SHARE", default=None, parse=parse_share
     )
-    hold_out: float | None = option(
-        None,
+    hold_out: Share = option(
         "write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document",
         "SHARE",
-        as_text=True,
+        default=None,
+        parse=parse_share,
     )
     dry_run: bool = option(
-        default=False, help="build nothing: say the sizes, tokens, memory and disk space that it would take", group=""
+        "build nothing: say the sizes, tokens, memory and disk space that it would take", default=False
     )
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Megatron's GPT2BPETokenizer needs no model: it has two files, or else GPT-2's own vocabulary."""
+        own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
+        return values if own is None else {"tokenizer_model": own, **values}
+
+    def _agree(self) -> None:
+        """Check samples, keys and the EOD."""
+        if self.hold_out is not None and self.hold_out >= (self.sample or 1.0):
+            msg = f"expected --hold-out with a smaller share than that of all records to keep, got {self.hold_out}"
+            raise ValueError(msg)
+        if self.empty_documents == "eod" and not self.append_eod:
+            raise ValueError("expected --empty-documents eod with --append-eod, without which no document gets an EOD")
+        if self.where is not None and not self.where.strip():
+            raise ValueError("--where: expected a jq condition such as '.score > 0.5', got an empty one")
+        if not self.json_keys or len(set(self.json_keys)) != len(self.json_keys):
+            raise ValueError(f"--json-keys: expected each key once, got {' '.join(self.json_keys) or 'none'}")
+        self._check_keys()
+        if self.hold_out is not None and len(set(self.dataset_names)) < len(self.dataset_names):
+            raise ValueError(f"expected outputs of different names with --hold-out, got {' '.join(self.dataset_names)}")
+
+    def _check_keys(self) -> None:
+        """Names of outputs become parts of file names, so they must not lead out of the folder."""
+        if self.token_ids is not None:
+            other = "--json-keys" if "json_keys" in self.given else "--join" if self.join is not None else ""
+            if other:
+                raise ValueError(f"expected either --token-ids or {other}, got both")
+            from dsindex.text.selection import is_program
+
+            if is_program(self.token_ids):
+                msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
+                raise ValueError(msg)
+        if self.join is None:
+            _check_names("--json-keys" if self.token_ids is None else "--token-ids", self.keys)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -122,32 +175,12 @@ class BuildConfig(TextConfig, TokenizerFormats):
             return (JOINED,)
         return tuple(output_name(key) or "" for key in self.keys)
 
-    @field_validator("join")
-    @classmethod
-    def _decode_escapes(cls, join: str | None) -> str | None:
-        from dsindex.text.joining import decode_separator
-
-        return None if join is None else decode_separator(join)
-
-    @field_validator("where")
-    @classmethod
-    def _is_not_empty(cls, where: str | None) -> str | None:
-        if where is not None and not where.strip():
-            raise ValueError("expected a jq condition such as '.score > 0.5', got an empty one")
-        return where
-
-    @model_validator(mode="before")
-    @classmethod
-    def _model_of_type(cls, values: object) -> object:
-        """Megatron's GPT2BPETokenizer needs no model: it has two files, or else GPT-2's own vocabulary."""
-        if not isinstance(values, dict) or values.get("tokenizer_model") is not None:
-            return values
-        own = values.get("vocab_file") or ("gpt2" if values.get("tokenizer_type") == "GPT2BPETokenizer" else None)
-        return values if own is None else {**values, "tokenizer_model": own}
-
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
-        return TokenizerOptions(**{name: getattr(self, name) for name in TokenizerOptions.__slots__})
+        from dsindex.text.tokenizer_file import TokenizerOptions  # loads what a help text does not need
+
+        given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
+        return TokenizerOptions(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -163,51 +196,6 @@ class BuildConfig(TextConfig, TokenizerFormats):
         """The names of all outputs, those of each sample after the other."""
         return tuple(f"{sample.prefix}{name}" for sample in self.samples for name in self.output_names)
 
-    @field_validator("sample", "hold_out", mode="before")
-    @classmethod
-    def _is_share(cls, value: object) -> object:
-        return None if value is None else parse_share(value)
-
-    @model_validator(mode="after")
-    def _samples_have_records(self) -> Self:
-        if self.hold_out is None:
-            return self
-        if self.hold_out >= (self.sample or 1.0):
-            msg = "expected --hold-out with a smaller share than that of all records to keep"
-            raise ValueError(f"{msg}, got {self.hold_out}")
-        if len(set(self.dataset_names)) < len(self.dataset_names):
-            raise ValueError(f"expected outputs of different names with --hold-out, got {' '.join(self.dataset_names)}")
-        return self
-
-    @model_validator(mode="after")
-    def _eod_is_appended(self) -> Self:
-        if self.empty_documents == "eod" and not self.append_eod:
-            raise ValueError("expected --empty-documents eod with --append-eod, without which no document gets an EOD")
-        return self
-
-    @field_validator("json_keys")
-    @classmethod
-    def _keys_differ(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(keys)) != len(keys):
-            raise ValueError(f"expected each key once, got {' '.join(keys)}")
-        return keys
-
-    @model_validator(mode="after")
-    def _keys_name_files(self) -> Self:
-        """Names of outputs become parts of file names, so they must not lead out of the folder."""
-        if self.token_ids is not None:
-            other = "--json-keys" if "json_keys" in self.model_fields_set else "--join" if self.join is not None else ""
-            if other:
-                raise ValueError(f"expected either --token-ids or {other}, got both")
-            from dsindex.text.selection import is_program
-
-            if is_program(self.token_ids):
-                msg = f"--token-ids: expected a name or a path such as .meta.ids, got the jq pattern {self.token_ids!r}"
-                raise ValueError(msg)
-        if self.join is None:
-            _check_names("--json-keys" if self.token_ids is None else "--token-ids", self.keys)
-        return self
-
 
 def _check_names(flag: str, keys: tuple[str, ...]) -> None:
     from dsindex.text.selection import output_name
@@ -220,7 +208,6 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
                 f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
                 f"name its output, as in NAME={key}"
             )
-        check_text(name)
         if not name or "/" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""
             raise ValueError(f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}")
@@ -228,3 +215,26 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
             msg = f"{flag}: expected a different name for each output, got {name!r} for {names[name]} and {key}"
             raise ValueError(msg)
         names[name] = key
+
+
+class BuildCommand(BuildConfig, IndexBasics):
+    """`dsindex build`, and the index caches of its datasets if options of theirs are given."""
+
+    def index_options(self) -> dict[str, Any] | None:
+        """Return the options of index caches; None if there are none."""
+        known = options_of(IndexBasics).keys()
+        given: dict[str, Any] = {name: getattr(self, name) for name in known & self.given}
+        if not given:
+            return None
+        tokenizer = {name: getattr(self, name) for name in TOKENIZER_NAMES if name in self.given}
+        if "tokenizer_type" in tokenizer and {"train_iters", "train_samples"} & given.keys():
+            take_installed_release(given)
+        if given.get("megatron_release") is not None:
+            given["job_tokenizer"] = tokenizer
+        return given | {name: getattr(self, name) for name in options_of(ExecutorConfig)}
+
+    def _agree(self) -> None:
+        """Check the options of index caches before anything is built."""
+        index = self.index_options()
+        if index is not None:
+            IndexConfig(data_path=self.output_prefix, **index)

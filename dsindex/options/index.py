@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, create_model, model_validator
-
+from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
 from dsindex.index.defaults import FIM_CLASS, MID_LEVEL_SURPLUS
-from dsindex.index.job_tokenizer import JobTokenizer
+from dsindex.index.job_tokenizer import RELEASES, JobTokenizer, Release
 from dsindex.option_problems import show_value
-from dsindex.options.build import BuildConfig
-from dsindex.options.config import (
-    ExecutorConfig,
-    LocalPath,
-    Options,
-    SequenceLength,
-    TrainingLength,
-    validated,
-)
-from dsindex.options.declare import option
+from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
+from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 Replacement = tuple[str, str]
 """The beginning of a path here, and in the job."""
@@ -67,50 +57,31 @@ def local_path(path: str, replacements: Sequence[Replacement]) -> str:
     return path
 
 
-_TOKENIZER_FLAGS = {
-    "tokenizer_type": ("the job's kind of tokenizer, such as HuggingFaceTokenizer", "TYPE"),
-    "tokenizer_model": ("its path or name, spelled as in the job; nothing is loaded", "X"),
-    "vocab_file": ("of a GPT2BPETokenizer or a Bert tokenizer", "PATH"),
-    "merge_file": ("of a GPT2BPETokenizer", "PATH"),
-    "vocab_size": ("of a NullTokenizer or TikTokenizer", "N"),
-    "tokenizer_special_tokens": ("as in the job", "T"),
-}
-"""Name of a flag of the job's tokenizer → help and placeholder. The others are not in the help."""
 TOKENIZER_NAMES = tuple(field.name for field in fields(JobTokenizer))
-"""The flags as names of options."""
-TokenizerCommand: type[Options] = create_model(
-    "TokenizerCommand",
-    __base__=Options,
-    **{
-        name: (kind, option(None, help, metavar, "the job's tokenizer"))
-        for name, kind in get_type_hints(JobTokenizer).items()
-        for help, metavar in [_TOKENIZER_FLAGS.get(name, ("", None))]
-    },
-)  # type: ignore[call-overload]  # fields of names that mypy does not know
-"""The flags of `dsindex index` from which `job_tokenizer` follows."""
+"""The flags of a job's tokenizer as names of options."""
+DOCUMENT_ORDERS = ("shuffled", "packed", "length")
+DEFAULT_SPLIT = "969, 30, 1"
+"""Megatron's default. Its spaces matter: they are part of the hash."""
+
+Blend: TypeAlias = AnyDataset | Iterable[AnyDataset | float]
+"""A dataset, or datasets with weights before each or none."""
+Words: TypeAlias = Parsed[Blend | None, tuple[str, ...] | None]
+Counts: TypeAlias = tuple[int | None, int | None, int | None]
+Epochs: TypeAlias = Parsed[Fraction | float | str | None, Fraction | None]
 
 
-class TrainingCommand(Options):
-    """A job's own command, after `--`."""
+class TokenizerFlags(Options):
+    """The flags of a job's tokenizer, by which a release of Megatron names its caches; the rest follow --."""
 
-    command: tuple[str, ...] = option((), "", positional=True)  # its usage is in the description
-
-
-RELEASES = ("0.16", "0.17", "0.18", "0.19")
-Release = Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"]
-
-
-def take_job_tokenizer(merged: dict[str, Any]) -> None:
-    """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
-    given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
-    other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
-    if given and not other:
-        _take_installed_release(merged)
-    if given and (merged.get("megatron_release") is not None or not other):
-        merged["job_tokenizer"] = given
+    group: ClassVar = "the job's tokenizer"
+    tokenizer_type: str | None = option("the job's kind, such as HuggingFaceTokenizer", "TYPE", default=None)
+    tokenizer_model: str | None = option("its path or name, spelled as in the job", "X", default=None)
+    vocab_file: str | None = option("of a GPT2BPETokenizer or a Bert tokenizer", "PATH", default=None)
+    merge_file: str | None = option("of a GPT2BPETokenizer", "PATH", default=None)
+    vocab_size: int | None = option("of a NullTokenizer or TikTokenizer", "N", default=None)
 
 
-def _take_installed_release(merged: dict[str, Any]) -> None:
+def take_installed_release(merged: dict[str, Any]) -> None:
     """Let the release be that of the installed megatron-core, unless it is given."""
     from importlib.metadata import PackageNotFoundError, version  # slow to import
 
@@ -120,45 +91,54 @@ def _take_installed_release(merged: dict[str, Any]) -> None:
             merged.setdefault("megatron_release", installed)
 
 
-def copy_job_tokenizer(merged: dict[str, Any]) -> None:
-    """For a known release, let a build's own tokenizer be the job's: its flags count for both."""
-    if merged.get("tokenizer_type") and any(merged.get(name) for name in ("train_iters", "train_samples")):
-        _take_installed_release(merged)
-    if merged.get("megatron_release") is not None and "job_tokenizer" not in merged:
-        given = {name: merged[name] for name in TOKENIZER_NAMES if merged.get(name) is not None}
-        if given:
-            merged["job_tokenizer"] = given
+def _place_tokenizer(merged: dict[str, Any]) -> None:
+    """Collect the tokenizer's flags as one option; they are left out where names do not depend on them."""
+    given = {name: merged.pop(name) for name in TOKENIZER_NAMES if name in merged}
+    other = any(merged.get(name) for name in ("like", "tokenizer_identifiers", "plain_names"))
+    if given and not other:
+        take_installed_release(merged)
+    if given and (merged.get("megatron_release") is not None or not other):
+        merged["job_tokenizer"] = given
 
 
-DOCUMENT_ORDERS = ("shuffled", "packed", "length")
+def parse_blend(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+    """Return prefixes and weights as on the command line: `W1 P1 W2 P2`, or prefixes alone."""
+    if isinstance(value, str):
+        value = value.split()
+    parts = [value] if isinstance(value, os.PathLike | Result) else list(value)
+    words: list[str] = []
+    for place, part in enumerate(parts):
+        if isinstance(part, str) and not part:
+            raise ValueError("expected a dataset or a weight, got an empty text")
+        if is_weight(part):
+            words.append(part if isinstance(part, str) else repr(part))
+            continue
+        prefixes = list_text_prefixes(part)
+        if place and is_weight(parts[place - 1]) and len(prefixes) > 1:
+            raise ValueError(f"expected a weight for each dataset, got one for {len(prefixes)} ({', '.join(prefixes)})")
+        words += prefixes
+    return tuple(words)
 
-DEFAULT_SPLIT = "969, 30, 1"
-"""Megatron's default. Its spaces matter: they are part of the hash."""
+
+def is_weight(part: object) -> bool:
+    """Tell whether a part of a blend is a weight, as a number or as the command line writes it."""
+    with suppress(ValueError):
+        return not isinstance(part, os.PathLike | Result) and float(part) is not None  # type: ignore[arg-type]
+    return False
 
 
-def _words(value: object) -> object:
-    """Accept weights as numbers and a single path as a string, as YAML has them."""
-    if isinstance(value, list | tuple):
-        return tuple(repr(word) if isinstance(word, float) else str(word) for word in value)
-    return tuple(value.split()) if isinstance(value, str) else value
-
-
-def _counts(value: object) -> object:
+def _counts(value: object) -> Counts:
     """Read `N`, `N,N,N` or a list; `none` or a missing number means one epoch."""
-    if value is None:
-        return None
     words = [str(word) for word in value] if isinstance(value, list | tuple) else str(value).split(",")
     counts = [None if word.strip().lower() in {"none", "null"} else word.strip() for word in words]
     if not 1 <= len(counts) <= 3 or not all(count is None or re.fullmatch(r"[0-9]{1,18}", count) for count in counts):
         msg = f"expected one to three numbers of samples, or none, as in 1000,none,0, got {show_value(value)}"
         raise ValueError(msg)
-    numbers = [None if count is None else int(count) for count in counts]
-    return tuple(numbers + [None] * (3 - len(numbers)))
+    first, second, third = ([None if count is None else int(count) for count in counts] + [None, None])[:3]
+    return first, second, third
 
 
-def _fraction(value: object) -> object:
-    if value is None or isinstance(value, Fraction):
-        return value
+def _fraction(value: object) -> Fraction:
     text = str(value).strip()
     is_number = len(text) <= 100 and re.fullmatch(r"\d+(\.\d+)?|\.\d+|\d+/\d*[1-9]\d*", text)
     if not is_number or not 0 < Fraction(text) <= MEGATRON_COUNT:
@@ -167,30 +147,37 @@ def _fraction(value: object) -> object:
     return Fraction(text)
 
 
-def _known_flags(value: object) -> object:
-    if isinstance(value, dict) and (unknown := sorted(value.keys() - set(TOKENIZER_NAMES), key=str)):
-        raise ValueError(f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown[0]!r}")
-    return value
+def _tokenizer_flags(value: Any) -> JobTokenizer:  # noqa: ANN401 - anything the caller passed
+    if isinstance(value, JobTokenizer):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected the flags of the job's tokenizer as a mapping, got {show_value(value)}")
+    kinds = get_type_hints(JobTokenizer)
+    unknown = next((name for name in value if name not in kinds), None)
+    if unknown is not None:
+        raise ValueError(f"expected the flags of the job's tokenizer, such as tokenizer_type, got {unknown!r}")
+    read: dict[str, Any] = {}
+    for name, each in value.items():
+        try:
+            read[name] = convert(each, kinds[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    return JobTokenizer(**read)
 
 
-def _iterations(value: object) -> object:
+def _iterations(value: object) -> tuple[int, ...]:
     """Read `100,200` as Megatron does, a single number, or a list."""
-    if isinstance(value, str):
-        words = value.split(",")
-        if not all(re.fullmatch(r"\s*\d{1,18}\s*", word) for word in words):
-            raise ValueError(f"expected iterations such as 1000,5000, got {show_value(value)}")
-        return tuple(sorted(int(word) for word in words))
-    return (value,) if isinstance(value, int) else value
+    words = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(re.fullmatch(r"\s*\d{1,18}\s*", str(word)) for word in words):
+        raise ValueError(f"expected iterations such as 1000,5000, got {show_value(value)}")
+    return tuple(sorted(int(str(word)) for word in words))
 
 
-def _three(value: object) -> object:
-    return tuple(value.split()) if isinstance(value, str) else value
-
-
-def _order(value: str) -> str:
-    if value not in DOCUMENT_ORDERS and not value.endswith((".npy", ".parquet")):
+def _order(value: object) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if text not in DOCUMENT_ORDERS and not text.endswith((".npy", ".parquet")):
         raise ValueError(f"expected {', '.join(DOCUMENT_ORDERS)}, or a file .npy or .parquet, got {show_value(value)}")
-    return value if value in DOCUMENT_ORDERS else refuse_url(value)
+    return text if text in DOCUMENT_ORDERS else refuse_url(text)
 
 
 def _schedule(value: str) -> str:
@@ -201,40 +188,113 @@ def _schedule(value: str) -> str:
     return value
 
 
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-Counts = Annotated[tuple[int | None, int | None, int | None], BeforeValidator(_counts)]
-Epochs = Annotated[Fraction, BeforeValidator(_fraction)]
-Iterations = Annotated[tuple[int, ...], BeforeValidator(_iterations)]
-TokenizerFlags = Annotated[JobTokenizer, BeforeValidator(_known_flags)]
+class IndexBasics(TrainingLength):
+    """What the index caches of nearly every job depend on; a build has these options, too."""
+
+    group: ClassVar = "samples"
+    seq_length: int | None = option(
+        "the job's --seq-length: tokens per sample", "L", default=None, ge=2, lt=MEGATRON_COUNT
+    )
+    epochs: Epochs = option(
+        "train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description",
+        "E",
+        default=None,
+        parse=_fraction,
+    )
+    num_samples: Parsed[int | str | Sequence[int | None] | None, Counts | None] = option(
+        "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch",
+        "N[,N,N]",
+        default=None,
+        parse=_counts,
+    )
+    eval_interval: int | None = option("iterations between validations", "N", default=None, ge=1)
+    eval_iters: int = option("iterations per validation (default: 100)", "N", default=100, ge=0)
+    split: str | None = option(
+        f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')",
+        "S",
+        default=None,
+        group="order",
+    )
+    seed: int | None = option("the job's --seed (default: 1234)", "N", default=None, ge=0, lt=2**32, group="order")
+    document_order: Parsed[str | os.PathLike[str], str] = option(
+        "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that "
+        "fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents "
+        "(default: shuffled)",
+        "ORDER",
+        default="shuffled",
+        group="order",
+        parse=_order,
+    )
+    data_cache_path: OptionalPath = option(
+        "the job's cache folder (default: P/cache/GPTDataset_indices)",
+        "D",
+        default=None,
+        group="names",
+        parse=lambda path: refuse_cache_url(os.fspath(path)),
+    )
+    megatron_release: Release | None = option(
+        "the job's release of megatron-core, by which the flags of its tokenizer become part of the names",
+        default=None,
+        group="names",
+    )
+    like: OptionalPath = option(
+        "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
+        "DESCRIPTION.txt",
+        default=None,
+        group="names",
+    )
+    plain_names: bool = option(
+        "name caches after their datasets, for a reader of your own: no Megatron job finds them",
+        default=False,
+        group="names",
+    )
 
 
 class SampleOrder(Options):
     """The order of samples, and which there are."""
 
     group: ClassVar = "order"
-    split: str | None = option(
-        None, f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')", "S"
-    )
-    seed: int | None = option(None, "the job's --seed (default: 1234)", "N", ge=0, lt=2**32)
-    document_order: Annotated[str, AfterValidator(_order)] = option(
-        "shuffled",
-        "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document "
-        "that fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the "
-        "documents (default: shuffled)",
-        "ORDER",
-    )
     document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
-        ("train",), "the splits with this order (default: train)", "SPLIT"
+        "the splits with this order (default: train)", "SPLIT", default=("train",)
     )
     shuffle_epochs: Literal["together", "separately", "never"] | None = option(
-        None,
         "shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none "
         "(default: together; never for the orders `length` and FILE)",
+        default=None,
     )
-    no_extra_token: bool = option(default=False, help="samples of L tokens, not L + 1 (rare in Megatron)")
-    keep_partial_validation: bool = option(default=False, help="keep valid's last, partial sample")
+    no_extra_token: bool = option("samples of L tokens, not L + 1 (rare in Megatron)", default=False)
+    keep_partial_validation: bool = option("keep valid's last, partial sample", default=False)
     mid_level_dataset_surplus: float = option(
-        MID_LEVEL_SURPLUS, "the job's value, for weighted blends (default: 0.005)", "X", ge=0, le=2**31
+        "the job's value, for weighted blends (default: 0.005)", "X", default=MID_LEVEL_SURPLUS, ge=0, le=2**31
+    )
+
+
+class RareLengths(Options):
+    """Flags of few jobs that say how long they run."""
+
+    group: ClassVar = "samples"
+    full_validation: bool = option("each validation is one epoch of valid", default=False)
+    skip_train: bool = option("the job only validates, once, as with its --skip-train", default=False)
+    start_eval_at_iter: int | None = option("the job validates from this iteration on", "N", default=None, ge=0)
+    eval_global_batch_size: int | None = option(
+        "samples per iteration of a validation, from 0.18 on", "N", default=None, ge=1
+    )
+    phase_transition_iterations: Parsed[int | str | Sequence[int], tuple[int, ...]] = option(
+        "the job's phases: each has caches of its own samples, and all are built",
+        "N,N",
+        default=(),
+        parse=_iterations,
+    )
+    rampup_batch_size: Parsed[str | Sequence[int] | None, tuple[int, int, int] | None] = option(
+        "FIRST STEP SAMPLES, up to 0.17; later releases ignore it",
+        "N",
+        default=None,
+        parse=lambda value: value.split() if isinstance(value, str) else value,
+    )
+    step_batch_size_schedule: str | None = option(
+        "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size",
+        "'0:N N:N'",
+        default=None,
     )
 
 
@@ -242,138 +302,93 @@ class OverTime(Options):
     """Caches that continue those of another job, or whose weights change."""
 
     group: ClassVar = "over time"
-    continue_from: LocalPath | None = option(
-        None,
+    continue_from: OptionalPath = option(
         "the cache folder of a first job, or its description: samples before --consumed-samples are that job's, and "
         "after them comes what is unread, by this job's weights, datasets and number of samples",
         "CACHE",
+        default=None,
+        parse=local_output,
     )
     consumed_samples: int | None = option(
-        None,
         "the samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log",
         "N",
+        default=None,
         ge=0,
     )
-    blend_schedule: Annotated[str, AfterValidator(_schedule)] | None = option(
-        None,
+    blend_schedule: str | None = option(
         "weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or "
         "'linear 0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names",
         "'P:W,W P:W,W'",
+        default=None,
+        parse=_schedule,
     )
-    max_epochs: Epochs | None = option(
-        None,
+    max_epochs: Epochs = option(
         "refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)",
         "E",
-        as_text=True,
+        default=None,
+        parse=_fraction,
     )
-    dataloader_type: str | None = option(None, "the job's; refused here if it is not single", "KIND")
+    dataloader_type: str | None = option("the job's; refused here if it is not single", "KIND", default=None)
 
 
 class CacheNames(Options):
-    """Where caches are, and what their names depend on."""
+    """What the names of caches depend on."""
 
     group: ClassVar = "names"
-    data_cache_path: Annotated[str, AfterValidator(refuse_cache_url)] | None = option(
-        None, "the job's cache folder (default: P/cache/GPTDataset_indices)", "D"
-    )
     dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(
-        "GPTDataset", "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)"
+        "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)", default="GPTDataset"
     )
-    fim_data: bool = option(default=False, help="the same as --dataset-class GPTFIMDataset")
-    megatron_release: Release | None = option(
-        None, "the job's release of megatron-core, by which the flags of its tokenizer become part of the names"
+    fim_data: bool = option("the same as --dataset-class GPTFIMDataset", default=False)
+    job_tokenizer: Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None] = option(
+        default=None, parse=_tokenizer_flags
     )
-    job_tokenizer: TokenizerFlags | None = option(
-        None,
-        'the flags of the job\'s tokenizer, such as {"tokenizer_type": "HuggingFaceTokenizer", '
-        '"tokenizer_model": "gpt2"}',
-        accepts="Mapping[str, Any] | None",
-        flags=(),
+    tokenizer_identifiers: OptionalPath = option(
+        "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json", default=None
     )
-    tokenizer_identifiers: str | None = option(
-        None, "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json"
-    )
-    like: str | None = option(
-        None,
-        "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
-        "DESCRIPTION.txt",
-    )
-    dataset_path_as: Words | None = option(
-        None, "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all", "P"
-    )
-    plain_names: bool = option(
-        default=False,
-        help="name caches after their datasets, for a reader of your own: no Megatron job finds them",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _class_of_data(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("fim_data") is True:
-            return {**values, "dataset_class": FIM_CLASS}
-        return values
-
-
-class IndexOptions(TrainingLength, SampleOrder, CacheNames):
-    """What the index caches of a training job depend on, apart from its datasets."""
-
-    group: ClassVar = "samples"
-    seq_length: SequenceLength | None = option(None, "the job's --seq-length: tokens per sample", "L")
-    epochs: Epochs | None = option(
-        None,
-        "train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description",
-        "E",
-        as_text=True,
-    )
-    num_samples: Counts | None = option(
-        None,
-        "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch",
-        "N[,N,N]",
-        accepts="int | str | Sequence[int | None] | None",
-        as_text=True,
-    )
-    eval_interval: int | None = option(None, "iterations between validations", "N", ge=1)
-    eval_iters: int = option(100, "iterations per validation (default: 100)", "N", ge=0)
-    full_validation: bool = option(default=False, help="each validation is one epoch of valid")
-    skip_train: bool = option(default=False, help="the job only validates, once, as with its --skip-train")
-    start_eval_at_iter: int | None = option(None, "the job validates from this iteration on", "N", ge=0)
-    eval_global_batch_size: int | None = option(None, "samples per iteration of a validation, from 0.18 on", "N", ge=1)
-    phase_transition_iterations: Iterations = option(
-        (), "the job's phases: each has caches of its own samples, and all are built", "N,N", as_text=True
-    )
-    rampup_batch_size: Annotated[tuple[int, int, int] | None, BeforeValidator(_three)] = option(
-        None, "up to 0.17; later releases ignore it", ("FIRST", "STEP", "SAMPLES")
-    )
-    step_batch_size_schedule: str | None = option(
-        None,
-        "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size",
-        "'0:N N:N'",
+    dataset_path_as: Words = option(
+        "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all",
+        "P",
+        default=None,
+        parse=lambda value: tuple(value.split()) if isinstance(value, str) else value,
     )
 
 
-class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
+class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTime, CacheNames):
     """`dsindex index`: the index caches that a training job looks for."""
 
     group: ClassVar = "data"
-    data_path: Words | None = option(
-        None, "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths", "P"
+    data_path: Words = option(
+        "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths",
+        "P",
+        default=None,
+        kw_only=False,
+        parse=parse_blend,
     )
-    train_data_path: Words | None = option(None, "the same, for train alone", "P")
-    valid_data_path: Words | None = option(None, "the same, for valid alone", "P")
-    test_data_path: Words | None = option(None, "the same, for test alone", "P")
-    data_args_path: str | None = option(None, "a file with the words of --data-path, as in the job", "FILE")
-    per_split_data_args_path: str | None = option(
-        None, "a JSON file with the words for each split, as in the job", "FILE"
+    train_data_path: Words = option("the same, for train alone", "P", default=None, parse=parse_blend)
+    valid_data_path: Words = option("the same, for valid alone", "P", default=None, parse=parse_blend)
+    test_data_path: Words = option("the same, for test alone", "P", default=None, parse=parse_blend)
+    data_args_path: OptionalPath = option("a file with the words of --data-path, as in the job", "FILE", default=None)
+    per_split_data_args_path: OptionalPath = option(
+        "a JSON file with the words for each split, as in the job", "FILE", default=None
     )
     multiple_validation_sets: bool = option(
+        "the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
         default=False,
-        help="the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
     )
     explain: bool = option(
+        "build nothing: show for each cache whether the job would find it, and if not, which settings differ",
         default=False,
-        help="build nothing: show for each cache whether the job would find it, and if not, which settings differ",
     )
-    check: bool = option(default=False, help="build nothing: show what would be built, and its size")
+    dry_run: bool = option("build nothing: show what would be built, and its size", default=False)
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take the flags of a job's tokenizer, and --fim-data as a class."""
+        values = dict(values)
+        _place_tokenizer(values)
+        if values.get("fim_data") is True:
+            values["dataset_class"] = FIM_CLASS
+        return values
 
     @property
     def has_own_order(self) -> bool:
@@ -391,112 +406,69 @@ class IndexConfig(ExecutorConfig, IndexOptions, OverTime):
         return any(self.paths_per_split) or self.per_split_data_args_path is not None
 
     @property
-    def paths_per_split(self) -> tuple[Words | None, Words | None, Words | None]:
+    def paths_per_split(self) -> tuple[tuple[str, ...] | None, ...]:
         """The paths of train, valid and test, if given for each split."""
         return self.train_data_path, self.valid_data_path, self.test_data_path
 
-    @model_validator(mode="after")
-    def _options_agree(self) -> IndexConfig:
+    def _agree(self) -> None:
+        for problem in (*self._problems_of_paths(), *self._problems_of_names(), *self._problems_of_order()):
+            raise ValueError(problem)
+
+    def _problems_of_paths(self) -> Iterator[str]:
         per_split = self.has_paths_per_split
-        together = bool(self.data_path) or self.data_args_path is not None
-        lengths = [self.epochs, self.num_samples, self.train_iters or self.train_samples]
-        said = sum(length is not None for length in lengths)
-        only_description = self.explain and self.like is not None and not together and not per_split
-        problems = {
-            "give --data-path, or a path for each split, not both": together and per_split,
-            "give --data-path or --data-args-path, not both": bool(self.data_path) and self.data_args_path is not None,
-            "give --per-split-data-args-path or --train-data-path and the like, not both": any(self.paths_per_split)
-            and self.per_split_data_args_path is not None,
-            "--data-args-path needs --split, here and in the job: Megatron's default is for --data-path only": (
-                self.data_args_path is not None and self.split is None and self.like is None
-            ),
-            "give --data-path (or --train-data-path and the like)": not (together or per_split or only_description),
-            "--split does not go with a path for each split": per_split and self.split is not None,
-            "give one of --epochs, --num-samples, --train-iters and --train-samples": said > 1
-            or (said == 0 and not only_description),
-            "--train-iters and --train-samples need --global-batch-size": lengths[2] is not None
-            and self.global_batch_size is None,
-            "give either --train-iters or --train-samples": self.train_iters is not None
-            and self.train_samples is not None
-            and not self.skip_train,
-            "--train-iters and --train-samples need --eval-interval, or --full-validation": lengths[2] is not None
-            and self.eval_interval is None
-            and not self.full_validation
-            and not self.skip_train,
-            "give --tokenizer-identifiers or --like, not both": self.tokenizer_identifiers is not None
-            and self.like is not None,
-            "give --tokenizer-identifiers or the job's --tokenizer-type, not both": self.tokenizer_identifiers
-            is not None
-            and self.job_tokenizer is not None,
-            "the flags of the job's tokenizer need --megatron-release, on which the names of its caches depend; "
-            "without a job to find them, give --plain-names": self.job_tokenizer is not None
-            and self.megatron_release is None,
-            "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
-            "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names": (
-                lengths[2] is not None
-                and not (self.plain_names or self.check or self.explain)
-                and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None)
-            ),
-            "--plain-names does not go with what Megatron's names are made of: leave out --megatron-release, --like "
-            "and --tokenizer-identifiers": self.plain_names
-            and (self.megatron_release, self.like, self.tokenizer_identifiers) != (None, None, None),
-            "--megatron-release needs the job's --tokenizer-type and its other flags, or --like": self.megatron_release
-            is not None
-            and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None),
-            "give --seq-length, or --like with a description that has it": self.seq_length is None
-            and self.like is None,
-            "--multiple-validation-sets needs a path for each split": self.multiple_validation_sets and not per_split,
-            "--document-order-splits: a file or a function orders the documents of one split; name one": (
-                self.document_order not in DOCUMENT_ORDERS and len(self.document_order_splits) != 1
-            ),
-            **self._problems_over_time(),
-            "--document-order and --shuffle-epochs were not tried with --fim-data; leave one of them out": (
-                self.dataset_class != "GPTDataset" and self.has_own_order
-            ),
-        }
-        for problem, there in problems.items():
-            if there:
-                raise ValueError(problem)
-        return self
+        ways = (bool(self.data_path), self.data_args_path is not None, any(self.paths_per_split))
+        given = sum((*ways, self.per_split_data_args_path is not None))
+        if given > 1:
+            yield "give one of --data-path, --data-args-path, --per-split-data-args-path and a path for each split"
+        if not given and not (self.explain and self.like is not None):
+            yield "give --data-path (or --train-data-path and the like)"
+        if self.data_args_path is not None and self.split is None and self.like is None:
+            yield "--data-args-path needs --split, here and in the job: Megatron's default is for --data-path only"
+        if per_split and self.split is not None:
+            yield "--split does not go with a path for each split"
+        if self.multiple_validation_sets and not per_split:
+            yield "--multiple-validation-sets needs a path for each split"
 
-    def _problems_over_time(self) -> dict[str, bool]:
-        batch, consumed = self.global_batch_size, self.consumed_samples
-        varies = self.rampup_batch_size is not None or self.step_batch_size_schedule is not None
+    def _problems_of_names(self) -> Iterator[str]:
+        by_release = self.megatron_release is not None or self.job_tokenizer is not None
+        ways = sum((self.plain_names, self.tokenizer_identifiers is not None, by_release or self.like is not None))
+        if ways > 1:
+            yield "give one of --plain-names, --tokenizer-identifiers, and --like or --megatron-release"
+        if self.job_tokenizer is not None and self.megatron_release is None:
+            yield "the flags of the job's tokenizer need --megatron-release; without a job, give --plain-names"
+        if self.megatron_release is not None and (self.job_tokenizer or self.like) is None:
+            yield "--megatron-release needs the job's --tokenizer-type and its other flags, or --like"
+        has_job = (self.train_iters or self.train_samples) is not None
+        if has_job and not ways and not (self.dry_run or self.explain):
+            yield (
+                "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
+                "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names"
+            )
+        if self.seq_length is None and self.like is None:
+            yield "give --seq-length, or --like with a description that has it"
+
+    def _problems_of_order(self) -> Iterator[str]:
+        is_file = self.document_order not in DOCUMENT_ORDERS
+        if is_file and len(self.document_order_splits) != 1:
+            yield "--document-order-splits: a file orders the documents of one split; name one"
+        if self.dataset_class != "GPTDataset" and (self.has_own_order or self.is_over_time):
+            yield "orders of documents, --continue-from and --blend-schedule were not tried with --fim-data"
+        if (self.continue_from is None) != (self.consumed_samples is None):
+            yield "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse"
+        if not self.is_over_time:
+            if self.max_epochs is not None:
+                yield "--max-epochs needs --blend-schedule or --continue-from"
+            return
         asked = "--continue-from and --blend-schedule"
-        return {
-            f"{asked} need --data-cache-path, the folder of this job's caches": self.is_over_time
-            and self.data_cache_path is None,
-            f"{asked} were not tried with --fim-data": self.is_over_time and self.dataset_class != "GPTDataset",
-            f"{asked} have no place in an order of a file; leave out --document-order": self.is_over_time
-            and self.document_order not in DOCUMENT_ORDERS,
-            f"{asked} do not go with --dataloader-type {self.dataloader_type}, which reads samples in an order of its "
-            "own; use single, in the job": self.is_over_time and self.dataloader_type not in {None, "single"},
-            "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse": (
-                (self.continue_from is None) != (consumed is None)
-            ),
-            "--consumed-samples needs the job's --global-batch-size, of which it is a multiple": consumed is not None
-            and batch is None
-            and not varies,
-            f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
-            f"{consumed}": consumed is not None and batch is not None and not varies and consumed % batch != 0,
-            "--max-epochs needs --blend-schedule or --continue-from": self.max_epochs is not None
-            and not self.is_over_time,
-        }
-
-
-def split_options(merged: dict[str, Any]) -> tuple[BuildConfig, dict[str, Any] | None]:
-    """Split options into the build's and the indices'; the latter are None if none was given.
-
-    Raises:
-        UsageError: If either are invalid.
-    """
-    index = {
-        name: merged.pop(name)
-        for name in IndexConfig.model_fields.keys() - BuildConfig.model_fields.keys() & merged.keys()
-    }
-    config = validated(merged, BuildConfig)
-    if not index:
-        return config, None
-    executor = {name: getattr(config, name) for name in ExecutorConfig.model_fields}
-    validated({**index, **executor, "data_path": [config.output_prefix]}, IndexConfig)
-    return config, {**index, **executor}
+        if self.data_cache_path is None:
+            yield f"{asked} need --data-cache-path, the folder of this job's caches"
+        if is_file:
+            yield f"{asked} have no place in an order of a file; leave out --document-order"
+        if self.dataloader_type not in {None, "single"}:
+            yield f"{asked} do not go with --dataloader-type {self.dataloader_type}; use single, in the job"
+        batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
+        if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
+            yield (
+                f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
+                f"{self.consumed_samples}"
+            )

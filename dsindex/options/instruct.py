@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path as Folder
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from dsindex.datasets.subjects import AnyPath, tokenizer_path
+from dsindex.errors import UsageError
+from dsindex.options.config import Path, RecordsConfig, TextConfig, Tokenizer
+from dsindex.options.model import Parsed, option, options_of
+from dsindex.store.urls import locate_output, refuse_address
 
-from dsindex.options.config import EngineName, Options, RecordsConfig, ShardSize, TextConfig
-from dsindex.options.declare import option
-from dsindex.store.urls import refuse_address
-
-ExportKind = Literal["parquet", "bridge"]
-Reasoning = Literal["learn", "mask", "drop"]
-LongerThanPack = Literal["refuse", "drop", "truncate", "split-turns"]
+ExportKind: TypeAlias = Literal["parquet", "bridge"]
+Reasoning: TypeAlias = Literal["learn", "mask", "drop"]
+LongerThanPack: TypeAlias = Literal["refuse", "drop", "truncate", "split-turns"]
 
 
-def parse_shares(value: object) -> object:
-    """Read comma-separated shares.
+def parse_shares(value: Any) -> Any:  # noqa: ANN401 - anything the caller passed
+    """Read three shares, also separated by commas.
 
     >>> parse_shares("98, 1, 1"), parse_shares([0.9, 0.1, 0])
-    ((98.0, 1.0, 1.0), [0.9, 0.1, 0])
+    (['98', '1', '1'], [0.9, 0.1, 0])
     """
-    if not isinstance(value, str):
-        return value
-    if not re.fullmatch(r"\s*[\d.]+\s*,\s*[\d.]+\s*,\s*[\d.]+\s*", value):
+    words = re.split(r"\s*,\s*", value.strip()) if isinstance(value, str) else value
+    try:
+        shares = [float(word) for word in words]
+    except (TypeError, ValueError):
+        shares = []
+    if len(shares) != 3 or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
         raise ValueError(f"expected the shares of train, valid and test such as 98,1,1, got {value!r}")
-    return tuple(float(share) for share in value.split(","))
-
-
-class InstructCommand(Options):
-    """The file that `dsindex instruct` reads."""
-
-    instruction: str = option(..., "a YAML file", "CONFIG", positional=True)
+    return words
 
 
 class InstructConfig(RecordsConfig):
@@ -41,82 +41,79 @@ class InstructConfig(RecordsConfig):
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
-    output_prefix: str = option(
-        ..., "outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)", "P"
+    config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option(
+        "a YAML file: how records become prompts, and in its section `job`, options as below",
+        "CONFIG",
+        default=None,
+        positional=True,
     )
-    tokenizer_model: str = option(..., "a tokenizer.json, or a folder with one", "PATH")
-    shard_size: ShardSize | None = option(
-        None,
-        "bytes of input per shard (default: by the size of the inputs, at most 8MiB)",
-        "SIZE",
-        as_text=True,
-        group="",
+    output_prefix: Path = option(
+        "outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)",
+        "P",
+        default=...,
+        parse=locate_output,
     )
-    engine: EngineName = option(
-        "auto",
-        "the library that encodes; auto is gigatoken where it returns the same tokens and masks, else the "
-        "reference (default: auto)",
+    tokenizer_model: Tokenizer = option(
+        "a tokenizer.json, or a folder with one", "PATH", default=..., alias="tokenizer", parse=tokenizer_path
     )
     seq_length: int | None = option(
-        None,
         "pack conversations into blocks of L tokens; also sets max_length if CONFIG does not",
         "L",
+        default=None,
         ge=2,
         le=2**27,
     )
     pad_to_multiple: int = option(
-        1,
-        "pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its "
-        "ranks, times the tensor-parallel ranks with sequence parallelism (default: 1)",
+        "pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its ranks, "
+        "times the tensor-parallel ranks with sequence parallelism (default: 1)",
         "N",
+        default=1,
         ge=1,
         le=2**20,
     )
     longer_than_pack: LongerThanPack | None = option(
-        None,
         "a conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate "
         "cuts it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)",
+        default=None,
     )
     reasoning: Reasoning | None = option(
-        None,
         "learn reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of "
         "CONFIG, or learn)",
+        default=None,
     )
     unwritten: Literal["count", "refuse"] | None = option(
-        None,
         "what the template does not write of a conversation, such as reasoning, is counted, or makes a bad record "
         "(default: `unwritten` of CONFIG, or count)",
+        default=None,
     )
-    split: Annotated[tuple[float, float, float] | None, BeforeValidator(parse_shares)] = option(
-        None,
+    split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
         "shares of train, valid and test, by a hash of each conversation's content",
         "A,B,C",
-        as_text=True,
-        accepts="str | Sequence[float] | None",
+        default=None,
+        parse=parse_shares,
     )
-    split_seed: int = option(1234, "seed of the split (default: 1234)", "N", ge=0, lt=2**64)
-    export: tuple[ExportKind, ...] = option(
-        (),
+    split_seed: int = option("seed of the split (default: 1234)", "N", default=1234, ge=0, lt=2**63)
+    export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option(
         "also write a folder for other trainers: parquet (rows of input_ids and labels, for TRL, axolotl and others) "
         "or bridge (packs of Megatron-Bridge and NeMo)",
         "KIND",
-        accepts="ExportKind | Sequence[ExportKind]",
+        default=(),
+        parse=lambda kinds: (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds)),
     )
 
-    @field_validator("split")
     @classmethod
-    def _has_shares(cls, split: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
-        if split is not None and not (min(split) >= 0 and 0 < sum(split) < float("inf")):
-            raise ValueError(f"expected three shares of at least 0 with a sum above 0, got {list(split)}")
-        return split
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take options from the section `job` of the configuration."""
+        if values.get("config") is None:
+            return values
+        settings, source, _ = read_instruction(values["config"])
+        job = settings.get("job") or {}
+        if not isinstance(job, dict):
+            raise UsageError(f"{source}: expected the section job to be a mapping of options to values, got {job!r}")
+        return {**{str(name).replace("-", "_"): value for name, value in job.items()}, **values}
 
-    @field_validator("export")
-    @classmethod
-    def _names_each_once(cls, export: tuple[ExportKind, ...]) -> tuple[ExportKind, ...]:
-        return tuple(dict.fromkeys(export))
-
-    @model_validator(mode="after")
-    def _can_be_exported(self) -> Self:
+    def _agree(self) -> None:
+        """Check that packs and exports can be made."""
         if self.export:
             expected = (
                 "expected an output on a disk with --export, which makes folders beside it, got an address; leave out "
@@ -125,10 +122,6 @@ class InstructConfig(RecordsConfig):
             refuse_address(self.output_prefix, expected, ValueError)
         if "bridge" in self.export and self.seq_length is None:
             raise ValueError("--export bridge needs --seq-length, the places of a pack")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_packed(self) -> Self:
         given = "--pad-to-multiple" if self.pad_to_multiple > 1 else "--longer-than-pack"
         if self.seq_length is None:
             if self.pad_to_multiple > 1 or self.longer_than_pack is not None:
@@ -139,7 +132,22 @@ class InstructConfig(RecordsConfig):
                 f"expected a --seq-length that is a multiple of --pad-to-multiple {self.pad_to_multiple}, such as "
                 f"{below or self.pad_to_multiple}, got {self.seq_length}: a pack is cut like its conversations"
             )
-        return self
+
+
+def read_instruction(config: Any) -> tuple[Mapping[str, Any], str, Folder]:  # noqa: ANN401 - a path or a mapping
+    """Return a configuration as parsed YAML, its name for messages, and the folder that its paths are relative to.
+
+    Raises:
+        InputError: If it is a file that cannot be read.
+        UsageError: If it is neither a path nor a mapping.
+    """
+    if isinstance(config, Mapping):
+        return config, "config", Folder.cwd()
+    if isinstance(config, str | os.PathLike):
+        from dsindex.store.config_files import read_yaml  # loads YAML
+
+        return read_yaml(os.fspath(config)), os.fspath(config), Folder(config).parent
+    raise UsageError(f"config: expected the path of a YAML file or a dict, got {config!r}")
 
 
 class _ChatText(TextConfig):
@@ -148,7 +156,5 @@ class _ChatText(TextConfig):
 
 def as_text_config(config: InstructConfig) -> TextConfig:
     """Return the options of a job that tokenizes without the post-processor."""
-    shared: dict[str, Any] = {name: getattr(config, name) for name in RecordsConfig.model_fields}
-    if config.shard_size is not None:
-        shared["shard_size"] = f"{config.shard_size}B"
-    return _ChatText(**shared, engine=config.engine, tokenizer_hf_no_include_special_tokens=True)
+    shared: dict[str, Any] = {name: getattr(config, name) for name in options_of(RecordsConfig)}
+    return _ChatText(**shared, tokenizer_hf_no_include_special_tokens=True)

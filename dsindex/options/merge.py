@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import field_validator
-from pydantic_core import PydanticCustomError
+from typing import ClassVar
 
-from dsindex.errors import InputError
-from dsindex.options.config import WorkConfig
-from dsindex.options.declare import option
-from dsindex.store.urls import located
+from dsindex.datasets.subjects import list_text_prefixes
+from dsindex.options.config import Datasets, Path, WorkConfig
+from dsindex.options.model import option
+from dsindex.store.urls import locate_output
 
 
 class MergeConfig(WorkConfig):
     """`dsindex merge`: many datasets to one."""
 
-    output_prefix: str = option(..., "writes P.bin and P.idx, here or in a bucket (s3://, gs://)", "P")
-    input: tuple[str, ...] = option(
-        ..., "the datasets, in the order of the output; here or in object stores", "PREFIX", min_length=1
+    group: ClassVar = ""
+    input: Datasets = option(
+        "the datasets, in the order of the output; here or in object stores",
+        "PREFIX",
+        kw_only=False,
+        parse=list_text_prefixes,
     )
-
-    @field_validator("input")
-    @classmethod
-    def _names_datasets(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            return tuple(located(path) for path in given)
-        except (InputError, ValueError) as error:
-            raise PydanticCustomError("address", "{reason}", {"reason": str(error)}) from None
+    output_prefix: Path = option("writes P.bin and P.idx, here or in a bucket (s3://, gs://)", "P", parse=locate_output)

@@ -1,66 +1,88 @@
-"""The options and flags of `dsindex mix`, under Megatron's names where Megatron has them."""
+"""The options of `dsindex mix`, under Megatron's names where Megatron has them."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
-from pydantic import BeforeValidator, model_validator
-
-from dsindex.options.config import JsonOutput, SequenceLength, TrainingLength
-from dsindex.options.declare import option
-from dsindex.options.index import DEFAULT_SPLIT, Words
+from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
+from dsindex.errors import UsageError
+from dsindex.options.config import TrainingLength
+from dsindex.options.index import DEFAULT_SPLIT, Words, parse_blend
 from dsindex.options.mix_amounts import REST, Amount, is_number, parse_amount, parse_tokens
+from dsindex.options.model import Parsed, option
+from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
 DEFAULT_SEQ_LENGTH = 4096
 
 
-def _tokens(value: object) -> object:
-    return parse_tokens(value) if isinstance(value, str) else value
-
-
-Tokens = Annotated[int, BeforeValidator(_tokens)]
+def _sources(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the caller passed
+    """Read datasets with amounts: words PREFIX=AMOUNT, a mapping of datasets to amounts, or datasets alone."""
+    if isinstance(value, Mapping):
+        return tuple(f"{one_prefix(each)}={'rest' if amount is None else amount}" for each, amount in value.items())
+    parts = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    return tuple(word for each in parts for word in ([each] if isinstance(each, str) else list_text_prefixes(each)))
 
 
 class MixConfig(TrainingLength):
     """`dsindex mix`: a blend from the datasets' real token counts."""
 
     group: ClassVar = "length of the run"
-    source: Words = option(
-        (),
+    source: Parsed[AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None], tuple[str, ...]] = option(
         "a dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in "
         "proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit",
         "PREFIX[=AMOUNT]",
+        default=(),
         positional=True,
+        kw_only=False,
         group="",
+        parse=_sources,
     )
-    data_path: Words | None = option(None, "show what these weights of a job mean: W1 P1 W2 P2 …", "W P", group="")
-    tokens: Tokens | None = option(None, "tokens to draw, such as 300B", "N", as_text=True, ge=1)
-    seq_length: SequenceLength = option(
-        DEFAULT_SEQ_LENGTH, f"tokens per sample (default: {DEFAULT_SEQ_LENGTH})", "L", group="the job"
+    data_path: Words = option(
+        "show what these weights of a job mean: W1 P1 W2 P2 …", "W P", default=None, group="", parse=parse_blend
+    )
+    tokens: Parsed[int | str | None, int | None] = option(
+        "tokens to draw, such as 300B",
+        "N",
+        default=None,
+        ge=1,
+        parse=lambda value: parse_tokens(value) if isinstance(value, str) else value,
+    )
+    seq_length: int = option(
+        f"tokens per sample (default: {DEFAULT_SEQ_LENGTH})",
+        "L",
+        default=DEFAULT_SEQ_LENGTH,
+        ge=2,
+        lt=MEGATRON_COUNT,
+        group="the job",
     )
     split: str | None = option(
-        None, f"shares of train, valid and test in every dataset (default: '{DEFAULT_SPLIT}')", "S", group="the job"
+        f"shares of train, valid and test in every dataset (default: '{DEFAULT_SPLIT}')",
+        "S",
+        default=None,
+        group="the job",
     )
-    valid_data_path: Words | None = option(
-        None, "datasets of valid, such as what was held out; train then has the whole of its own", "P", group="the job"
+    valid_data_path: Words = option(
+        "datasets of valid, such as what was held out; train then has the whole of its own",
+        "P",
+        default=None,
+        group="the job",
+        parse=parse_blend,
     )
-    test_data_path: Words | None = option(None, "the same, for test", "P", group="the job")
+    test_data_path: Words = option("the same, for test", "P", default=None, group="the job", parse=parse_blend)
 
-    @model_validator(mode="before")
     @classmethod
-    def _understand(cls, values: object) -> object:
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Take `0.5 A 0.5 B` for a blend."""
-        if not isinstance(values, dict):
-            return values
         taken = dict(values)
         words = taken.get("source")
         words = words if isinstance(words, list | tuple) else ()
         numbers = [word for word in words if isinstance(word, str) and is_number(word)]
         if numbers:
             if not all(map(is_number, words[::2])) or len(numbers) * 2 != len(words):
-                raise ValueError(
+                raise UsageError(
                     f"expected datasets as PREFIX=AMOUNT, got the number {numbers[0]}; write the words of a job as "
                     "--data-path W1 P1 W2 P2 …"
                 )
@@ -72,8 +94,7 @@ class MixConfig(TrainingLength):
         """Whether train draws from the whole of its datasets, since valid and test have others."""
         return bool(self.valid_data_path or self.test_data_path)
 
-    @model_validator(mode="after")
-    def _options_agree(self) -> MixConfig:
+    def _agree(self) -> None:
         lengths = [self.tokens, self.train_samples, self.train_iters]
         problems = {
             "give datasets as PREFIX=AMOUNT, or --data-path with weights, not both": bool(self.source)
@@ -89,11 +110,6 @@ class MixConfig(TrainingLength):
                 raise ValueError(problem)
         for word in self.source:
             read_source(word)
-        return self
-
-
-class MixCommand(MixConfig, JsonOutput):
-    """`dsindex mix`, which prints its plan."""
 
 
 def read_source(word: str) -> tuple[str, Amount]:

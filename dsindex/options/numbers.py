@@ -1,19 +1,12 @@
-"""The numbers that options take: how they are written, and their ranges.
-
-Every integer of an option is checked against MAX_NUMBER where the command line is parsed and where options are
-validated; dsindex.options.config has the types of narrower ranges. Nothing here loads pydantic: `--help` is fast.
-"""
+"""The numbers of options that have a form of their own: sizes, shares and steps."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from fractions import Fraction
 
 from dsindex.option_problems import show_value
 
-MAX_NUMBER = 2**63 - 1
-"""The largest integer that plans, ledgers and manifests can store."""
 MAX_WORKERS = 1 << 20
 MAX_DIGITS = 25
 """The most digits before or after the point of a number, so that reading it takes no time."""
@@ -79,30 +72,3 @@ def parse_shard_size(value: object) -> object:
     if is_plain and isinstance(size, int) and 0 < size < LEAST_PLAIN_BYTES:
         raise ValueError(f"expected a size with a unit, got {value}; say {value}MiB, or {value}B for bytes")
     return size
-
-
-def parse_integer(word: str) -> int:
-    """Read an integer of the command line.
-
-    Raises:
-        ArgumentTypeError: If it is none, or is out of range.
-    """
-    if not re.fullmatch(r"[+-]?[0-9]+", word.strip(), flags=re.ASCII):
-        raise argparse.ArgumentTypeError(f"expected an integer, got {show_value(word)}")
-    number = int(word) if len(word) < 100 else MAX_NUMBER + 1
-    if abs(number) > MAX_NUMBER:
-        wanted = f"at least {-MAX_NUMBER}" if number < 0 else f"at most {MAX_NUMBER}"
-        raise argparse.ArgumentTypeError(f"expected {wanted}, got {show_value(word)}")
-    return number
-
-
-def check_number(value: object) -> object:
-    """Check that a value of an option, or an entry of a list, can be stored if it is an integer.
-
-    Raises:
-        ValueError: If it cannot.
-    """
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, int) and abs(number) > MAX_NUMBER:
-            raise ValueError(f"expected integers of at most {MAX_NUMBER}, got {show_value(value)}")
-    return value

@@ -64,7 +64,7 @@ class PageRunner:
 def run_command(command):
     """Run one command in the current folder; return its exit code and what it prints on both streams."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
-    program = 'dsindex() { "$PYTHON" -m dsindex "$@"; }\n' + command.line
+    program = 'python() { "$PYTHON" "$@"; }\ndsindex() { python -m dsindex "$@"; }\n' + command.line
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", program],
         env=environment,

@@ -1,4 +1,4 @@
-"""The functions of `import dsindex`: cheap to import, never hidden by submodules, and with the options of the jobs."""
+"""The functions of `import dsindex`: cheap to import, with the options of their commands as typed keyword arguments."""
 
 import inspect
 import pkgutil
@@ -8,100 +8,97 @@ import sys
 import pytest
 
 import dsindex
-from dsindex.datasets.opening import open_dataset
-from dsindex.options.build import BuildConfig
-from dsindex.options.datasets import ConvertConfig, VerifyConfig
+from dsindex.options.build import BuildCommand
+from dsindex.options.datasets import ConvertCommand, InspectConfig, TraceConfig, VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.options.instruct import InstructConfig
 from dsindex.options.merge import MergeConfig
 from dsindex.options.mix import MixConfig
+from dsindex.options.model import options_of
 from dsindex.options.pack import PackConfig
 
 MODELS = {
-    "build": BuildConfig, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig,
-    "pack": PackConfig, "instruct": InstructConfig, "verify": VerifyConfig,
-    "convert": ConvertConfig,
+    "build": BuildCommand, "merge": MergeConfig, "build_index": IndexConfig, "mix": MixConfig, "pack": PackConfig,
+    "instruct": InstructConfig, "verify": VerifyConfig, "convert": ConvertCommand, "inspect": InspectConfig,
+    "trace": TraceConfig,
 }  # fmt: skip
 """Function to the model of its options."""
-NOT_OFFERED = {"output_prefix", "dry_run", "tokenizer_model"}
-"""Options that some functions leave out, or take under another name."""
-
-
-def parameters(name):
-    return dict(inspect.signature(getattr(dsindex, name)).parameters)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_function_has_the_options_of_its_job(name):
-    assert MODELS[name].model_fields.keys() - parameters(name).keys() <= NOT_OFFERED
+def test_function_takes_the_options_of_its_command(name):
+    signature = inspect.signature(getattr(dsindex, name))
+    known = options_of(MODELS[name])
+    assert signature.parameters.keys() == {each.alias or option for option, each in known.items()}
+    documented = inspect.getdoc(getattr(dsindex, name))
+    assert all(f"{each.alias or option}: " in documented for option, each in known.items() if each.help)
+    positional = [each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    assert len(positional) == {"convert": 2, "instruct": 1}.get(name, 1)
 
 
-def test_open_takes_what_the_library_takes():
-    library = inspect.signature(open_dataset).parameters
-    assert parameters("open").keys() == library.keys()
-    for name, parameter in parameters("open").items():
-        assert parameter.default == library[name].default, name
+CALLS = """
+import dsindex
+from pathlib import Path
+built = dsindex.build(["a"], tokenizer="t", output_prefix=Path("o"), epochs=2.5, seq_length=8, shard_size="1MiB")
+built.prefixes.index("o")
+caches = dsindex.build_index([0.5, built, 0.5, "b"], seq_length=8, epochs="2.5", num_samples=[1, None, 2])
+dsindex.verify(built, cache=caches, progress=True).findings
+dsindex.build("a", tokenizer="t", output_prefix="o", shard_sise=1)
+dsindex.build("a", tokenizer="t", output_prefix="o", workers="two")
+dsindex.build("a", tokenizer="t")
+dsindex.build_index("a", seq_length="8")
+dsindex.merge(built, output_prefix="o", executor="dask")
+"""
 
 
-@pytest.mark.parametrize("name", [*MODELS, "open", "report"])
-def test_only_the_subject_is_positional_and_all_is_documented(name):
-    kinds = [parameter.kind for parameter in parameters(name).values()]
-    assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == (2 if name == "convert" else 1)
-    assert inspect.Parameter.POSITIONAL_ONLY not in kinds
-    documented = inspect.getdoc(getattr(dsindex, name)) or ""
-    assert [option for option in parameters(name) if f"\n    {option}: " not in documented] == []
+@pytest.mark.exhaustive
+def test_type_checker_refuses_wrong_calls(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "calls.py").write_text(CALLS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--no-error-summary"]
+    shown = subprocess.run([*command, "calls.py"], capture_output=True, text=True, check=False, cwd=tmp_path).stdout
+    assert [line.split(":")[1] for line in shown.splitlines() if ": error:" in line] == ["8", "9", "10", "11", "12"], (
+        shown
+    )
 
 
-NAMES = "[getattr(dsindex, name) for name in dsindex.__all__];"
+@pytest.mark.parametrize(("use", "watched", "loaded"), [
+    ("pass", "'dsindex', 'dsindex.functions', 'numpy', 'pydantic'", "['dsindex']"),
+    ("dsindex.open", "'dsindex.functions', 'pydantic', 'ray', 'numba', 'pyarrow', 'tokenizers', 'yaml'", "[]"),
+])  # fmt: skip
+def test_import_is_as_cheap_as_what_is_used(use, watched, loaded):
+    code = f"import sys, dsindex; {use}; print(sorted({{{watched}}} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == loaded
 
 
-@pytest.mark.parametrize(("use", "among", "loaded"), [
-    ("", "'dsindex', 'dsindex.api', 'numpy', 'pydantic'", "['dsindex']"),
-    (NAMES, "'ray', 'numba', 'pyarrow.json', 'gigatoken', 'jinja2', 'torch', 'tokenizers'", "[]"),
-], ids=["import", "names"])  # fmt: skip
-def test_import_loads_little(use, among, loaded):
-    code = f"import sys, dsindex; {use} print(sorted({{{among}}} & set(sys.modules)))"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == loaded
-
-
-def test_no_submodule_shares_its_name_with_a_public_name():
-    """Python binds an imported submodule to its name in the package, which would hide the function."""
-    submodules = {module.name for module in pkgutil.iter_modules(dsindex.__path__)}
-    assert {"formats", "store"} <= submodules
-    assert not submodules & set(dsindex.__all__)
+def test_no_submodule_hides_a_name():
+    modules = {module.name for module in pkgutil.iter_modules(dsindex.__path__)}
+    assert not modules & set(dsindex.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'biuld'"):
+        dsindex.biuld  # noqa: B018
 
 
 GIVEN = {"tokenizer": "t", "output_prefix": "o"}
 
 
 @pytest.mark.parametrize(("name", "arguments", "options", "message"), [
-    ("build", ["a"], {**GIVEN, "freh": 1}, "no option 'freh'; did you mean 'fresh'"),
-    ("build", ["a"], {"tokenizer_model": "t"}, "no option 'tokenizer_model'; did you mean 'tokenizer'"),
-    ("build", ["a"], {"tokenizer": "t"}, "build: missing a required argument: 'output_prefix'"),
-    ("build", ["a", "b"], GIVEN, "build: too many positional arguments"),
-    ("build", [3], GIVEN, "input: expected a path, or several, got an int"),
-    ("build", [[]], GIVEN, "build: input is required"),
-    ("build", ["a"], {"tokenizer": 3, "output_prefix": "o"}, "tokenizer: expected a path or a tokenizers.Token"),
-    ("build", ["a"], {**GIVEN, "index": dsindex.IndexOptions(epochs=2)}, "build: give seq_length, or like with"),
-    ("build", ["a"], {**GIVEN, "epochs": 2},
-     r"'epochs' is an option of the index caches; give index=dsindex.IndexOptions\(epochs=…\)"),
-    ("IndexOptions", [], {"sed": 1}, "IndexOptions: there is no option 'sed'"),
-    ("build", ["a"], {**GIVEN, "index": 3}, r"index: expected dsindex.IndexOptions\("),
-    ("build", ["a"], {**GIVEN, "progress": 3}, "progress: expected True, False or"),
-    ("build_index", ["a"], {"seq_length": 8}, "build_index: give one of epochs, num_samples, train_iters and"),
-    ("build_index", [], {"seq_length": 8, "epochs": 1}, r"build_index: give data_path \(or train_data_path"),
-    ("build_index", ["x.pbin"], {"seq_length": 8, "epochs": 1}, "data_path: expected datasets of .bin and .idx"),
-    ("merge", [[]], {"output_prefix": "o"}, "input: expected at least one dataset, got none"),
-    ("mix", [], {}, "mix: give at least one dataset"),
-    ("mix", [{"a": 0.4}], {}, "source: expected an amount such as '40%', '2epochs' or '10B', or None, got 0.4"),
-    ("verify", ["a"], {"sample": 0.5}, "verify: sample needs against_source=True: it is the share"),
-    ("convert", ["a", "b"], {}, "convert: expected SRC or DST to end in .pbin, got a and b"),
-    ("instruct", ["a"], {"config": 3}, "config: expected the path of a YAML file or a dict, got an int"),
-    ("report", [[]], {"output": "o"}, "prefix: expected at least one dataset, got none"),
+    ("build", ["a"], {"output_prefix": "o"}, "--tokenizer-model is required"),
+    ("build", ["a"], {**GIVEN, "shard_sise": 1}, "there is no option 'shard_sise' .did you mean 'shard_size'"),
+    ("build", ["a"], {**GIVEN, "workers": True}, "--workers: expected an integer, got True"),
+    ("build", ["a"], {**GIVEN, "workers": 0, "join": 3}, "--workers: expected at least 1, got 0.*--join: "),
+    ("build", [3], GIVEN, "--input: expected text, got 3"),
+    ("build", ["a", "b"], GIVEN, "expected at most 1 arguments without a name, got 2"),
+    ("build", ["a"], {**GIVEN, "epochs": 2}, "give --seq-length, or --like with"),
+    ("build", ["a"], {**GIVEN, "progress": 3}, "progress: expected True, False or a function"),
+    ("build", [], GIVEN, "--input is required"),
+    ("merge", [[]], {"output_prefix": "o"}, "--input: expected at least one dataset, got none"),
+    ("merge", [["a", 3]], {"output_prefix": "o"}, "--input: expected str, bytes or os.PathLike object, not int"),
+    ("mix", [{"a": 3}], {}, "a: expected 40% of the tokens"),
+    ("trace", ["a"], {"sample": 1, "line": "x:1"}, "expected one of --sample, --step, --document, --line and"),
 ])  # fmt: skip
-def test_misuse_is_said_in_the_words_of_python(name, arguments, options, message):
-    with pytest.raises(dsindex.OptionsError, match=message) as raised:
+def test_misuse_is_told_in_one_sentence(name, arguments, options, message):
+    with pytest.raises(dsindex.UsageError, match=message) as raised:
         getattr(dsindex, name)(*arguments, **options)
-    assert isinstance(raised.value, (dsindex.DsindexError, ValueError))
-    assert "--" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert isinstance(raised.value, ValueError)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,14 +32,10 @@ class Commands:
     """dsindex commands and signals for a cluster."""
 
     cluster: LocalCluster
-    variables: dict[str, str] = field(default_factory=dict)
-    """More of them, which take precedence."""
 
     @property
     def environment(self):
-        """The token is all that is needed: the commands turn authentication on by themselves."""
-        given = {**self.cluster.environment, **self.cluster.access, **self.variables}
-        return {name: value for name, value in given.items() if name != "RAY_AUTH_MODE"}
+        return {**self.cluster.environment, **self.cluster.access, "PYTHONPATH": str(ROOT)}
 
     def signal_workers(self, name, number):
         """Send a signal to the workers of a node, not to the node itself, whose silence would be taken for its end.
@@ -82,18 +78,11 @@ class Commands:
             finally:
                 process.kill()
 
-    def run(self, *words):
-        """Run a dsindex command and give its exit code and output."""
-        with self.start(*words) as process:
-            shown, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        return process.returncode, shown
-
     def ray_job(self, verb, *words):
         """Run `ray job`, as docs/cluster.md says, and give its output."""
         command = [sys.executable, "-m", "ray.scripts.scripts", "job", verb, *words]
-        environment = {**self.environment, "RAY_AUTH_MODE": "token"}
         ended = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
         )
         return ended.stdout
 
@@ -109,12 +98,12 @@ def commands(cluster):
     return Commands(cluster)
 
 
-def wait_for_shards(work_dir, number, process=None):
+def wait_for_shards(path, number, process=None):
     """Wait until progress.json says that so many shards are done; return how many are."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
-            state = json.loads((work_dir / "progress.json").read_bytes())
+            state = json.loads(path.read_bytes())
         except FileNotFoundError:
             state = {}
         stage = state.get("stage") or {}
@@ -139,51 +128,41 @@ def test_build_survives_being_stopped_and_losing_a_node(cluster, commands, tmp_p
     text.write_bytes((OWN.docs.read_bytes() + b"\n") * -(-12_000_000 // OWN.docs.stat().st_size))
     config = tmp_path / "build.yaml"
     prefix, work_dir = tmp_path / "out" / "x", tmp_path / "out" / "x.build"
+    progress = Path(f"{prefix}.progress.json")
     options = {
         "input": [str(text)], "tokenizer_model": str(OWN.plain_tokenizer), "append_eod": True, "engine": "tokenizers",
         "shard_size": text.stat().st_size // SHARDS + 1, "output_prefix": str(prefix),
     }  # fmt: skip
     config.write_text(json.dumps(options))  # JSON is YAML
 
-    # One job that fails, detached, and looked at in the end.
-    missing = str(tmp_path / "missing.jsonl")
-    code, shown = commands.run("submit", "--no-wait", "--", "build", "--config", str(config), "--input", missing)
-    assert code == 0, shown
-    failing = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
-
-    # One that is stopped.
-    code, shown = commands.run("submit", "--no-wait", "--", "build", "--config", str(config))
-    assert code == 0, shown
-    stopped = next(line for line in shown.splitlines() if line.startswith("raysubmit_") and ":" not in line)
-    wait_for_shards(work_dir, 20)
+    # As a job, which is stopped.
+    build = [sys.executable, "-m", "dsindex", "build", "--config", str(config)]
+    commands.ray_job("submit", "--no-wait", "--submission-id", "stopped", "--", *build)
+    wait_for_shards(progress, 20)
     for name in ("worker-0", "worker-1"):
         commands.signal_workers(name, signal.SIGSTOP)
-    kept = wait_for_shards(work_dir, 20)
+    kept = wait_for_shards(progress, 20)
     assert kept < SHARDS - 100
-    commands.ray_job("stop", stopped)
+    commands.ray_job("stop", "stopped")
     for name in ("worker-0", "worker-1"):
         commands.signal_workers(name, signal.SIGCONT)
-    assert "was stopped" in commands.ray_job("status", stopped)
+    assert "was stopped" in commands.ray_job("status", "stopped")
     assert not list((tmp_path / "out").glob("*.idx"))
 
-    # The same again, followed: it continues, loses a node, gets another.
-    with commands.start("submit", "--", "build", "--config", str(config)) as follower:
-        wait_for_shards(work_dir, kept, follower)
+    # The same again, from a node: it continues, loses a node, gets another.
+    with commands.start("build", "--config", str(config)) as driver:
+        wait_for_shards(progress, kept, driver)
         commands.freeze_at_work("worker-0")
         cluster.script("remove", "worker-0")
         cluster.script("add", "1")
-        shown, _ = follower.communicate(timeout=2 * PATIENCE_SECONDS)
-    assert follower.returncode == 0, shown
+        shown, _ = driver.communicate(timeout=2 * PATIENCE_SECONDS)
+    assert driver.returncode == 0, shown
     assert "check: done" in shown  # what the stopped job had made was verified
-    assert ": succeeded" in shown
     run = json.loads((tmp_path / "out" / "x_text_document.manifest.json").read_bytes())["run"]
     assert run["executor"] == "ray"
     assert run["shards"] == SHARDS
     assert run["lost_workers"] >= 1
     assert not work_dir.exists()
-
-    shown = commands.ray_job("logs", failing)
-    assert f"dsindex build: {missing}: cannot be read (No such file or directory); check --input" in shown
 
     local = make_config(input=(str(text),), output_prefix=str(tmp_path / "local" / "x"), shard_size="64MiB")
     run_config(local)

@@ -1,6 +1,5 @@
 """`dsindex convert`, `raw-index` and `export`, and datasets of other programs."""
 
-import argparse
 import os
 import pickle
 
@@ -10,25 +9,25 @@ import pytest
 from dsindex.cli import convert as convert_command
 from dsindex.cli import raw_index as raw_index_command
 from dsindex.cli.main import main
-from dsindex.cli.options import add_options
+from dsindex.cli.parser import make_parser, read_values
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import BadRecordError, FormatError
 from tests.support.datasets import write_dataset
-from tests.support.golden import FAST, GOLDEN
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
 
+def parse(name, *arguments):
+    return read_values(make_parser(name).parse_args([name, *map(str, arguments)]))
+
+
 def run(command, *arguments):
-    parser = argparse.ArgumentParser()
-    add_options(parser, *command.OPTIONS)
-    return command.run(parser.parse_args([str(argument) for argument in arguments]))
+    return command.run(parse(command.__name__.rpartition(".")[2].replace("_", "-"), *arguments))
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
-def test_raw_index_says_what_became_of_the_lines(tmp_path, capsys, executor):
+def test_raw_index_says_what_became_of_the_lines(tmp_path, capsys):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n{\n[1]\n\n")
-    options = [path, "--executor", executor, "--workers", 2]
+    options = [path]
     assert run(raw_index_command, *options, "--drop-faulty-entries", "--output", tmp_path / "y.idx") == 0
     assert (tmp_path / "y.idx").read_bytes() == pickle.dumps([(0, 2), (5, 3)], protocol=4)
     said = capsys.readouterr().out
@@ -50,12 +49,6 @@ def test_convert_goes_both_ways_and_between_eras(tmp_path, capsys):
     assert "3 documents, 3 tokens of type uint16" in capsys.readouterr().out
 
 
-def test_convert_in_spawned_processes(tmp_path):
-    source = write_pbin(tmp_path / "x.pbin", [[1, 2, 3]] * 10, version="2024-04")
-    assert run(convert_command, source, tmp_path / "y.pbin", "--executor", "processes", "--workers", 1) == 0
-    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2, 3]] * 10, version="current")
-
-
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 @pytest.mark.parametrize("command", [
     ["convert", "{}/a.pbin", "{}/taken.pbin"],
@@ -66,22 +59,9 @@ def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, comma
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
     link(tmp_path / "a.pbin", tmp_path / "taken.pbin")
     before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}
-    said = cli([*(word.format(tmp_path) for word in command), "--executor", "local"], 1).err
+    said = cli([word.format(tmp_path) for word in command], 1).err
     assert "taken.pbin: expected another file than the input" in said or "other than the file itself" in said
     assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize(("name", "said"), [
-    (FAST.name, "note: 4 texts without tokens are EOD alone, as by preprocess_data_fast.py (--empty-documents eod)"),
-    ("eod", "note: 2 texts without tokens are empty documents, as by preprocess_data.py (--empty-documents keep)"),
-])  # fmt: skip
-def test_verify_says_what_became_of_empty_texts(name, said, cli):
-    assert said in cli(["verify", str(GOLDEN / f"{name}_text_document")]).out
-
-
-@pytest.mark.parametrize("documents", [[[[1]], [[1, 2]]], [[[1]], [[1]]], []], ids=["two ends", "all alone", "none"])
-def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(tmp_path, documents, cli):
-    assert "texts without tokens" not in cli(["verify", write_dataset(tmp_path / "x", documents)]).out
 
 
 COMMANDS = {

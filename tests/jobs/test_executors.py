@@ -183,8 +183,9 @@ def test_call_that_always_hangs_is_named():
 
 
 def test_call_beside_one_that_hangs_is_left_alone(processes, tmp_path):
+    run(processes, call(time.sleep, 1), call(time.sleep, 1))  # both have begun
     calls = [call(hang_once, str(tmp_path / "hung")), *[call(process_id, number) for number in range(20)]]
-    results, statistics = run(processes, *calls, policy=RetryPolicy(deadline_seconds=2.0, first_pause_seconds=0.01))
+    results, statistics = run(processes, *calls, policy=RetryPolicy(deadline_seconds=5.0, first_pause_seconds=0.01))
     assert results[0] == "ended"
     assert statistics.lost_workers == statistics.retries == 1
 

@@ -8,9 +8,9 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from dsindex.api.verify import verify
 from dsindex.datasets.provenance import read_rows
 from dsindex.errors import BadRecordError, InputError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig
 from dsindex.tools.estimate import estimate_build
@@ -168,7 +168,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=10)
     with pytest.raises(BadRecordError, match=r"x\.parquet, row 24: expected a string .*, got null"):
         build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1B")
-    report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", fresh=True)
+    report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", replace=True)
     assert (report.counts.kept, report.counts.quarantined) == (49, 1)
     assert "50 lines = 49 kept + 1 quarantined" in "\n".join(report.lines())
     stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()
@@ -248,7 +248,9 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
         run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
-        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet/*.parquet")}
+        found[name] |= {
+            path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet_768/*.parquet")
+        }
     assert {"train-00000-of-00001.parquet", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
     for name, files in found.items():
         assert files == found["x.jsonl"], name

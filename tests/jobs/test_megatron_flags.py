@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 import sentencepiece
+from dsindex.options.megatron_flags import REFUSED, WITHOUT_EFFECT, take_megatron_flags
 
 from dsindex.datasets import IndexedDataset
 from dsindex.options.build import BuildConfig
 from dsindex.options.config import UsageError, validated
-from dsindex.options.megatron_flags import REFUSED, WITHOUT_EFFECT, take_megatron_flags
 from tests.support.foreign_tokenizers import rank_entries, sentencepiece_model, tiktoken_file
 from tests.support.golden import GOLDEN, TOKENIZERS
 from tests.support.hub_cache import COMMIT, put_in_cache

@@ -6,11 +6,10 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
-from dsindex.api.verify import verify
 from dsindex.datasets import IndexedDataset
-from dsindex.errors import InputError
+from dsindex.errors import InputError, UsageError
+from dsindex.functions import verify
 from dsindex.options.build import BuildConfig
 from tests.faults.corpus import BROKEN, write_corpus
 from tests.support.compressed import COMPRESSORS
@@ -134,7 +133,7 @@ def test_what_is_held_out_is_what_the_sample_has(texts, tmp_path, way):
     ({"hold_out": 0.1, "json_keys": ("text", "valid_text")}, "expected outputs of different names"),
 ])  # fmt: skip
 def test_shares_that_leave_no_records_are_refused(options, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(UsageError, match=message):
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **options)
 
 
@@ -174,7 +173,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("option", "value"), [(option, value) for option, values in WRONG.items() for value in values])
 def test_options_that_cannot_be_are_refused(option, value):
-    with pytest.raises(ValidationError):
+    with pytest.raises(UsageError):
         BuildConfig(input=("a",), tokenizer_model="t", output_prefix="o", **{option: value})
 
 
@@ -199,6 +198,6 @@ def test_verify_finds_documents_in_the_wrong_place(texts, tmp_path):
     with contextlib.chdir(texts):
         report = verify(prefix, against_source=True, tokenizer=OWN.plain_tokenizer)
     assert not report.is_whole
-    assert any(f"document {min(first, second)} differs" in each for each in report.findings) or any(
-        f"document {max(first, second)} differs" in each for each in report.findings
+    assert any(f"document {min(first, second)} differs" in each.replace(",", "") for each in report.findings) or any(
+        f"document {max(first, second)} differs" in each.replace(",", "") for each in report.findings
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dsindex.api.build import build
-from dsindex.api.open import open as open_dataset
 from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, make_parser
+from dsindex.datasets.subjects import open as open_dataset
 from dsindex.errors import DsindexError
+from dsindex.functions import build
 from tests.support.golden import OWN
 
 SECRET = "hunter2-planted"

@@ -128,7 +128,7 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeyp
     expected = Path(whole.path).read_bytes()
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
-    run_config(make_pack(pbin_era=version, fresh=True))
+    run_config(make_pack(pbin_era=version, replace=True))
     assert Path(whole.path).read_bytes() == expected
     assert read_pbin_header(whole.path).version.name == version
 
@@ -222,7 +222,7 @@ def test_command_packs_and_merges(tmp_path, capsys):
     code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
     assert (code, "files of different vocabularies" in shown) == (1, True)
     write_pbin(tmp_path / "two.pbin", [[7, 8]], version="2024-01-30", token_bytes=2)
-    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin", "--executor", "local")
+    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
     assert said(capsys, *merged)[0] == 0
     texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
@@ -243,7 +243,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize(("pattern", "line", "text"), PATTERNS.values(), ids=PATTERNS)
 def test_pattern_gives_the_text(pattern, line, text):
-    assert list(open_pattern(pattern).read_lines([line.encode()])) == [[text]]
+    assert open_pattern(pattern).read_line(line.encode()) == [text]
 
 
 BAD_RECORDS = {
@@ -408,6 +408,6 @@ def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_config(make_pack(fresh=True))
+    run_config(make_pack(replace=True))
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()

@@ -1,0 +1,164 @@
+"""A job's identity, which is its settings and the ordered list of its inputs, and the differences between two jobs.
+
+Two runs belong to the same plan if and only if nothing that their output depends on differs. If only inputs differ,
+their shards alone are made again: each belongs to its own input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
+
+from dsindex.json_text import decode_json, encode_json, show_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from dsindex.engine.inputs import InputFile
+
+_HUB_FILE = re.compile("(hf://datasets/[^/@]+/[^/@]+)@([^/]+)")
+EMPTY_PLAN: dict[str, Any] = {"settings": {}, "inputs": []}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that a job's output or its shards depend on."""
+
+    settings: Mapping[str, Any]
+    """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
+    inputs: tuple[InputFile, ...]
+    """The inputs in the order of the output; one may occur more than once."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as it is stored."""
+        return {
+            "settings": dict(self.settings),
+            "inputs": [[file.absolute_path, file.size_bytes, file.version] for file in self.inputs],
+        }
+
+    def decoded(self) -> dict[str, Any]:
+        """Return the plan as it is when it is read again, to be compared with a stored one."""
+        stored = self.to_json()
+        if any("://" in path for path, *_ in stored["inputs"]):  # addresses are decoded as Locations
+            return cast("dict[str, Any]", decode_json(encode_json(stored)))
+        return {**stored, "settings": decode_json(encode_json(stored["settings"]))}
+
+    @cached_property
+    def plan_id(self) -> str:
+        """A short id of the whole plan."""
+        return id_of_plan(self.to_json())
+
+
+def id_of_plan(plan: Mapping[str, Any]) -> str:
+    """Return the id of a plan as `Plan.to_json` writes it."""
+    return xxhash.xxh3_64_hexdigest(encode_json(plan, sort_keys=True))
+
+
+def _is_harmless(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a setting may change: shards made under `fail` have no bad record, nor one that is too long."""
+    if old.get("on-bad-record") != "fail":
+        return False
+    if name == "max_length" and old.get("too_long") == "refuse" == new.get("too_long"):
+        before, now = old.get(name), new.get(name)
+        return before is not None and (now or before) >= before
+    return name == "on-bad-record"
+
+
+def describe_settings(old: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return the differences between the settings of a plan and of a stored one, a phrase for each.
+
+    The commit of a dataset on the Hub is one, so that a build does not mix two when a branch moves.
+    """
+    old_settings, new_settings = old.get("settings", {}), decode_json(encode_json(dict(plan.settings)))
+    before, now = _commits(path for path, *_ in old.get("inputs", [])), _commits(file.path for file in plan.inputs)
+    return [
+        f"{dataset} was at the commit {before[dataset]} ({dataset}@{before[dataset]}) and is at {now[dataset]}"
+        for dataset in sorted(before.keys() & now.keys())
+        if before[dataset] != now[dataset]
+    ] + [
+        f"{name} was {_shown(name, old_settings.get(name))} and is {_shown(name, new_settings.get(name))}"
+        for name in sorted(old_settings.keys() | new_settings.keys())
+        if old_settings.get(name) != new_settings.get(name) and not _is_harmless(name, old_settings, new_settings)
+    ]
+
+
+def _commits(paths: Iterable[str]) -> dict[str, str]:
+    """Return each dataset on the Hub → its last commit among the addresses of files."""
+    found = (_HUB_FILE.match(path) for path in paths)
+    return {match[1]: match[2] for match in found if match is not None}
+
+
+Entry = tuple[str, int, str]
+"""Path, size in bytes and version of an input."""
+_SHOWN_CHANGES = 5
+
+
+def describe_inputs(old: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return the differences between the inputs of a plan and of a stored one, a phrase for each of the first.
+
+    A plan without inputs, which are not known yet, has none.
+    """
+    if old.get("inputs") == plan.decoded()["inputs"]:
+        return []
+    before, now = (
+        [(_HUB_FILE.sub(r"\1", path), size_bytes, version) for path, size_bytes, version in inputs]
+        for inputs in (old.get("inputs", []), plan.decoded()["inputs"])
+    )
+    if before == now or not now:
+        return []
+    changes = []
+    entries = {entry[0]: entry for entry in now}
+    for path, entry in {entry[0]: entry for entry in before}.items():
+        if path in entries and entries[path] != entry:
+            sizes = f"{entry[1]} bytes then, {entries[path][1]} now"
+            changes.append(f"the input {show_name(path)} was written again ({sizes})")
+    counts_before, counts_now = Counter(path for path, *_ in before), Counter(path for path, *_ in now)
+    for path, count in counts_before.items():
+        if path not in counts_now:
+            changes.append(f"the input {show_name(path)} is missing from --input")
+        elif counts_now[path] < count:
+            times = f"{count} times and is given {counts_now[path]}"
+            changes.append(f"the input {show_name(path)} was given {times}")
+    added = list((counts_now - counts_before).elements())
+    if added:
+        one = f"the input {show_name(added[0])} was"
+        changes.append(f"{one if len(added) == 1 else f'{len(added)} inputs were'} added")
+    more = len(changes) - _SHOWN_CHANGES
+    shown = changes[:_SHOWN_CHANGES] + ([f"and {more:,} more changes"] if more > 0 else [])
+    return shown or ["the inputs are in another order"]
+
+
+_SWITCHES = ("append-eod",)
+"""Settings that are stored as what the switch brings, such as the token that is appended, or not at all."""
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if name in _SWITCHES:
+        return "off" if value is None else f"on (token {encode_json(value).decode()})"
+    return "not set" if value is None else encode_json(value).decode()
+
+
+class _StoredPlan(BaseModel):
+    """The form of a stored plan."""
+
+    model_config = ConfigDict(strict=True, defer_build=True)
+
+    settings: dict[str, Any]
+    inputs: list[Annotated[tuple[str, Annotated[int, Field(ge=0)], str], Strict(False)]]
+
+
+def is_plan(stored: object) -> bool:
+    """Tell whether a decoded value has the form of a stored plan."""
+    try:
+        _StoredPlan.model_validate(stored)
+    except ValidationError:
+        return False
+    return True

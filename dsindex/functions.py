@@ -1,0 +1,293 @@
+"""The functions of `import dsindex`: each takes the options of its command as typed keyword arguments.
+
+The arguments are the fields of the command's model in `dsindex.options`. Command line and functions run the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect as inspection
+import sys
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
+from dsindex.engine.start import make_executor, wants_ray
+from dsindex.errors import UsageError
+from dsindex.options.build import BuildCommand
+from dsindex.options.config import ExecutorConfig
+from dsindex.options.datasets import (
+    ConvertCommand,
+    InspectConfig,
+    RawIndexConfig,
+    ReportConfig,
+    TraceConfig,
+    VerifyConfig,
+)
+from dsindex.options.index import IndexConfig
+from dsindex.options.instruct import InstructConfig, read_instruction
+from dsindex.options.merge import MergeConfig
+from dsindex.options.mix import MixConfig
+from dsindex.options.model import Options, options_of
+from dsindex.options.pack import JoinConfig, PackConfig
+from dsindex.store.urls import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dsindex.engine.progress import Snapshot
+    from dsindex.formats.pbin import PbinHeader
+    from dsindex.formats.raw_index import RawIndexAccount
+    from dsindex.jobs.build import BuildResult
+    from dsindex.jobs.conversion import ConvertResult
+    from dsindex.jobs.index import IndexResult
+    from dsindex.jobs.instruct import InstructResult
+    from dsindex.jobs.merge import MergeResult
+    from dsindex.jobs.pack import PackResult
+    from dsindex.options.config import Progress
+    from dsindex.tools.mix import MixResult
+    from dsindex.tools.report import ReportResult
+    from dsindex.tools.results import ConsumedTokens, InspectResult, TracedDocuments, TracedSamples, VerifyResult
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+Config = TypeVar("Config", bound=Options)
+
+
+def takes(
+    model: Callable[Arguments, Config],
+) -> Callable[[Callable[[Config], Returned]], Callable[Arguments, Returned]]:
+    """Let a function of a model take the fields of the model as keyword arguments."""
+
+    def decorate(run: Callable[[Config], Returned]) -> Callable[Arguments, Returned]:
+        def call(*arguments: Arguments.args, **values: Arguments.kwargs) -> Returned:
+            return run(model(*arguments, **values))
+
+        call.__name__ = call.__qualname__ = run.__name__
+        call.__doc__ = _document(run.__doc__ or "", model)
+        call.__signature__ = _signature(run, model)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _signature(run: Callable[..., Any], model: Any) -> inspection.Signature:  # noqa: ANN401 - a class of options
+    """Return the signature that type checkers see."""
+    kinds = {True: inspection.Parameter.KEYWORD_ONLY, False: inspection.Parameter.POSITIONAL_OR_KEYWORD}
+    parameters = [
+        inspection.Parameter(
+            each.alias or name,
+            kinds[each.kw_only],
+            default=inspection.Parameter.empty if each.default is ... else each.default,
+            annotation=each.annotation,
+        )
+        for name, each in options_of(model).items()
+    ]
+    parameters.sort(key=lambda parameter: (parameter.kind, parameter.default is not inspection.Parameter.empty))
+    return inspection.Signature(parameters, return_annotation=run.__annotations__["return"])
+
+
+def _document(text: str, model: Any) -> str:  # noqa: ANN401 - a class of options
+    """Return a docstring with the help of each option."""
+    lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
+    return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
+
+
+# What the functions share.
+
+
+class FunctionDisplay(Display):
+    """Calls a function with snapshots; an exception from it stops the job, which can be continued."""
+
+    seconds = BAR_SECONDS
+
+    def __init__(self, function: Callable[[Snapshot], object]) -> None:
+        self._function = function
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Pass on the progress of a stage."""
+        self._function(snapshot)
+
+    end = show
+
+
+def open_reporter(progress: Progress) -> Reporter:
+    """Return the reporter for a value of `progress`.
+
+    Raises:
+        UsageError: If it is neither a bool nor a function.
+    """
+    if isinstance(progress, bool):
+        return make_reporter() if progress else Reporter()
+    if callable(progress):
+        return Reporter(FunctionDisplay(progress))
+    raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
+
+
+OnExecutor = TypeVar("OnExecutor", bound=ExecutorConfig)
+
+
+def on_connected_cluster(config: OnExecutor) -> OnExecutor:
+    """Return options set to the Ray cluster that this process is connected to, unless they name an executor.
+
+    If the cluster has several nodes, `address` is set too, so that all are checked for seeing the same files.
+    """
+    ray = sys.modules.get("ray")
+    if {"executor", "address"} & config.given or ray is None or not ray.is_initialized():
+        return config
+    has_others = sum(node["Alive"] for node in ray.nodes()) > 1
+    return config.replaced(executor="ray", **({"address": "auto"} if has_others else {}))
+
+
+def _seen_from_anywhere(config: ExecutorConfig, path: str) -> str:
+    """Return a path that tasks can use; absolute on Ray, whose workers may have another working folder."""
+    return absolute(path) if wants_ray(config) else path
+
+
+# The functions.
+
+
+@takes(BuildCommand)
+def build(config: BuildCommand) -> BuildResult:
+    """Tokenize text and merge it into one dataset per key, as `dsindex build` does.
+
+    Repeating an interrupted call continues it; repeating a finished one returns at once. With options of index caches,
+    those of each dataset are built, too.
+    """
+    from dsindex.jobs.build import run_build
+
+    with open_reporter(config.progress) as reporter:
+        return run_build(on_connected_cluster(config), reporter=reporter, index=config.index_options())
+
+
+@takes(MergeConfig)
+def merge(config: MergeConfig) -> MergeResult:
+    """Merge datasets of .bin and .idx into one, as `dsindex merge` does."""
+    from dsindex.jobs.merge import run_merge
+
+    with open_reporter(config.progress) as reporter:
+        return run_merge(on_connected_cluster(config), reporter=reporter)
+
+
+@takes(IndexConfig)
+def build_index(config: IndexConfig) -> IndexResult:
+    """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
+    from dsindex.jobs.index import run_index
+
+    config = on_connected_cluster(config)
+    with open_reporter(config.progress) as reporter:
+        reporter.stage("index", total=1, unit="jobs")
+        with contextlib.ExitStack() as stack:
+            tasks = stack.enter_context(contextlib.closing(make_executor(config)))
+            reporter.follow(tasks)
+            report = run_index(config, executor=tasks)
+        reporter.advance(1)
+    return report
+
+
+@takes(MixConfig)
+def mix(config: MixConfig) -> MixResult:
+    """Plan a mixture from the tokens that datasets really have, as `dsindex mix` does.
+
+    `source` may be a mapping: `{"web": "60%", "books": "2epochs", "code": "10B", "other": None}`; None is the rest.
+    """
+    from dsindex.tools.mix import run_mix
+
+    return run_mix(config)
+
+
+@takes(PackConfig)
+def pack(config: PackConfig) -> PackResult:
+    """Tokenize text into packed data for Modalities, as `dsindex pack` does."""
+    from dsindex.jobs.pack import run_pack
+
+    with open_reporter(config.progress) as reporter:
+        return run_pack(on_connected_cluster(config), reporter=reporter)
+
+
+def join_packed(config: JoinConfig) -> PbinHeader:
+    """Join `.pbin` files, as `dsindex pack --merge` does."""
+    from dsindex.formats.pbin import PBIN_VERSIONS, join_pbin_files
+
+    return join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+
+
+@takes(InstructConfig)
+def instruct(config: InstructConfig) -> InstructResult:
+    """Turn conversations into tokens, loss masks and packed blocks, as `dsindex instruct` does.
+
+    `config` says how records become prompts: a YAML file, or a dict of the same content. Its section `job` may have the
+    other options, which arguments override.
+    """
+    from dsindex.jobs.instruct import join_job, run_instruct
+
+    flags = {name: getattr(config, name) for name in config.given - {"config"}}
+    settings, source, folder = read_instruction(config.config)
+    job, instruction = join_job(settings, flags, source=source, folder=folder)
+    with open_reporter(config.progress) as reporter:
+        return run_instruct(on_connected_cluster(job), instruction, reporter=reporter)
+
+
+@takes(ConvertCommand)
+def convert(config: ConvertCommand) -> ConvertResult:
+    """Convert a dataset without loss, as `dsindex convert` does: MMIDIDX to `.pbin` or back, or between `.pbin`s."""
+    from dsindex.jobs.conversion import convert_dataset
+
+    return convert_dataset(config)
+
+
+@takes(RawIndexConfig)
+def raw_index(config: RawIndexConfig) -> RawIndexAccount:
+    """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
+    from dsindex.formats.raw_index import create_raw_index
+
+    return create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
+
+
+@takes(InspectConfig)
+def inspect(config: InspectConfig) -> InspectResult:
+    """Look into a dataset, an index cache, an export or a work folder, as `dsindex inspect` does.
+
+    Damage raises no exception: `findings` has it, in sentences, and `ok` is false.
+    """
+    from dsindex.tools.inspect import run_inspect
+
+    return run_inspect(config)
+
+
+@takes(TraceConfig)
+def trace(config: TraceConfig) -> TracedSamples | TracedDocuments | ConsumedTokens:
+    """Trace samples and steps to documents and lines, or lines to samples and steps, as `dsindex trace` does."""
+    from dsindex.tools.trace import run_trace
+
+    return run_trace(config)
+
+
+@takes(VerifyConfig)
+def verify(config: VerifyConfig) -> VerifyResult:
+    """Prove that datasets are intact, as `dsindex verify` does.
+
+    Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
+    """
+    from dsindex.tools.results import VerifyResult
+    from dsindex.tools.verify import verify_dataset
+
+    config = on_connected_cluster(config)
+    if config.cache is not None:
+        config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
+    reports = []
+    for prefix in config.prefix:
+        with open_reporter(config.progress) as reporter:
+            reports.append(verify_dataset(_seen_from_anywhere(config, prefix), config, reporter=reporter))
+    return VerifyResult(reports=tuple(reports))
+
+
+@takes(ReportConfig)
+def report(config: ReportConfig) -> ReportResult:
+    """Write one HTML page about datasets, as `dsindex report` does.
+
+    Damage raises no exception: it is on the page, and `ok` is false.
+    """
+    from dsindex.tools.report import run_report
+
+    with open_reporter(config.progress) as reporter:
+        return run_report(config, reporter=reporter)

@@ -1,0 +1,345 @@
+"""Options as typed fields of a class, which is a command's parser, its YAML file and its function's signature at once.
+
+    class MergeConfig(Options):
+        '''`dsindex merge`.'''
+        workers: int | None = option("tasks that run at once", "N", default=None, ge=1)
+
+Type checkers and editors see the fields as typed keyword arguments, by `dataclass_transform`. Values come as text from
+a command line, as plain values from YAML, or as objects from Python; the field's type says how they are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+import os
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from dsindex.errors import InputError, UsageError
+from dsindex.option_problems import show_value
+
+MAX_NUMBER = 2**63 - 1
+"""The largest integer that plans, ledgers and manifests can store."""
+
+Taken = TypeVar("Taken", contravariant=True)
+Kept = TypeVar("Kept", covariant=True)
+
+
+class Parsed(Generic[Taken, Kept]):
+    """The type of a field whose argument may be of a wider type than its value: a path, and the text of one.
+
+    Never instantiated: type checkers read argument and value from `__set__` and `__get__`.
+    """
+
+    def __get__(self, instance: object, owner: Any) -> Kept:  # noqa: ANN401 - as for descriptors
+        raise NotImplementedError
+
+    def __set__(self, instance: object, value: Taken) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A field of a model, and how surfaces show it."""
+
+    default: Any
+    """`...` if it must be given."""
+    help: str
+    """A line for `--help`; without one, only files and functions have it."""
+    metavar: str | None = None
+    group: str | None = None
+    """Title of its part of the help; by default that of its class: `group`, or that of a class derived from it."""
+    flag: str | None = None
+    """Its flag, if that does not follow from the name."""
+    short: str | None = None
+    """A flag of one letter beside it."""
+    positional: bool = False
+    """Whether the command line takes it without a flag."""
+    kw_only: bool = True
+    """Whether a function takes it only by name."""
+    alias: str | None = None
+    """Its name as an argument of a function."""
+    parse: Callable[[Any], Any] | None = None
+    """Reads a value, in place of the field's type."""
+    may_be_empty: bool = False
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    kind: Any = None
+    """The type of the value."""
+    annotation: str = ""
+    """As it stands in the source."""
+
+    def read(self, value: object) -> object:
+        """Return a value in the field's type.
+
+        Raises:
+            ValueError: If it is something else, saying what was expected.
+        """
+        if value == "" and not self.may_be_empty:
+            raise ValueError("expected a value, got an empty text")
+        if value is None and self.default is not ...:
+            return self.default
+        if self.parse is not None:
+            value = self.parse(value)
+        return self._in_range(convert(value, self.kind))
+
+    def _in_range(self, value: object) -> object:
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float):
+                self._check_number(number, value)
+        return value
+
+    def _check_number(self, number: float, shown: object) -> None:
+        if isinstance(number, int) and abs(number) > MAX_NUMBER:
+            raise ValueError(f"expected at most {MAX_NUMBER}, got {show_value(shown)}")
+        if self.ge is not None and number < self.ge:
+            raise ValueError(f"expected at least {self.ge}, got {show_value(shown)}")
+        if self.gt is not None and number <= self.gt:
+            raise ValueError(f"expected more than {self.gt}, got {show_value(shown)}")
+        if self.le is not None and number > self.le:
+            raise ValueError(f"expected at most {self.le}, got {show_value(shown)}")
+        if self.lt is not None and number >= self.lt:
+            raise ValueError(f"expected less than {self.lt}, got {show_value(shown)}")
+
+
+def option(
+    help: str = "",
+    metavar: str | None = None,
+    *,
+    default: Any = ...,  # noqa: ANN401 - of the field's type
+    kw_only: bool = True,
+    **settings: Any,  # noqa: ANN401 - of Option
+) -> Any:  # noqa: ANN401 - stands for a value of the field's type
+    """Declare a field of a model; the arguments are those of Option."""
+    return Option(default=default, help=help, metavar=metavar, kw_only=kw_only, **settings)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(option,))
+class Options:
+    """Base of all models."""
+
+    group: ClassVar[str] = ""
+    given: frozenset[str] = frozenset()
+    """The options that were given, whatever their values."""
+
+    def __init__(self, *arguments: Any, **values: Any) -> None:  # noqa: ANN401 - type checkers see the fields
+        """Read and check the options.
+
+        Raises:
+            UsageError: In one sentence on all that is wrong.
+        """
+        known, problems = options_of(type(self)), []
+        values = type(self).prepare(_by_name(type(self), arguments, values))
+        own = self.__dict__
+        for name in values.keys() - known.keys():
+            close = difflib.get_close_matches(name, known, n=1)
+            problems.append(f"there is no option {name!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+        for name, each in known.items():
+            try:
+                if name in values:
+                    own[name] = each.read(values[name])
+                elif each.default is ...:
+                    problems.append(f"{flag_of(name, each)} is required")
+                else:
+                    own[name] = each.default
+            except (ValueError, TypeError, InputError) as error:
+                problems.append(f"{flag_of(name, each)}: {error}")
+        if problems:
+            raise UsageError("; ".join(problems))
+        own["given"] = frozenset(values)
+        try:
+            for kind in reversed(type(self).__mro__):
+                if "_agree" in vars(kind):
+                    vars(kind)["_agree"](self)
+        except (ValueError, InputError) as error:
+            raise UsageError(str(error)) from error
+
+    @classmethod
+    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return values as they are to be read; a model may derive one from another."""
+        return values
+
+    def _agree(self) -> None:
+        """Check options against each other; every class of a model has its own.
+
+        Raises:
+            ValueError: In a sentence that names flags.
+        """
+
+    def replaced(self, **changes: Any) -> Self:  # noqa: ANN401 - values of fields
+        """Return a copy with other values, which are not checked."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, **changes)
+        return copy
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.values() == getattr(other, "values", dict)()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.values().items()))
+
+    def __repr__(self) -> str:
+        changed = (f"{name}={value!r}" for name, value in self.values().items() if name in self.given)
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def values(self) -> dict[str, Any]:
+        """Return all options by name."""
+        return {name: getattr(self, name) for name in options_of(type(self))}
+
+
+Model = TypeVar("Model", bound=Options)
+
+
+_known: dict[type[Options], dict[str, Option]] = {}
+
+
+def options_of(model: type[Options]) -> dict[str, Option]:
+    """Return the options of a model, those of its bases first."""
+    if model not in _known:
+        _known[model] = _find_options(model)
+    return _known[model]
+
+
+def _find_options(model: type[Options]) -> dict[str, Option]:
+    kinds, found = get_type_hints(model), dict[str, Option]()
+    lineage = model.__mro__
+    for place in reversed(range(len(lineage))):
+        annotations = vars(lineage[place]).get("__annotations__", {})
+        for name, annotation in annotations.items():
+            own = vars(lineage[place]).get(name)
+            if isinstance(own, Option):
+                groups = (vars(kind).get("group") for kind in reversed(lineage[: place + 1]))
+                group = own.group if own.group is not None else next(filter(None, groups), "")
+                found[name] = replace(own, kind=kinds[name], annotation=str(annotation), group=group)
+    return found
+
+
+def flag_of(name: str, option: Option) -> str:
+    """Return how messages name an option."""
+    return (option.metavar or name) if option.positional else option.flag or f"--{name.replace('_', '-')}"
+
+
+def _by_name(model: type[Options], arguments: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by the names of fields, of which functions know some by another name."""
+    known = options_of(model)
+    names = {each.alias: name for name, each in known.items() if each.alias is not None}
+    by_position = [name for name, each in known.items() if not each.kw_only]
+    if len(arguments) > len(by_position):
+        raise UsageError(f"expected at most {len(by_position)} arguments without a name, got {len(arguments)}")
+    return dict(zip(by_position, arguments, strict=False)) | {names.get(name, name): values[name] for name in values}
+
+
+# Reading values by the types of fields.
+
+
+def convert(value: Any, kind: Any) -> Any:  # noqa: ANN401 - any value, any annotation
+    """Return a value of the command line, YAML or Python in a type.
+
+    Raises:
+        ValueError: If it is something else.
+
+    >>> convert("4", int | None), convert(["a"], tuple[str, ...]), convert(4, Parsed[int | str, int])
+    (4, ('a',), 4)
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Parsed:
+        return convert(value, arguments[1])
+    if origin in {Union, types.UnionType}:
+        if value is None and types.NoneType in arguments:
+            return None
+        [kind, *others] = [each for each in arguments if each is not types.NoneType]
+        return value if others else convert(value, kind)
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(
+                f"expected {'one of ' if len(arguments) > 1 else ''}{_listed(arguments)}, got {show_value(value)}"
+            )
+        return value
+    if origin is tuple:
+        return _convert_all(value, arguments)
+    reader = _READERS.get(kind)
+    return value if reader is None else reader(value)
+
+
+def _listed(words: Iterable[object]) -> str:
+    *first, last = map(str, words)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - any value
+    if isinstance(value, str | os.PathLike) or not isinstance(value, Iterable) or isinstance(value, Mapping | bytes):
+        if isinstance(value, Mapping | bytes) or value is None:
+            raise ValueError(f"expected a list, got {show_value(value)}")
+        value = (value,)
+    values = tuple(value)
+    if kinds[-1] is ...:
+        return tuple(convert(each, kinds[0]) for each in values)
+    if len(values) != len(kinds):
+        raise ValueError(f"expected {len(kinds)} values, got {show_value(list(values))}")
+    return tuple(map(convert, values, kinds))
+
+
+def _read_text(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, bool) or not isinstance(value, str):
+        hint = "; quote it if it looks like a number" if isinstance(value, int | float) else ""
+        raise ValueError(f"expected text, got {show_value(value)}{hint}")
+    try:
+        is_text = b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        is_text = False
+    if not is_text:
+        raise ValueError(f"expected a text that can be typed and can name a file, got {value!r}")
+    return value
+
+
+def _read_switch(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {show_value(value)}")
+    return value
+
+
+def _read_integer(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,30}\s*", value, flags=re.ASCII):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"expected an integer, got {show_value(value)}")
+    return int(value)
+
+
+def _read_number(value: object) -> float:
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # or a TypeError
+    except (TypeError, ValueError, OverflowError):
+        number = float("nan")
+    if not math.isfinite(number):
+        raise ValueError(f"expected a number, got {show_value(value)}")
+    return number
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    str: _read_text,
+    bool: _read_switch,
+    int: _read_integer,
+    float: _read_number,
+}

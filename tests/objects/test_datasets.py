@@ -1,0 +1,126 @@
+"""Commands that read datasets in a bucket say and write what they do for the same files on disk."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from dsindex.cli.main import main
+from tests.support.golden import TOKENIZERS
+
+DATASET = "docs_text_document"
+OF_CACHE = ["--seq-length", "32", "--epochs", "2", "--data-cache-path"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A dataset with a manifest and provenance, and a `.pbin` of it."""
+    folder = tmp_path_factory.mktemp("built")
+    lines = [json.dumps({"text": "some words of a text " * (number % 13)}) for number in range(300)]
+    (folder / "docs.jsonl").write_text("\n".join(lines))
+    words = ["--input", folder / "docs.jsonl", "--output-prefix", folder / "docs", "--tokenizer-model"]
+    assert main(["build", *map(str, words), str(TOKENIZERS["bos"]), "--append-eod", "--executor", "local"]) == 0
+    assert main(["convert", str(folder / DATASET), str(folder / "docs.pbin"), "--flatten"]) == 0
+    return folder
+
+
+@pytest.fixture
+def store(store, folder):
+    """The store with the datasets in `src/data`."""
+    store.put("src/data", folder)
+    return store
+
+
+def said(words, cli, *, code=0):
+    """What a command prints, without the time that it took."""
+    out = cli(words, code).out
+    return re.sub(r"; [\d.]+ \w+, [\d.]+ s$", "", out, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [
+    ["verify", DATASET], ["verify", "docs.pbin"], ["verify", DATASET, "--against-source"], ["inspect", DATASET],
+    ["inspect", f"{DATASET}.bin", "--document", "7"], ["inspect", "docs.pbin", "--document", "7"],
+    ["verify", DATASET, "--same-as", "docs.pbin"],
+], ids=" ".join)  # fmt: skip
+@pytest.mark.usefixtures("store")
+def test_reading_commands_say_the_same(folder, cli, words):
+    def placed(place):
+        return [f"{place}/{word}" if word.startswith("docs") else word for word in words]
+
+    here = said(placed(str(folder)), cli)
+    there = said(placed("s3://src/data"), cli)
+    inputs = f"{folder}/docs.jsonl"  # is there in either case
+    hidden = here.replace(inputs, "INPUT").replace(str(folder), "s3://src/data")
+    assert there.replace(inputs, "INPUT") == hidden
+
+
+@pytest.mark.usefixtures("store")
+def test_writing_commands_write_the_same(folder, tmp_path, cli):
+    for place, name in ((str(folder), "here"), ("s3://src/data", "there")):
+        out = tmp_path / name
+        out.mkdir()
+        pair = [f"{place}/{DATASET}", str(folder / DATASET)]
+        assert main(["merge", "--input", *pair, "--output-prefix", str(out / "m")]) == 0
+        assert main(["convert", f"{place}/{DATASET}", str(out / "a.pbin"), "--flatten"]) == 0
+        assert main(["convert", f"{place}/docs.pbin", str(out / "back")]) == 0
+        words = [*OF_CACHE, str(out)]
+        assert main(["index", "--data-path", f"{place}/{DATASET}", *words]) == 0
+    for suffix in ("m.bin", "m.idx", "a.pbin", "back.bin", "back.idx"):
+        assert (tmp_path / "there" / suffix).read_bytes() == (tmp_path / "here" / suffix).read_bytes()
+    arrays = sorted(path.name for path in (tmp_path / "here").glob("*.npy"))
+    assert arrays
+    for name in arrays:
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    cache = str(tmp_path / "there")
+    assert "was there already" in said(["index", "--data-path", f"s3://src/data/{DATASET}", *words], cli)
+    checked = said(["verify", f"s3://src/data/{DATASET}", "--cache", cache], cli)
+    assert "index caches against the data" in checked
+    traced = said(["trace", cache, "--sample", "3"], cli)
+    assert f"{folder}/docs.jsonl, line" in traced
+
+
+def test_damage_in_a_bucket_is_found(store, folder, cli):
+    content = bytearray((folder / f"{DATASET}.bin").read_bytes())
+    content[100] ^= 1
+    store.put(f"src/data/{DATASET}.bin", bytes(content))
+    words = ["verify", f"s3://src/data/{DATASET}"]
+    assert f"FOUND: s3://src/data/{DATASET}.bin: expected the digest" in said(words, cli, code=1)
+    store.put(f"src/data/{DATASET}.bin", bytes(content[:-2]))
+    assert "expected a .bin of" in said(words, cli, code=1)
+    store.remove(f"src/data/{DATASET}.bin")
+    assert "no such object" in said(words, cli, code=1)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["verify", "s3://src/d*"], "expected the address of one dataset, got a pattern or a folder"),
+    (["verify", "https://h/d?sig=planted"], "https://h/d: expected an address without a signature"),
+    (["report", "s3://src/d?sig=planted", "-o", "x"], "s3://src/d: expected an address without user, password and que"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
+def test_what_is_not_read_is_refused(words, message, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = cli(words, 2).err
+    assert message in re.sub(r"\s+", " ", shown)
+    assert "planted" not in shown
+    assert not os.listdir()
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(("words", "message"), [
+    (["inspect", "s3://src/none"], "s3://src/none: there is no dataset"),
+    (["report", "s3://src/none", "-o", "x.html"], "s3://src/none: there is no dataset"),
+    (["report", f"s3://src/data/{DATASET}", f"s3://src/data/{DATASET}.bin", "-o", "x.html"],
+     "expected every dataset once, got it twice"),
+    (["index", "--data-path", "s3://src/none", "--seq-length", "8", "--epochs", "1"], "no such file"),
+    (["index", "--data-path", f"s3://src/data/{DATASET}", "--seq-length", "8", "--epochs", "1"],
+     "expected --data-cache-path with a dataset in an object store"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
+def test_what_is_not_there_is_one_sentence(words, message, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = cli(words, 1).err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert [name for name in Path().iterdir() if name.name not in {"cache", "x.build"}] == []
