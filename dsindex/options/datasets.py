@@ -45,7 +45,7 @@ class Decoded(Options):
     )
 
 
-class ConvertCommand(ExecutorConfig):
+class ConvertCommand(Options):
     """`dsindex convert`: MMIDIDX to `.pbin` or back."""
 
     source: Dataset = option(
@@ -216,7 +216,7 @@ class TraceConfig(Decoded):
             raise ValueError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
 
 
-class RawIndexConfig(ExecutorConfig):
+class RawIndexConfig(Options):
     """`dsindex raw-index`: the lines of a JSONL file."""
 
     file: Path = option("the file to index", "FILE.jsonl", positional=True, kw_only=False)

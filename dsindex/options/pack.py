@@ -15,7 +15,6 @@ from dsindex.errors import InputError, UsageError
 from dsindex.option_problems import show_value
 from dsindex.options.config import (
     PBIN_SUFFIX,
-    ExecutorConfig,
     Path,
     Paths,
     TextConfig,
@@ -41,7 +40,7 @@ class PackCommand(Options):
     merge: Paths = option("join these files instead of packing text", "FILE.pbin", default=(), group="input and output")
 
 
-class JoinConfig(ExecutorConfig):
+class JoinConfig(Options):
     """`dsindex pack --merge`: `.pbin` files joined to one."""
 
     merge: Paths = option(default=...)
