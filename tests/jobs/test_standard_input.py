@@ -12,8 +12,8 @@ import pytest
 
 import dsindex
 from dsindex.cli.main import main
+from dsindex.engine.standard_input import stored_input_path as spool_path
 from dsindex.jobs import build as build_job
-from dsindex.store.spool import spool_path
 from tests.support.golden import OWN
 from tests.support.processes import wait_until
 from tests.support.published import published
