@@ -14,13 +14,12 @@ import numpy as np
 
 from dsindex.amounts import align, count
 from dsindex.datasets.blended import BlendedDataset
-from dsindex.datasets.exports import export_folder_of, read_facts
+from dsindex.datasets.exports import export_folder_of, read_export_manifest, read_facts
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX, open_dataset
 from dsindex.datasets.origins import DocumentOrigin
-from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.ledger import read_history
 from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
 from dsindex.errors import DsindexError, FormatError, InputError

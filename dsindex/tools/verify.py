@@ -7,8 +7,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dsindex.datasets.exports import read_export_manifest
 from dsindex.engine.executors import Call
-from dsindex.engine.export_folder import read_export_manifest
 from dsindex.engine.manifest import manifest_path
 from dsindex.engine.partial_files import PROVENANCE_SUFFIX
 from dsindex.engine.start import make_executor

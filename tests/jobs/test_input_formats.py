@@ -248,7 +248,9 @@ def test_instruct_gives_the_same_data_of_every_container(tmp_path, shard_size):
         run_config(job(tmp_path / f"out-{name}" / "chat", **options), SPLIT_IN_PARTS)
         files = published(tmp_path / f"out-{name}")
         found[name] = {file: content for file, content in files.items() if file.endswith((".bin", ".idx"))}
-        found[name] |= {path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet/*.parquet")}
+        found[name] |= {
+            path.name: path.read_bytes() for path in tmp_path.glob(f"out-{name}/chat_parquet_768/*.parquet")
+        }
     assert {"train-00000-of-00001.parquet", "chat_train_loss_mask.bin"} <= found["x.jsonl"].keys()
     for name, files in found.items():
         assert files == found["x.jsonl"], name

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.engine.progress import PlainDisplay, Reporter
+from dsindex.engine.progress import Reporter
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
@@ -42,14 +42,16 @@ def export(folder, instruction, **options):
         "split": "9,1,0",
     }
     config = InstructConfig(**{**defaults, **options})
-    run_instruct(config, check_config(instruction, source="test"), reporter=Reporter(PlainDisplay(seconds=1e9)))
+    run_instruct(config, check_config(instruction, source="test"), reporter=Reporter())
     return folder
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     instruction = {**SPEC, "max_length": LENGTH}
-    return export(tmp_path_factory.mktemp("made"), instruction, export=("parquet", "bridge"))
+    folder = tmp_path_factory.mktemp("made")
+    export(folder, instruction, export=("parquet",), seq_length=None)
+    return export(folder, instruction, export=("parquet", "bridge"))
 
 
 def targets(folder, split="train"):
@@ -109,6 +111,65 @@ def test_trl_trains_a_step_and_learns_the_trainable_tokens(made, tmp_path):
     )
     assert learnt(trainer.get_train_dataloader()) == targets(made)
     assert np.isfinite(trainer.train().training_loss)
+
+
+def test_collator_of_trl_keeps_the_conversations_of_packs_apart(made):
+    """Its labels are those of the masks, and positions begin at 0 in each conversation, as attention without padding
+    needs it."""
+    trainer = pytest.importorskip("trl.trainer.sft_trainer")
+    paths = sorted((made / f"chat_parquet_{LENGTH}").glob("train-*"))
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    collate = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    for row in rows:
+        batch = collate([row])
+        assert batch["input_ids"].tolist() == [row["input_ids"]]
+        assert batch["position_ids"].tolist() == [row["position_ids"]]
+        assert batch["labels"].tolist() == [row["labels"]]
+    assert sum(label != -100 for row in rows for label in row["labels"]) == targets(made)
+
+
+MEGATRON_SFT = os.environ.get("MEGATRON_SFT")
+"""A checkout of Megatron-LM's pull request 5017, whose SFTDataset reads tokens from `.bin/.idx`."""
+
+
+def test_megatron_reads_the_tokens_and_finds_masks_by_itself(tmp_path):
+    """It finds replies by ChatML's strings, whatever our masks say: with a template of ChatML, it learns of each reply
+    what ours has, apart from its first token, to which its mask is not shifted, and the newline at its end."""
+    if MEGATRON_SFT is None:
+        pytest.skip("MEGATRON_SFT names no checkout of Megatron-LM's pull request 5017")
+    pytest.importorskip("megatron.core")
+    spec = importlib.util.spec_from_file_location(
+        "sft_dataset", Path(MEGATRON_SFT, "megatron/core/datasets/sft_dataset.py")
+    )
+    theirs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(theirs)
+    model = chat_tokenizer(tmp_path)
+    made = export(tmp_path, {"chat_template": "chatml"}, tokenizer_model=str(model), split=None)
+    texts, masks = (IndexedDataset(made / f"chat_{name}") for name in ("text_document", "loss_mask"))
+    encode = ChatTokenizer.from_path(model).encode
+    own = theirs.Nemotron3ChatTemplateConfig()
+    starts = {role: encode(getattr(own, f"{role}_start_str")).ids.tolist() for role in ("system", "user", "assistant")}
+    other = ("think_start", "think_end", "tool_call_start", "tool_call_end", "tool_response_start")
+    rest = [encode(getattr(own, f"{name}_str")).ids.tolist() for name in ("end", *other)]
+    for tokens, mask in zip(texts, masks, strict=True):
+        segments = theirs.extract_segments(tokens.tolist(), starts, *rest)
+        found = np.zeros(len(tokens), np.int64)
+        for segment in segments:
+            if segment["role"] == "assistant":
+                found[segment["start"] : segment["end"]] = 1
+        learnt = np.flatnonzero(found[:-1]) + 1  # as its __getitem__ pairs loss_mask[:-1] with tokens[1:]
+        begins = np.flatnonzero(np.diff(mask.astype(int), prepend=0) == 1)
+        ends = np.flatnonzero(np.diff(mask.astype(int), append=0) == -1)
+        assert learnt.tolist() == np.setdiff1d(np.flatnonzero(mask), [*begins, *ends]).tolist()
+
+
+def chat_tokenizer(folder):
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(OWN.plain_tokenizer) / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")

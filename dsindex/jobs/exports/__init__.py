@@ -1,1 +1,0 @@
-"""Instruction data in the formats of other trainers, made of a dataset's tokens and loss masks."""
