@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
 from dsindex.options.index import TOKENIZER_NAMES, IndexBasics, IndexConfig, take_installed_release
-from dsindex.options.model import Options, Parsed, option, options_of
+from dsindex.options.model import Options, Parsed, option, options_of, read_text
 from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
 
@@ -180,6 +180,9 @@ class BuildConfig(TextConfig, TokenizerFormats):
         from dsindex.text.tokenizer_file import TokenizerOptions  # loads what a help text does not need
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
+        if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too
+            given = {name: value for name, value in given.items() if not name.startswith("tiktoken_")}
+            given["vocab_size"] = given["tokenizer_special_tokens"] = None
         return TokenizerOptions(**{name: value for name, value in given.items() if value is not None})
 
     @property
@@ -208,6 +211,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
                 f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
                 f"name its output, as in NAME={key}"
             )
+        read_text(name)
         if not name or "/" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""
             raise ValueError(f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}")

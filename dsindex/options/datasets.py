@@ -73,6 +73,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
     prefix: Datasets = option(
         "datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin",
         "PREFIX",
+        default=(),
         positional=True,
         kw_only=False,
         parse=list_prefixes,
@@ -97,7 +98,7 @@ class VerifyConfig(ExecutorConfig, Decoded):
     def _agree(self) -> None:
         if "sample" in self.given and not self.against_source:
             raise ValueError("--sample needs --against-source: it is the share of documents to compare with the source")
-        if self.same_as is not None and len(self.prefix) != 1:
+        if self.same_as is not None and len(self.prefix) > 1:
             raise ValueError(f"--same-as compares one dataset with another, got {len(self.prefix)}")
         packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
         if packed is not None and self.cache is not None:

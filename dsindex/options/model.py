@@ -291,6 +291,8 @@ def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa
             raise ValueError(f"expected a list, got {show_value(value)}")
         value = (value,)
     values = tuple(value)
+    if "" in values:
+        raise ValueError("expected a value, got an empty text")
     if kinds[-1] is ...:
         return tuple(convert(each, kinds[0]) for each in values)
     if len(values) != len(kinds):
@@ -298,7 +300,8 @@ def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa
     return tuple(map(convert, values, kinds))
 
 
-def _read_text(value: object) -> str:
+def read_text(value: object) -> str:
+    """Return a text that can be typed and can name a file, or the path of an object."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, bool) or not isinstance(value, str):
@@ -338,7 +341,7 @@ def _read_number(value: object) -> float:
 
 
 _READERS: dict[Any, Callable[[Any], Any]] = {
-    str: _read_text,
+    str: read_text,
     bool: _read_switch,
     int: _read_integer,
     float: _read_number,

@@ -16,6 +16,7 @@ from dsindex.option_problems import show_value
 from dsindex.options.config import (
     PBIN_SUFFIX,
     ExecutorConfig,
+    OptionalPath,
     Path,
     Paths,
     TextConfig,
@@ -38,6 +39,7 @@ WITHOUT_EFFECT = ("processing_batch_size", "raw_samples_queue_size", "processed_
 class PackCommand(Options):
     """What `dsindex pack` reads instead of text."""
 
+    config: OptionalPath = option("the same as --config CONFIG", "CONFIG", default=None, positional=True)
     merge: Paths = option("join these files instead of packing text", "FILE.pbin", default=(), group="input and output")
 
 

@@ -9,7 +9,6 @@ import pytest
 import xxhash
 
 from dsindex.cli.main import main
-from dsindex.engine.frame import hold_output
 from dsindex.engine.identity import Plan, id_of_plan
 from dsindex.engine.ledger import Ledger, read_history
 from dsindex.errors import FormatError, OutputError
@@ -79,9 +78,8 @@ def entries(plan):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("way", ["resume", "clean"])
 @pytest.mark.parametrize("kind", ["partial", "obsolete", "outputs", "plan of another"])
-def test_ledger_names_no_file_to_remove(kind, way, command):
+def test_ledger_names_no_file_to_remove(kind, command):
     run = last_run()
     entry = entries(run["plan"])[kind]
     partial = f"q.bin.{id_of_plan(run['plan'])}.partial"
@@ -89,45 +87,12 @@ def test_ledger_names_no_file_to_remove(kind, way, command):
         Path(name).write_text("mine")
     before = contents(*FOREIGN, partial)
     append(entry)
-    if kind == "plan of another" and way == "resume":
+    if kind == "plan of another":
         append(run)  # otherwise it is refused
-    assert main(command if way == "resume" else ["clean", "x", "--yes"]) == 0
+    assert main(command) == 0
     assert contents(*FOREIGN, partial) == before
-    assert Path("x_text_document.idx").exists() == (way == "resume")
+    assert Path("x_text_document.idx").exists()
     assert not Path("x.build").exists()
-
-
-def test_everything_is_listed_before_it_is_removed(command, cli):
-    partials = [Path(path) for path in read_history(str(LEDGER)).partials]
-    left = [path for path in partials if path.name.startswith(("x_text_document.bin", "x_text_document.idx"))]
-    left += [path.with_name(f"{path.name}.{TEMPORARY}.tmp") for path in left]
-    for path in left:
-        path.write_text("half")
-    shown = cli(["clean", "x"]).out
-    for path in (*left, Path("x_text_document.dsindex-lock").absolute()):
-        assert f": {path}\n" in shown
-        assert path.exists()
-    assert main(["clean", "x", "--yes"]) == 0
-    assert sorted(path.name for path in Path().glob("x*")) == ["x.progress.json"]
-    assert len(left) == 4
-    assert command
-
-
-def test_copied_work_folder_owns_nothing_outside(command, cli):
-    [partial] = [path for path in read_history(str(LEDGER)).partials if ".bin." in path]
-    Path(partial).write_text("half")
-    shutil.copytree("x.build", "copy.build", symlinks=True)
-    shown = cli(["clean", "copy.build", "--yes"]).out
-    assert f"a copy of {Path('x.build').absolute()}, or moved from there" in shown
-    assert partial not in shown
-    assert not Path("copy.build").exists()
-    assert Path(partial).read_text() == "half"
-    with hold_output(str(Path("x_text_document").absolute())):
-        assert "works on the output" in cli(["clean", "x.build", "--yes"], 1).err
-        assert Path(partial).exists()
-    assert main(["clean", "x.build", "--yes"]) == 0
-    assert not Path(partial).exists()
-    assert command
 
 
 def as_pipe(path):
@@ -152,7 +117,7 @@ def test_file_of_ours_is_a_regular_file(name, replace, command, cli):
     if name == "plan.json":  # the ledger has the plan, too
         assert main(command) == 0
         return
-    for arguments in (command, ["clean", "x"], ["inspect", "x.build"]):
+    for arguments in (command, ["inspect", "x.build"]):
         assert "ledger.jsonl: cannot be read (a " in "".join(cli(arguments, 1))
 
 

@@ -208,7 +208,7 @@ def test_concurrent_builders_of_one_cache_do_no_harm(folder):
 
 
 def test_check_shows_sizes_and_writes_nothing(folder):
-    report = indexed(check=True)
+    report = indexed(dry_run=True)
     assert not (folder / "cache").exists()
     assert not report.results
     shown = "\n".join(report.lines())

@@ -196,8 +196,7 @@ REFUSED = {
      1, "'now' is not allowed, since output must depend on the record alone"),
     "no jq": ((*INPUT, *TOKENIZER, "--output", "x.pbin", "--jq-pattern", ".a |"), 1, "jq pattern '.a |'"),
     "missing input": (("--input", "none.jsonl", *TOKENIZER, "--output", "x.pbin"), 1, "none.jsonl: cannot be read"),
-    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "--input does not go with --merge"),
-    "two files of options": (("a.yaml", "--config", "b.yaml"), 2, "expected one file of options"),
+    "merge with text": (("--merge", "a.pbin", "--output", "b.pbin", *INPUT), 2, "there is no option 'input'"),
 }  # fmt: skip
 
 
@@ -336,15 +335,18 @@ NOT_HONOURED = {
     "number of CPUs from elsewhere": ({"settings__num_cpus": "${cuda_env:RANK}"}, "settings.num_cpus"),
     "truncation": (
         {"tokenizer__config__truncation": True},
-        "tokenizer.config.truncation: .*does not truncate documents",
+        "tokenizer.config.truncation: .*does neither truncate",
     ),
-    "padding": ({"tokenizer__config__padding": "max_length"}, "tokenizer.config.padding: .*does not pad documents"),
+    "padding": (
+        {"tokenizer__config__padding": "max_length"},
+        "tokenizer.config.padding: .*does neither truncate nor pad",
+    ),
     "sentencepiece": (
         {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
         "tokenizer.variant_key: expected pretrained_hf_tokenizer, got 'pretrained_sp_tokenizer'; dsindex pack reads",
     ),
     "unknown setting": ({"settings__sequence_length": 2048}, "settings.sequence_length: unknown, so"),
-    "missing": ({"settings": {}}, "settings.src_path is required"),
+    "missing": ({"settings": {}}, "settings.src_path: expected text, got None"),
     "special token": (
         {"tokenizer__config__special_tokens": {"pad_token": "[PAD]"}},
         "special_tokens.pad_token: expected a special token of the tokenizer, got '\\[PAD\\]'",
