@@ -113,14 +113,14 @@ class FunctionDisplay(Display):
     end = show
 
 
-def open_reporter(progress: Progress, *, has_table: bool = False) -> Reporter:
+def open_reporter(progress: Progress) -> Reporter:
     """Return the reporter for a value of `progress`.
 
     Raises:
         UsageError: If it is neither a bool nor a function.
     """
     if isinstance(progress, bool):
-        return make_reporter(has_table=has_table) if progress else Reporter()
+        return make_reporter() if progress else Reporter()
     if callable(progress):
         return Reporter(FunctionDisplay(progress))
     raise UsageError(f"progress: expected True, False or a function that takes a Snapshot, got {progress!r}")
@@ -173,13 +173,8 @@ def merge(config: MergeConfig) -> MergeResult:
 
 @takes(IndexConfig)
 def build_index(config: IndexConfig) -> IndexResult:
-    """Build the index caches that a Megatron training job looks for, as `dsindex index` does.
-
-    `document_order` may be a function as well: it returns the numbers of the documents, for one epoch or for all, from
-    a pyarrow table of one dataset's documents with the columns `document`, `length` in tokens, and `source`, `line` and
-    `offset` if the dataset has provenance. A pair of numbers and of each document's times per epoch states repeats.
-    """
-    from dsindex.jobs.index import order_by, run_index
+    """Build the index caches that a Megatron training job looks for, as `dsindex index` does."""
+    from dsindex.jobs.index import run_index
 
     config = on_connected_cluster(config)
     with open_reporter(config.progress) as reporter:
@@ -187,8 +182,6 @@ def build_index(config: IndexConfig) -> IndexResult:
         with contextlib.ExitStack() as stack:
             tasks = stack.enter_context(contextlib.closing(make_executor(config)))
             reporter.follow(tasks)
-            if config.order_function is not None:
-                config = stack.enter_context(order_by(config, config.order_function, executor=tasks))
             report = run_index(config, executor=tasks)
         reporter.advance(1)
     return report
@@ -350,7 +343,7 @@ def verify(config: VerifyConfig) -> VerifyResult:
         config = config.replaced(cache=_seen_from_anywhere(config, config.cache))
     reports = []
     for prefix in config.prefix:
-        with open_reporter(config.progress, has_table=True) as reporter:
+        with open_reporter(config.progress) as reporter:
             reports.append(verify_dataset(_seen_from_anywhere(config, prefix), config, reporter=reporter))
     return VerifyResult(reports=tuple(reports))
 

@@ -67,16 +67,16 @@ def test_only_one_module_imports_ray_and_only_the_command_line_parses():
 
 
 def test_only_the_store_tells_objects_from_files():
-    """But for text that becomes a location, an output's uploads, and datasets that only a disk can have."""
+    """But for text that becomes a location, and datasets that only a disk can have."""
     asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
-    elsewhere = {"engine.publishing", "datasets.opening", "tools.kinds"}
+    elsewhere = {"datasets.opening", "tools.kinds"}
     assert {name for name in asked if room_of(name) != "store"} == {f"dsindex.{name}" for name in elsewhere}
 
 
 def test_library_imports_nothing_heavy():
     """`import dsindex` and its formats stay cheap: what is slow to import loads when it is used."""
     code = (
-        "import sys, dsindex, dsindex.formats.mmididx, dsindex.engine.shards.tokenize, dsindex.engine.shards.attempt;"
+        "import sys, dsindex, dsindex.formats.mmididx, dsindex.engine.worker;"
         "import dsindex.cli.main;"
         "print(sorted({'ray','awkward','numba','pyarrow.json','gigatoken','jinja2','torch'} & set(sys.modules)))"
     )

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from dsindex.amounts import count
-from dsindex.datasets.decoding import html_table
 from dsindex.datasets.gpt import DEFAULT_OPTIONS, GPTDataset, open_index_array, sample_numbers
-from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace, find_pairs, trace_samples
+from dsindex.datasets.sample_parts import Occurrence, find_pairs
+from dsindex.datasets.samples import LocatedSample, SampleTrace, trace_samples
 from dsindex.errors import FormatError
 from dsindex.index.cache import BLENDED_CLASS, find_description, read_description
 
@@ -206,13 +205,6 @@ class BlendedDataset:
         return (
             f"BlendedDataset({prefixes}: {len(self):,} samples, sequence_length={self.datasets[0].sequence_length:,})"
         )
-
-    def _repr_html_(self) -> str:
-        shares = np.bincount(self.dataset_index, minlength=len(self.datasets)).tolist()
-        facts: dict[str, object] = {"samples": len(self), "sequence length": self.datasets[0].sequence_length}
-        for number, (dataset, num_samples) in enumerate(zip(self.datasets, shares, strict=False)):
-            facts[f"dataset {number}"] = f"{dataset.dataset.prefix}: {count(num_samples, 'sample')}"
-        return html_table("BlendedDataset", facts)
 
     def _locate(self, index: SupportsIndex) -> tuple[np.integer[Any], int]:
         """Return the dataset number, in the index's dtype as in Megatron, and the sample number."""

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from dsindex.amounts import format_size
-from dsindex.errors import FormatError, InputError, MissingObjectError, MissingPackageError, TokenizerError
-from dsindex.json_text import decode_json, encode_json, show_name
+from dsindex.errors import FormatError, MissingObjectError, MissingPackageError, TokenizerError
+from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import open_stored
 from dsindex.store.urls import local_paths, with_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -237,45 +236,3 @@ def tensor_maker(wanted: bool) -> Callable[[NDArray[Any]], Any] | None:
 def convert_arrays(sample: Mapping[str, Any], make: Callable[[NDArray[Any]], Any]) -> dict[str, Any]:
     """Return a sample with its arrays replaced by tensors."""
     return {name: make(value) if isinstance(value, np.ndarray) else value for name, value in sample.items()}
-
-
-# Datasets in notebooks: a small table of facts, as HTML in which all names are escaped.
-
-
-def html_table(title: str, facts: Mapping[str, object]) -> str:
-    """Return a table with a row for each fact; integers get separators, and facts that are None are left out.
-
-    >>> html_table("Dataset", {"path": "<a>", "documents": 1200})
-    '<table><caption>Dataset</caption><tr><th>path</th><td>&lt;a&gt;</td></tr><tr><th>documents</th><td>1,200</td></tr></table>'
-    """
-    import html
-
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
-        for name, value in facts.items()
-        if value is not None
-    )
-    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
-
-
-def describe_files(paths: Iterable[str]) -> str | None:
-    """Return the size of files together; None if one of them is gone."""
-    try:
-        return format_size(sum(os.path.getsize(path) for path in paths))
-    except (OSError, ValueError):
-        return None
-
-
-def describe_tokenizer(prefix: str) -> str | None:
-    """Return the tokenizer in a dataset's manifest; None if there is no manifest that can be read, or it names none."""
-    try:
-        named = read_named_tokenizer(prefix)
-    except (FormatError, InputError):
-        return None
-    return None if named is None else f"{named.name}, sha256 {named.sha256[:16]}…"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return show_name(str(value))

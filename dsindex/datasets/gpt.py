@@ -6,19 +6,15 @@ sample begins, and the shuffle index sets the order of training. All three are m
 
 from __future__ import annotations
 
-import ast
-import math
 import mmap
 import os
-import re
-import reprlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
-from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
+from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.sample_parts import (
     SamplePart,
@@ -27,7 +23,6 @@ from dsindex.datasets.sample_parts import (
 )
 from dsindex.errors import FormatError
 from dsindex.index.cache import GPT_CLASS, array_beside, read_description
-from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from dsindex.datasets.decoding import TokenizerLike
-    from dsindex.datasets.samples import LocatedSample, Occurrence, SampleTrace
+    from dsindex.datasets.sample_parts import Occurrence
+    from dsindex.datasets.samples import LocatedSample, SampleTrace
 
 
 # Options of a training sample's masks and positions, and how they are applied, as in Megatron-core's GPTDataset.
@@ -147,9 +143,6 @@ def _causal_mask(sequence_length: int, hidden_after: list[int]) -> NDArray[np.bo
 
 # Memory-map the arrays of an index cache, and check their shape and type.
 
-_MOST_HEADER_BYTES = 10_000
-"""numpy reads no longer header, either."""
-
 IndexSource: TypeAlias = str | os.PathLike[str] | np.ndarray[Any, np.dtype[Any]]
 """An index array, or the path of a `.npy` file to map."""
 
@@ -167,16 +160,14 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
         plain = source.view(np.ndarray)
     else:
         name = os.fspath(source)
-        head, size_bytes = _read_head(name, what)
-        _require_integers(name, what, shape, head.dtype, head.shape)
-        ends_at = head.array_offset + math.prod(head.shape) * head.dtype.itemsize
-        if ends_at != size_bytes:
-            msg = f"{name}: expected {what} of {ends_at} bytes, as its header says, got {size_bytes}; it is damaged"
-            raise FormatError(msg)
         try:
-            mapped = np.memmap(name, head.dtype, mode="r", offset=head.array_offset, shape=head.shape)
-        except (OSError, ValueError) as error:
+            with np.errstate(over="ignore"):  # a damaged header may claim any shape
+                mapped = np.load(name, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError) as error:
             raise FormatError(f"{name}: cannot be read as {what} ({error})") from error
+        if not isinstance(mapped, np.memmap) or mapped.offset + mapped.nbytes != os.path.getsize(name):
+            raise FormatError(f"{name}: expected {what} of the size in its header; it is damaged")
+        _require_integers(name, what, shape, mapped.dtype, mapped.shape)
         plain = mapped.view(np.ndarray)
     # np.memmap is slow to slice; one array type, always read-only, lets numba compile each kernel once.
     plain.flags.writeable = False
@@ -210,65 +201,6 @@ def expect_scattered_reads(*arrays: NDArray[Any]) -> None:
             owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
         if owner is not None:
             owner.madvise(mmap.MADV_RANDOM)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
-    """What the header of a `.npy` file says."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    array_offset: int
-    """Byte at which the array begins."""
-
-
-def _read_head(path: str, what: str) -> tuple[_Head, int]:
-    """Read the header of a `.npy` file, and the file's size in bytes.
-
-    numpy is not asked: it allocates, maps or divides by what a damaged header claims.
-
-    Raises:
-        FormatError: If the file does not begin with a valid header.
-
-    Source: numpy.lib.format: magic, version, and the length of the header in 2 bytes, or 4 from version 2 on; then a
-        Python literal.
-    """
-    try:
-        with open_file(path) as file:
-            start = file.read(12)
-            size_bytes = os.fstat(file.fileno()).st_size
-            begin = 10 if start[6:7] == b"\x01" else 12
-            header_bytes = int.from_bytes(start[8:begin], "little")
-            file.seek(begin)
-            text = file.read(min(header_bytes, _MOST_HEADER_BYTES + 1))
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL byte
-        raise FormatError(f"{path}: cannot be read as {what} ({error})") from error
-    problem = "it does not begin as a .npy file, or is cut off"
-    if start.startswith(b"\x93NUMPY") and len(text) == header_bytes:
-        try:
-            header = ast.literal_eval(text.decode("latin-1"))
-            descr, shape = header["descr"], header["shape"]
-            if _is_shape(shape) and (header["fortran_order"] is False or len(shape) == 1):
-                return _Head(dtype=np.dtype(_plain(descr)), shape=shape, array_offset=begin + header_bytes), size_bytes
-            problem = f"its shape is {reprlib.repr(shape)}"
-        except (ValueError, SyntaxError, LookupError, TypeError, MemoryError, RecursionError):
-            problem = "its header is damaged"
-    raise FormatError(f"{path}: cannot be read as {what}: {problem}")
-
-
-def _is_shape(shape: object) -> bool:
-    return isinstance(shape, tuple) and all(type(length) is int and 0 <= length < 2**63 for length in shape)
-
-
-def _plain(descr: object) -> str:
-    """Return the description of a type of numbers as it is.
-
-    Raises:
-        ValueError: If it is one of something else.
-    """
-    if not isinstance(descr, str) or re.fullmatch(r"[<>|=]?[biufc]\d{1,2}", descr) is None:
-        raise ValueError("expected numbers")
-    return descr
 
 
 def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
@@ -586,17 +518,6 @@ class GPTDataset:
             f"GPTDataset({self.dataset.prefix!r}: {len(self):,} samples, sequence_length={self.sequence_length:,}, "
             f"add_extra_token={self.add_extra_token})"
         )
-
-    def _repr_html_(self) -> str:
-        facts = {
-            "prefix": self.dataset.prefix,
-            "samples": len(self),
-            "sequence length": self.sequence_length,
-            "extra token": self.add_extra_token,
-            "sequences of the order": len(self.document_index),
-            "tokenizer": describe_tokenizer(self.dataset.prefix),
-        }
-        return html_table("GPTDataset", facts)
 
     @cached_property
     def _assemble(self) -> Callable[[NDArray[np.integer[Any]], NDArray[np.int64]], int]:

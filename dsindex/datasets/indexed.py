@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
+from dsindex.datasets.decoding import decode_tokens, tensor_maker
 from dsindex.errors import FormatError
 from dsindex.formats.mmididx import as_items, check_ends, check_index, open_token_array, read_index
 from dsindex.store.urls import absolute, located, with_suffix
@@ -303,20 +303,6 @@ class IndexedDataset:
             f"IndexedDataset({self.prefix!r}: {count(self.num_documents, 'document')}, "
             f"{count(len(self), 'sequence')}, {count(self.num_tokens, 'token')} of type {self.dtype})"
         )
-
-    def _repr_html_(self) -> str:
-        facts: dict[str, object] = {"prefix": self.prefix}
-        if self.closed:
-            return html_table("IndexedDataset", {**facts, "state": "closed"})
-        facts |= {
-            "documents": self.num_documents,
-            "sequences": len(self),
-            "tokens": self.num_tokens,
-            "token type": self.dtype,
-            "files": describe_files((f"{self.prefix}.bin", f"{self.prefix}.idx")),
-            "tokenizer": describe_tokenizer(self.prefix),
-        }
-        return html_table("IndexedDataset", facts)
 
     def _slice(self, indices: slice) -> list[NDArray[Any]]:
         begin, end, step = indices.indices(len(self))

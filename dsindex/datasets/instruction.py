@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from dsindex.datasets.decoding import convert_arrays, decode_tokens, describe_tokenizer, html_table, tensor_maker
+from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
-from dsindex.datasets.line_index import FileState, open_lines
-from dsindex.datasets.sample_parts import SamplePart
-from dsindex.datasets.samples import LocatedSample, Occurrence, find_range, trace_samples
+from dsindex.datasets.raw import RawLines
+from dsindex.datasets.sample_parts import Occurrence, SamplePart, find_range
+from dsindex.datasets.samples import LocatedSample, trace_samples
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
 from dsindex.instruction.records import check_text, message_text, parse_record, strings_in
 from dsindex.store.reading import is_stored
-from dsindex.store.storage import open_unbuffered
 from dsindex.store.urls import located, refuse_address, with_suffix
 from dsindex.text.jq import Patterns, parse_field_patterns
 
@@ -206,8 +205,7 @@ class InstructionDataset:
     Args:
         jsonl_path: The JSONL file.
         index_path: Its raw index, which is built if it is missing. If None, `<stem>.idx` in the same folder is used if
-            it is the index of the file as it is now; otherwise the lines are found, and remembered in the user's cache
-            folder.
+            it is there; otherwise the lines are found.
         tokenizer: Tokenizes texts; adds no special tokens.
         jq_patterns: Name -> pattern, or patterns whose last part is their name; each selects a text or messages.
         special_tokens: Name -> text of a special token, which must be exactly one id; or texts, which are their names.
@@ -237,12 +235,12 @@ class InstructionDataset:
         named = dict(special_tokens) if isinstance(special_tokens, Mapping) else {text: text for text in special_tokens}
         self.special_ids = {name: tokenizer.special_id(name, text) for name, text in named.items()}
         """Name -> id of each special token."""
-        self.path = _on_this_machine(os.fspath(jsonl_path))
-        self._pairs, self._state = open_lines(self.path, None if index_path is None else os.fspath(index_path))
+        path = refuse_address(os.fspath(jsonl_path), "expected a file on this machine, as lines are read one by one")
+        self.lines = RawLines(path, index_path, finds=index_path is None)
 
     def __len__(self) -> int:
         """Return the number of records."""
-        return len(self._pairs)
+        return len(self.lines)
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Return the fields of one record, tokenized.
@@ -256,7 +254,7 @@ class InstructionDataset:
             InputError: If the file has changed since it was opened.
             RecordProblem: If a field is neither a text nor a list of messages.
         """
-        record = parse_record(self._line(index))
+        record = parse_record(self.lines[index])
         for text in strings_in(record):
             check_text(text)
         answers = self._patterns.read(record)
@@ -273,33 +271,7 @@ class InstructionDataset:
         return [self[index] for index in indices]
 
     def __repr__(self) -> str:
-        return f"InstructionDataset({self.path!r}: {len(self):,} records of {', '.join(self._names)})"
-
-    def _repr_html_(self) -> str:
-        facts = {"path": self.path, "records": len(self), "fields": ", ".join(self._names)}
-        return html_table("InstructionDataset", facts)
-
-    def _line(self, index: SupportsIndex) -> bytes:
-        number = index.__index__()
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"{self.path}: expected a record in [0, {len(self)}), got {number}")
-        offset, length = self._pairs[number].tolist()
-        try:
-            with open_unbuffered(self.path) as file:
-                found = os.fstat(file.fileno())
-                line = os.pread(file.fileno(), length, offset)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from error
-        if (found.st_size, found.st_mtime_ns) != (self._state.size_bytes, self._state.times[0]):
-            self._check_content()
-        return line
-
-    def _check_content(self) -> None:
-        """Accept other times, as of a copy on another machine, and refuse other content."""
-        now = FileState.of(self.path)
-        if not now.has_content_of(self._state):
-            raise InputError(f"{self.path}: expected the file as it was opened, but it has changed; open it again")
-        self._state = now
+        return f"InstructionDataset({self.lines.path!r}: {len(self):,} records of {', '.join(self._names)})"
 
     def _tokenize(self, name: str, value: object) -> object:
         if isinstance(value, str):
@@ -449,17 +421,6 @@ class PackedInstructionDataset(Packs):
         tokens, _ = self.dataset.take(self.plan.block(number))
         return decode_tokens(tokens, prefix=self.dataset.prefix, tokenizer=tokenizer)
 
-    def _repr_html_(self) -> str:
-        facts = {
-            "prefix": self.prefix,
-            "blocks": len(self),
-            "sequence length": self.sequence_length,
-            "conversations": len(self.dataset),
-            "tokens": self.dataset.num_tokens,
-            "tokenizer": describe_tokenizer(self.dataset.prefix),
-        }
-        return html_table("PackedInstructionDataset", facts)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_make_tensor": self._make_tensor is not None}
 
@@ -489,10 +450,6 @@ class PackedInstructionDataset(Packs):
         if not is_stored(with_suffix(path, ".idx")):
             return lay_out_blocks(lengths, sequence_length=length, pad_to_multiple=multiple)
         return read_layout(path, lengths, sequence_length=length, pad_to_multiple=multiple)
-
-
-def _on_this_machine(path: str) -> str:
-    return refuse_address(path, "expected a file on this machine, as lines are read one by one; copy it here")
 
 
 def packing_prefix(prefix: str, sequence_length: int, pad_to_multiple: int = 1) -> str:

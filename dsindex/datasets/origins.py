@@ -13,7 +13,6 @@ import numpy as np
 
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 from dsindex.errors import FormatError, InputError
-from dsindex.formats.mmididx import read_index
 from dsindex.json_text import decode_json
 from dsindex.store.reading import is_stored, open_stored
 from dsindex.store.urls import absolute
@@ -21,7 +20,6 @@ from dsindex.store.urls import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 
@@ -92,20 +90,6 @@ class Origins:
         for found in map_in_threads(read, groups):
             rows.update(found)
         return [self._line(*rows[int(document)]) for document in documents]
-
-    def table(self) -> pa.Table:
-        """Return the origins of all documents: `source`, a path of `inputs`, `line` and `offset`.
-
-        Raises:
-            FormatError: If the provenance is damaged.
-        """
-        import pyarrow as pa
-
-        numbers, offsets, lines = read_rows(self._provenance, 0, count_rows(self._provenance))
-        for number in (int(numbers.min()), int(numbers.max())) if len(numbers) else ():
-            self._line(number, 0, 0)
-        source = pa.DictionaryArray.from_arrays(pa.array(numbers), pa.array(self.inputs, pa.string()))
-        return pa.table({"source": source, "line": lines, "offset": offsets})
 
     def absolute_path(self, number: int) -> str:
         """Return where an input was when the dataset was built."""
@@ -301,35 +285,6 @@ def find_document_origins(
             place = None if part.is_whole else PartDocument(prefix=part.prefix, document=document)
             found[position] = DocumentOrigin(source=line, part=place)
     return [each for each in found if each is not None], tuple(notes)
-
-
-def tabulate_sequences(prefix: str, begin: int, end: int) -> pa.Table:
-    """Return the sequences [begin, end) of a dataset with their lengths and origins.
-
-    Returns:
-        The columns `document`, numbers as in a document index, `length`, in tokens, and those of `Origins.table`, if
-        the origins of all documents are known.
-
-    Raises:
-        FormatError: If the dataset, its manifest or provenance is damaged.
-    """
-    import pyarrow as pa
-
-    index = read_index(f"{prefix}.idx")
-    columns = {
-        "document": np.arange(begin, end, dtype=np.int32),
-        "length": np.array(index.sequence_lengths[begin:end], np.int32),
-    }
-    table = pa.table(columns)
-    parts = find_parts(prefix, index.header.num_documents)
-    try:
-        origins = pa.concat_tables([Origins(part.prefix, part.num_documents).table() for part in parts])
-    except InputError:
-        return table
-    owners = np.searchsorted(np.array(index.document_indices), columns["document"], side="right") - 1
-    for name, column in zip(origins.column_names, origins.unify_dictionaries().take(owners).columns, strict=True):
-        table = table.append_column(name, column)
-    return table
 
 
 def _find(prefix: str, first: int, num_documents: int, *, depth: int) -> Iterator[PartOfDataset]:

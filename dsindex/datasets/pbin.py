@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.datasets.decoding import decode_tokens, describe_files, describe_tokenizer, html_table, tensor_maker
+from dsindex.datasets.decoding import decode_tokens, tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 from dsindex.store.urls import located, without_suffix
 
@@ -141,24 +141,10 @@ class _Parts(ABC):
         opened = partial(kind, version=self.header.version, torch=self._make_tensor is not None)
         return opened, (self.path, *options)
 
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.path,
-            **self._facts(),
-            "file": describe_files((self.path,)),
-            "version": self.header.version.name,
-            "tokenizer": describe_tokenizer(self._prefix),
-        }
-        return html_table(type(self).__name__, facts)
-
     @property
     def _prefix(self) -> str:
         """The path without its suffix, which its manifest's path begins with."""
         return without_suffix(self.path, ".pbin")
-
-    @abstractmethod
-    def _facts(self) -> dict[str, object]:
-        """Return what a notebook shows of the parts."""
 
     @abstractmethod
     def _bounds(self, number: int) -> tuple[int, int]:
@@ -190,9 +176,6 @@ class _Blocks(_Parts):
                 f"{self.path}: expected a block_size of at most its {self.header.num_tokens} tokens, got {block_size}; "
                 f"choose a smaller one"
             )
-
-    def _facts(self) -> dict[str, object]:
-        return {"blocks": len(self), "block size": self.block_size, "tokens": self.header.num_tokens}
 
     @abstractmethod
     def _begin(self, number: int) -> int:
@@ -361,9 +344,6 @@ class PbinDocuments(_Parts):
             f"PbinDocuments({self.path!r}: {count(len(self), 'document')}, {count(self.num_tokens, 'token')} of "
             f"{self.header.token_bytes} bytes, version {self.header.version.name})"
         )
-
-    def _facts(self) -> dict[str, object]:
-        return {"documents": len(self), "tokens": self.num_tokens, "bytes per token": self.header.token_bytes}
 
     def _bounds(self, number: int) -> tuple[int, int]:
         return int(self._ends[number - 1]) if number else 0, int(self._ends[number])

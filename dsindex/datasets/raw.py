@@ -6,28 +6,27 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
-from dsindex.datasets.decoding import describe_files, html_table, tensor_maker
-from dsindex.datasets.line_index import WHOLE_BYTES, check_index, check_samples
-from dsindex.errors import BadRecordError, InputError
-from dsindex.formats.raw_index import create_raw_index, raw_index_path, read_raw_index
+import numpy as np
+
+from dsindex.datasets.decoding import tensor_maker
+from dsindex.errors import BadRecordError, FormatError, InputError
+from dsindex.formats.raw_index import create_raw_index, find_lines, raw_index_path, read_raw_index
 from dsindex.store.storage import open_unbuffered, read_into
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
 
 class RawLines:
     """The lines of a JSONL file as bytes, found through its raw index.
 
-    A missing index is built and created atomically, so several processes may open the file at once.
-
     Args:
         path: The JSONL file.
-        index_path: The raw index; `<stem>.idx` in the same folder if None.
+        index_path: The raw index; `<stem>.idx` in the same folder if None. A missing one is built, under this name.
+        finds: Without an index, find the lines each time, and write nothing.
 
     Raises:
         InputError: If the file cannot be read.
@@ -35,19 +34,40 @@ class RawLines:
         FormatError: If the index is damaged or belongs to another file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], index_path: str | os.PathLike[str] | None = None, *, finds: bool = False
+    ) -> None:
         self.path = os.fspath(path)
         self.index_path = raw_index_path(self.path) if index_path is None else os.fspath(index_path)
         try:
-            size_bytes = os.path.getsize(self.path)
+            status = os.stat(self.path)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
+        self._state = (status.st_size, status.st_mtime_ns)
+        if not os.path.exists(self.index_path) and finds:
+            self._pairs = find_lines(self.path)
+            return
         if not os.path.exists(self.index_path):
             create_raw_index(self.path, self.index_path)
-        self._pairs = read_raw_index(self.index_path, size_bytes=size_bytes)
-        # Reading a larger file again would take seconds.
-        check = check_index if size_bytes <= WHOLE_BYTES else check_samples
-        check(self.index_path, self._pairs, self.path)
+        self._pairs = read_raw_index(self.index_path, size_bytes=status.st_size)
+        self._check_ends(status.st_size)
+
+    def _check_ends(self, size_bytes: int) -> None:
+        """Check that the first and the last lines of the index end where lines of the file do."""
+        offsets, ends = self._pairs[:, 0], self._pairs.sum(axis=1)
+        wrong = np.flatnonzero(offsets[1:] <= ends[:-1])
+        places = [*range(min(64, len(ends))), *range(max(0, len(ends) - 64), len(ends))]
+        with open_unbuffered(self.path) as file:
+            descriptor = file.fileno()
+            is_cut = any(
+                (offsets[at] and os.pread(descriptor, 1, int(offsets[at]) - 1) != b"\n")
+                or (ends[at] < size_bytes and os.pread(descriptor, 1, int(ends[at])) != b"\n")
+                for at in places
+            )
+        if len(wrong) or is_cut:
+            raise FormatError(
+                f"{self.index_path}: expected the index of {self.path} as it is now; remove it, or index the file again"
+            )
 
     def __len__(self) -> int:
         """Return the number of lines in the index."""
@@ -59,23 +79,25 @@ class RawLines:
         Raises:
             IndexError: If there is no such line.
         """
-        return int(self._pairs[_checked(index, len(self)), 0])
+        return int(self._pairs[self._number(index), 0])
 
     def __getitem__(self, index: SupportsIndex) -> bytes:
         """Return a line without its newline.
 
         Raises:
             IndexError: If there is no such line.
-            InputError: If the file became shorter.
+            InputError: If the file has changed since it was opened.
         """
-        offset, length = self._pairs[_checked(index, len(self))].tolist()
+        offset, length = self._pairs[self._number(index)].tolist()
         line = bytearray(length)
         try:
             with open_unbuffered(self.path) as file:
+                found = os.fstat(file.fileno())
                 read_into(file.fileno(), memoryview(line), offset)
         except (OSError, EOFError) as error:
-            msg = f"{self.path}: expected a line of {length} bytes at byte {offset}, got none ({error}); index it again"
-            raise InputError(msg) from error
+            raise InputError(f"{self.path}: expected a line at byte {offset}, got none ({error})") from error
+        if (found.st_size, found.st_mtime_ns) != self._state:
+            raise InputError(f"{self.path}: expected the file as it was opened, but it has changed; open it again")
         return bytes(line)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[bytes]:
@@ -86,12 +108,14 @@ class RawLines:
         """Return a line as text, with U+FFFD for bytes that are not UTF-8."""
         return self[index].decode(errors="replace")
 
-    def _repr_html_(self) -> str:
-        files = describe_files((self.path, self.index_path))
-        return html_table("RawLines", {"path": self.path, "index": self.index_path, "lines": len(self), "files": files})
-
     def __repr__(self) -> str:
         return f"RawLines({self.path!r}: {len(self):,} lines)"
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = operator.index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.path}: expected a line from 0 to {len(self) - 1}, got {number}")
+        return number % len(self)
 
 
 class MemMapDataset:
@@ -201,16 +225,6 @@ class MemMapDataset:
         """
         return decode(self.tokenizer, self[operator.index(index)].tolist())
 
-    def _repr_html_(self) -> str:
-        facts = {
-            "path": self.lines.path,
-            "lines": len(self),
-            "jq pattern": self.jq_pattern,
-            "tokenizer": self.tokenizer.name,
-            "engine": self._engine.name,
-        }
-        return html_table("MemMapDataset", facts)
-
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name != "_program"}
         return {**kept, "_make_tensor": self._make_tensor is not None}
@@ -225,10 +239,3 @@ class MemMapDataset:
         return (
             f"MemMapDataset({self.lines.path!r}: {len(self):,} lines, {self.jq_pattern!r} by {self.tokenizer.name!r})"
         )
-
-
-def _checked(index: SupportsIndex, length: int) -> int:
-    number = operator.index(index)
-    if not -length <= number < length:
-        raise IndexError(f"expected a line from 0 to {length - 1}, got {number}")
-    return number % length

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
 Key = TypeVar("Key")
-Item = TypeVar("Item")
-Value = TypeVar("Value")
 
 
 class ClusterLostError(TaskError):
@@ -337,22 +335,3 @@ def as_exception(error: BaseException) -> Exception:
 
 def _described(error: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def map_ahead(
-    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
-) -> Iterator[tuple[Item, Value]]:
-    """Yield items with their results, in order, while threads work on up to `ahead` items that follow."""
-    waiting: deque[tuple[Item, Future[Value]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                waiting.append((item, pool.submit(function, item)))
-                if len(waiting) > ahead:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for first, future in waiting:
-                yield first, future.result()
-        finally:
-            for _, future in waiting:
-                future.cancel()

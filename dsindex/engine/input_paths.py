@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
 from dsindex.json_text import decode_json
 from dsindex.store.listing import (
@@ -29,7 +30,6 @@ from dsindex.store.listing import (
     is_match,
     open_listing,
 )
-from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, absolute, locate, refuse_address

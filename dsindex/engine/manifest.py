@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 import dsindex
-from dsindex.engine.identity import EMPTY_PLAN, is_plan
+from dsindex.engine.plan import EMPTY_PLAN, is_plan
 from dsindex.errors import FormatError, MissingObjectError
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import input_status, open_readable
@@ -39,7 +39,7 @@ from dsindex.store.urls import with_suffix
 if TYPE_CHECKING:
     from dsindex.engine.dispatch import DispatchStatistics
     from dsindex.engine.executors import Executor
-    from dsindex.engine.identity import Plan
+    from dsindex.engine.plan import Plan
     from dsindex.text.engines import Engine
 
 

@@ -1,24 +1,21 @@
-"""Merge the `.bin` files of many datasets into one, in parallel by ranges of the output.
+"""Merge the `.bin` files of many datasets into one, in parallel by ranges of the output, and their `.idx` files.
 
 The ranges are a pure function of the parts' sizes, and are known as soon as the parts up to them are. A range of the
 output is assembled from the parts that overlap it and written at its offset, so that a second attempt writes the same
-bytes to the same place.
+bytes to the same place. An object is written from its start to its end by one task.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import accumulate, groupby, pairwise
-from operator import attrgetter
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.engine.tasks import MergeRange, Part, Piece
+from dsindex.errors import FormatError, OutputError
 from dsindex.formats.mmididx import (
     BOUNDARY,
     CHUNK_ITEMS,
@@ -31,15 +28,11 @@ from dsindex.formats.mmididx import (
     read_header,
     write_index,
 )
-from dsindex.json_text import name_bytes
-from dsindex.store.clients import Blocks, checksum_arguments
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.reading import digest_file, input_status
-from dsindex.store.requests import RequestCounts, release_slot, requests_so_far
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, combine_digests, output_error
-from dsindex.store.uploads import MEMORY_BYTES, write_part, write_part_of_chunks
+from dsindex.store.reading import input_status
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
+from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import with_suffix
-from dsindex.store.writing import find_recent, let_go_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -47,53 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.store.range_copy import Source
-    from dsindex.store.storage import DigestingWriter, StoredSection
-    from dsindex.store.uploads import Upload
-
-
-# What is merged: whole datasets, and runs of bytes of their files.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A run of bytes in a file that becomes part of the output."""
-
-    path: str
-    identity: str
-    """Identifies the file's bytes, whatever its path; files of different attempts have different identities."""
-    offset: int
-    size_bytes: int
-    swapped_bytes: int = 1
-    """Size of the items whose byte order is reversed; 1 to copy the bytes unchanged."""
-    section: StoredSection | None = None
-    """The section of a shared token file of which it is a part or all; the last part's range compares its digest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One MMIDIDX dataset to merge."""
-
-    bin_path: str
-    idx_path: str
-    identity: str
-    """Identifies the bytes of both files, as for a piece."""
-    bin_bytes: int
-    header: IndexHeader
-    bin_offset: int = 0
-    """Where its tokens begin in a file that has those of several parts."""
-    section: StoredSection | None = None
-    """Its tokens, if they are a section of a shared token file (dsindex.engine.shards.places)."""
-
-    @property
-    def piece(self) -> Piece:
-        """Return the whole `.bin` as a piece."""
-        return Piece(
-            path=self.bin_path,
-            identity=self.identity,
-            offset=self.bin_offset,
-            size_bytes=self.bin_bytes,
-            section=self.section,
-        )
+    from dsindex.store.storage import DigestingWriter, StoredFile
 
 
 def open_part(prefix: str) -> Part:
@@ -115,7 +62,7 @@ def open_part(prefix: str) -> Part:
     return Part(
         bin_path=tokens.path,
         idx_path=idx_path,
-        identity=prefix,  # the plan of a merge records the versions of its inputs
+        identity=f"{prefix} {tokens.version}",
         bin_bytes=tokens.size_bytes,
         header=header,
     )
@@ -263,39 +210,6 @@ MAX_RANGES = 9_000
 COPY_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeRange:
-    """Bytes [begin, end) of the output, and the pieces from which they are copied."""
-
-    number: int
-    begin: int
-    end: int
-    output: str
-    pieces: tuple[Piece, ...]
-    upload: Upload | None = None
-    """The upload of which the range is a part, if the output is an object."""
-
-    @property
-    def identity(self) -> str:
-        """Identifies the position of the range and its exact bytes."""
-        made_of = [f"{self.begin} {self.end}"]
-        made_of += [
-            f"{piece.offset} {piece.size_bytes} {piece.swapped_bytes} {piece.identity}" for piece in self.pieces
-        ]
-        return xxhash.xxh3_128_hexdigest(name_bytes("\n".join(made_of)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeResult:
-    """The result of one attempt at a range."""
-
-    number: int
-    block_digests: tuple[str, ...]
-    """XXH3-128 of each block of DIGEST_BLOCK_BYTES in the range, in hexadecimal."""
-    requests: RequestCounts | None = None
-    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
-
-
 def range_bytes(total_bytes: int, *, minimum: int = DIGEST_BLOCK_BYTES) -> int:
     """Return the size of an output range: whole digest blocks, at least `minimum`, for at most MAX_RANGES ranges.
 
@@ -351,169 +265,88 @@ class RangePlanner:
         return [cut]
 
 
-def plan_merge(
-    pieces: Sequence[Piece], output: str, *, bound_bytes: int = 0, upload: Upload | None = None
-) -> list[MergeRange]:
+def plan_merge(pieces: Sequence[Piece], output: str, *, bound_bytes: int = 0) -> list[MergeRange]:
     """Cut a file that is assembled from pieces into ranges with their pieces.
 
     Args:
         pieces: In output order; if bytes are swapped, the sizes of preceding pieces must be multiples of the item size.
         output: The file into which the ranges are written, at their offsets.
         bound_bytes: Choose the size of ranges for a file of this size, if it is larger than the pieces together.
-        upload: The upload of which the ranges are parts, if the output is an object.
     """
     planner = RangePlanner(output, bound_bytes=max(bound_bytes, sum(piece.size_bytes for piece in pieces)))
-    tasks = [task for piece in pieces for task in planner.add(piece)] + planner.rest()
-    return tasks if upload is None else [replace(task, upload=upload) for task in tasks]
+    return [task for piece in pieces for task in planner.add(piece)] + planner.rest()
 
 
-def merge_range(task: MergeRange, known: RangeResult | None = None) -> RangeResult:
-    """Assemble one range of the output at its offset, sync it, and return its digests.
+def merge_range(task: MergeRange) -> list[str]:
+    """Assemble one range of a file at its offset, and sync it.
 
-    Args:
-        task: The range.
-        known: What an earlier run recorded of it; returned if a file has these bytes still.
+    Returns:
+        XXH3-128 of each block of DIGEST_BLOCK_BYTES in the range, in hexadecimal.
 
     Raises:
         InputError: If a part is missing or shorter than planned.
-        OutputError: If the output cannot be written, or has other tokens than shards wrote to it.
+        OutputError: If the output cannot be written, or the tokens of a shard are not those that were written.
     """
-    if known is not None and _has_bytes(task, known):
-        return known
-    upload, digests = task.upload, []
-    if upload is not None and (content := _content_at_once(task)) is not None:
-        digester = BlockDigester()
-        for block in content:
-            digester.update(block)
-        digests = [digest.hex() for digest in digester.blocks()]
-        checked = checksum_arguments(upload.checksum, content)
-        with release_slot():
-            write_part(upload, task.number + 1, content, checked=checked)
-        for piece in task.pieces:
-            let_go_read(piece.path, piece.size_bytes)
-    else:
-        chunks = _digested_chunks(task, digests)
-        if upload is None and is_in_place(task):
-            deque(chunks, maxlen=0)  # they are synced, and digested now
-        elif upload is None:
-            write_chunks(task.output, task.begin, chunks, refusal=partial(output_error, task.output))
-        else:
-            write_part_of_chunks(upload, task.number + 1, chunks)
-    asked = requests_so_far(str(task.output), *(piece.path for piece in task.pieces))
-    return RangeResult(number=task.number, block_digests=tuple(digests), requests=asked)
+    digester = BlockDigester()
+
+    def chunks() -> Iterator[memoryview]:
+        for chunk in _read_pieces(task.pieces):
+            digester.update(chunk)
+            yield chunk
+
+    write_chunks(task.output, task.begin, chunks(), refusal=partial(output_error, task.output))
+    return [digest.hex() for digest in digester.blocks()]
 
 
-def _has_bytes(task: MergeRange, known: RangeResult) -> bool:
-    expected = combine_digests(map(bytes.fromhex, known.block_digests))
-    try:
-        return digest_file(task.output, begin=task.begin, end=task.end) == expected
-    except InputError:  # it is shorter, or cannot be read
-        return False
-
-
-def is_in_place(task: MergeRange) -> bool:
-    """Tell whether the bytes of a range are in the output already, which is another name of the file of its pieces.
+def merge_whole(pieces: Sequence[Piece], path: str, suffix: str) -> StoredFile:
+    """Assemble a file or an object from its start to its end; it appears complete or not at all.
 
     Raises:
-        OutputError: If a piece is elsewhere in the output, where it might be overwritten before it is copied.
+        InputError, OutputError: As `merge_range`.
     """
-    position, is_whole = task.begin, True
-    for path, pieces in groupby(task.pieces, key=attrgetter("path")):
-        is_output = _is_same_file(path, task.output)
-        for piece in pieces:
-            if is_output and piece.offset != position:
-                raise OutputError(
-                    f"{task.output}: expected the tokens at byte {position}, got them at byte {piece.offset}; "
-                    f"run the same command again with --fresh"
-                )
-            is_whole = is_whole and is_output
-            position += piece.size_bytes
-    return is_whole
+    with open_output(path, size_bytes=sum(piece.size_bytes for piece in pieces)) as file:
+        for chunk in _read_pieces(pieces):
+            file.write(chunk)
+    return file.as_stored(suffix)
 
 
-def _is_same_file(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except (FileNotFoundError, NotADirectoryError):
-        return False  # whoever reads it says so, and an object is none
-    except OSError as error:
-        raise output_error(other, error) from error
+def require_written(path: str, expected: str, digest: str) -> None:
+    """Compare a file of a shard with what its worker wrote; another one is removed, to be made again.
 
-
-def _content_at_once(task: MergeRange) -> Blocks | None:
-    """Return a range's bytes if this process still has all pieces, or if they have room in memory; None otherwise."""
-    blocks: list[memoryview] = []
-    for piece in task.pieces:
-        held = find_recent(piece.path) if piece.swapped_bytes == 1 else None
-        if held is None:
-            break
-        blocks += held.part(piece.offset, piece.offset + piece.size_bytes)
-    else:
-        return Blocks(blocks)
-    size_bytes = task.end - task.begin
-    if size_bytes > MEMORY_BYTES:
-        return None
-    buffer = memoryview(bytearray(size_bytes))
-    deque(_read_pieces(task, buffer), maxlen=0)  # they fill the buffer
-    return Blocks.of(buffer)
-
-
-def _digested_chunks(task: MergeRange, digests: list[str]) -> Iterator[memoryview]:
-    """Yield a range's bytes in order, and append the digest of each block of the output."""
-    digest = xxhash.xxh3_128()
-    position = task.begin
-    for chunk in _read_pieces(task, memoryview(bytearray(COPY_BYTES))):
-        yield chunk
-        position += len(chunk)
-        digest.update(chunk)
-        if position % DIGEST_BLOCK_BYTES == 0 or position == task.end:
-            digests.append(digest.hexdigest())
-            digest.reset()
-
-
-def _read_pieces(task: MergeRange, buffer: memoryview) -> Iterator[memoryview]:
-    """Yield a range's bytes in order; chunks never cross the end of a digest block of the output.
-
-    Args:
-        task: The range.
-        buffer: Filled with chunks one after the other, and from its start again if it is full.
+    Raises:
+        OutputError: If they differ.
     """
-    begin = filled = 0
-    extents = [
-        Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in task.pieces
-    ]
-    for piece, source in zip(task.pieces, open_sources(extents), strict=True):
-        offset, left, section = piece.offset, piece.size_bytes, piece.section
-        digester = None
-        if section is not None and offset + left == section.begin + section.size_bytes:
-            digester = BlockDigester()
-            _digest_on(digester, source, section.begin, offset)
-        while left:
-            count = min(left, COPY_BYTES - (filled - begin))
-            place = buffer[filled : filled + count]
-            source.read_into(place, offset)
+    if digest != expected:
+        store_of(path).delete([path])
+        raise OutputError(
+            f"{path}: expected what was written there, got other bytes, which are removed; run the same command again: "
+            f"it makes what was lost; and check the disk"
+        )
+
+
+def _read_pieces(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+    """Yield the bytes of pieces in order, in chunks that share a buffer."""
+    buffer = memoryview(bytearray(COPY_BYTES))
+    extents = [Extent(path=piece.path, begin=piece.offset, end=piece.offset + piece.size_bytes) for piece in pieces]
+    for piece, source in zip(pieces, open_sources(extents), strict=True):
+        end, whole = piece.offset + piece.size_bytes, piece.whole
+        digester = BlockDigester() if whole is not None and end == whole.size_bytes else None
+        if digester is not None:  # ranges before this one have the beginning of the file
+            for chunk in _chunks(source, 0, piece.offset, buffer):
+                digester.update(chunk)
+        for chunk in _chunks(source, piece.offset, end, buffer):
             if digester is not None:
-                digester.update(place)
+                digester.update(chunk)
             if piece.swapped_bytes > 1:
-                np.frombuffer(place, f"<u{piece.swapped_bytes}").byteswap(inplace=True)
-            offset, left, filled = offset + count, left - count, filled + count
-            if filled - begin == COPY_BYTES:  # COPY_BYTES divides DIGEST_BLOCK_BYTES, and ranges begin at a block
-                yield buffer[begin:filled]
-                begin = filled = filled if filled < len(buffer) else 0
-        if section is not None and digester is not None and digester.hexdigest() != section.digest:
-            raise OutputError(
-                f"{piece.path}: expected in bytes {section.begin} to {offset} the tokens that were written there, got "
-                f"others; something else has changed the file; run the same command again: it makes what was lost"
-            )
-    if filled > begin:
-        yield buffer[begin:filled]
+                np.frombuffer(chunk, f"<u{piece.swapped_bytes}").byteswap(inplace=True)
+            yield chunk
+        if digester is not None and whole is not None:
+            require_written(piece.path, whole.digest, digester.hexdigest())
 
 
-def _digest_on(digester: BlockDigester, source: Source, begin: int, end: int) -> None:
-    """Digest the bytes [begin, end), which ranges before this one have."""
-    buffer = memoryview(bytearray(min(COPY_BYTES, end - begin)))
+def _chunks(source: Source, begin: int, end: int, buffer: memoryview) -> Iterator[memoryview]:
     while begin < end:
-        place = buffer[: end - begin]
-        source.read_into(place, begin)
-        digester.update(place)
-        begin += len(place)
+        chunk = buffer[: end - begin]
+        source.read_into(chunk, begin)
+        yield chunk
+        begin += len(chunk)

@@ -127,22 +127,18 @@ class PlainDisplay(Display):
 
 
 class BarDisplay(Display):
-    """A bar per stage.
-
-    Args:
-        is_transient: Whether the bars are removed at the end.
-    """
+    """A bar per stage."""
 
     seconds = BAR_SECONDS
 
-    def __init__(self, *, is_transient: bool = False) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
         detail = TextColumn("{task.fields[detail]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
         columns = (TextColumn("{task.description:9}"), BarColumn(bar_width=20), "{task.percentage:>3.0f}%", detail)
-        self._progress = Progress(*columns, console=Console(stderr=True), expand=True, transient=is_transient)
+        self._progress = Progress(*columns, console=Console(stderr=True), expand=True)
         self._progress.start()
         self._task: TaskID | None = None
 
@@ -381,13 +377,9 @@ class Reporter:
         )
 
 
-def make_reporter(*, has_table: bool = False) -> Reporter:
-    """Return a reporter on standard error: a bar in a terminal, otherwise plain lines.
-
-    Args:
-        has_table: Whether a table of results follows; then bars are removed.
-    """
-    return Reporter(BarDisplay(is_transient=has_table) if sys.stderr.isatty() else PlainDisplay())
+def make_reporter() -> Reporter:
+    """Return a reporter on standard error: a bar in a terminal, otherwise plain lines."""
+    return Reporter(BarDisplay() if sys.stderr.isatty() else PlainDisplay())
 
 
 def describe(snapshot: Snapshot) -> str:

@@ -118,7 +118,7 @@ class RayWorker:
 
     def begin(self) -> None:
         """Import what calls need, while the driver does something else."""
-        import dsindex.engine.shards.tokenize  # noqa: F401
+        import dsindex.engine.worker  # noqa: F401
 
     def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
         """Run one call; before the first one, check this node."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.engine.inputs import TEXT_PER_STORED_BYTE
-from dsindex.engine.start import Estimate
+from dsindex.engine.room import Estimate
 from dsindex.errors import InputError
 from dsindex.text.compressed import measure_compression
 from dsindex.text.forms import TextPart
@@ -315,7 +315,7 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
 
 
 def _bounds(file: InputFile) -> Sequence[int]:
-    return (0, file.size_bytes) if file.parts is None or file.parts.is_stream else file.parts.bounds
+    return (0, file.size_bytes) if file.parts is None else file.parts.bounds
 
 
 def _part_number(piece: Piece, file: InputFile) -> int:

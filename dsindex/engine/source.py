@@ -14,40 +14,32 @@ import orjson
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import (
     TEXT_PER_STORED_BYTE,
-    choose_shard_size,
-    choose_shard_sizes,
+    check_shard_size,
     cut_inputs,
     look_at_inputs,
     look_inside,
-    map_in_threads,
-    measure_places,
     plan_shards,
 )
-from dsindex.engine.ledger import read_cuts
 from dsindex.engine.manifest import RecordedInput, RecordedOptions, RecordedTokenizer
-from dsindex.engine.shards.tokenize import NO_CUTS, Cuts, fingerprint_inputs, keep_only, read_file_results
-from dsindex.engine.standard_input import require_standard_input, store_standard_input
-from dsindex.errors import PlanError, TokenizerError
+from dsindex.engine.standard_input import require_standard_input, store_standard_input, stored_input_path
+from dsindex.engine.tasks import keep_only
+from dsindex.engine.worker import read_file_results
+from dsindex.errors import TokenizerError
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
-from dsindex.store.journal import ledger_path
-from dsindex.store.ownership import read_folder_id
-from dsindex.store.spool import spool_path
 from dsindex.text.selection import Selection, open_selection, parse_key
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
 from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
     from dsindex.engine.inputs import Columns, InputFile
-    from dsindex.engine.ledger import Ledger
-    from dsindex.engine.manifest import Manifest
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.shards.tokenize import FileResult, ShardResult, ShardTask
+    from dsindex.engine.tasks import FileResult, ShardResult, ShardTask
     from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
@@ -282,10 +274,6 @@ class TextSource:
     eod_id: int | None
     shard_sizes: tuple[int, ...]
     """The shard size of each input."""
-    places: tuple[int, ...] = ()
-    """The place of each input, from which its shards follow."""
-    cuts: Cuts = NO_CUTS
-    """How earlier runs cut the inputs."""
     joins_files: bool = True
     """Whether a shard may read several small inputs."""
 
@@ -316,7 +304,16 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return list(plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files, cuts=self.cuts))
+        return plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files)
+
+    def shard_options(self) -> dict[str, Any]:
+        """Return the settings that the shards of every kind have."""
+        return {
+            "quarantine": self.config.on_bad_record == "quarantine",
+            "max_record_bytes": self.config.max_record_size,
+            "provenance": not self.config.no_provenance,
+            "work_dir": work_folder_path(self.config),
+        }
 
     def settings(self) -> dict[str, Any]:
         """Return the source's part of a plan's settings, named after the options."""
@@ -355,14 +352,14 @@ class TextSource:
         """
 
         def describe(
-            number: int, counts: Sequence[ShardResult | FileResult], tokenized: Sequence[int | None]
+            number: int, counts: Sequence[ShardResult | FileResult], tokenized: Sequence[int]
         ) -> RecordedInput:
             file = self.inputs[number]
             return RecordedInput(
                 path=file.path,
                 size_bytes=file.size_bytes,
                 fingerprint=counts[0].input_fingerprint,
-                tokenized_bytes=sum(filter(None, tokenized)) if of_texts and None not in tokenized else None,
+                tokenized_bytes=sum(tokenized) if of_texts else None,
                 **_describe_form(file, counts),
                 **count_records(counts, filters=filters),
             )
@@ -371,7 +368,7 @@ class TextSource:
         numbered = zip(results, parts or [None] * len(results), strict=True)
         for number, shards in groupby(numbered, key=lambda shard: shard[0][0].input):
             counts: list[ShardResult] = []
-            tokenized: list[int | None] = []
+            tokenized: list[int] = []
             files = []
             for (task, result), part in shards:
                 if result.files is None:
@@ -381,9 +378,9 @@ class TextSource:
                     tokenized.append(0 if key is None else key.tokenized_bytes)
                     continue
                 for place, own in zip(task.inputs, read_file_results(result.files, work_dir), strict=True):
-                    sizes, groups = own.tokenized_bytes, own.kept_of_groups
+                    groups = own.kept_of_groups
                     num_kept = groups[part * len(groups) // len(result.keys)] if of_group and part is not None else 0
-                    size = 0 if part is None else None if sizes is None else sizes[part]
+                    size = 0 if part is None else own.tokenized_bytes[part]
                     files.append(describe(place, [keep_only(own, num_kept) if of_group else own], [size]))
             described += files or [describe(number, counts, tokenized)]
         return described
@@ -460,7 +457,7 @@ def open_source(
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
     work_dir = work_folder_path(config)
-    stored = None if reporter is None else spool_path(work_dir)
+    stored = None if reporter is None else stored_input_path(work_dir)
     paths = find_paths(
         config.input,
         lists=config.input_list,
@@ -473,69 +470,23 @@ def open_source(
     is_piped = any(path.is_standard_input for path in paths)
     inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
     if is_piped:
-        require_standard_input(work_dir, fresh=config.fresh)
+        require_standard_input(work_dir)
     tokenizer, engine, eod_id = open_tokenizer(config, append_eod=append_eod)
     if is_piped and reporter is not None:
-        store_standard_input(work_dir, fresh=config.fresh, say=reporter.say)
+        store_standard_input(work_dir, say=reporter.say)
         inputs = look_at_inputs(paths)
     inputs = look_inside(inputs, wanted=config.input_format)
-    cuts = NO_CUTS if reporter is None or config.fresh else read_earlier_cuts(work_dir)
-    places = measure_places(inputs, cuts)
-    shard_sizes = (
-        choose_shard_sizes(inputs, places=places, largest=config.largest_shard)
-        if config.shard_size is None
-        else [choose_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)] * len(inputs)
-    )
+    if config.shard_size is not None:
+        check_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
+    inputs, shard_sizes = cut_inputs(inputs, config.shard_size, largest=config.largest_shard, columns=columns)
     return TextSource(
         config=config,
-        inputs=tuple(cut_inputs(inputs, shard_sizes, places=places, columns=columns)),
+        inputs=tuple(inputs),
         tokenizer=tokenizer,
         engine=engine,
         eod_id=eod_id,
         shard_sizes=tuple(shard_sizes),
-        places=tuple(places),
-        cuts=cuts,
     )
-
-
-def require_recorded_inputs(inputs: Sequence[InputFile], manifests: Sequence[Manifest]) -> None:
-    """Check that the inputs' content is still what a finished output was made from.
-
-    Args:
-        inputs: The plan's inputs.
-        manifests: The output's manifests; the inputs in the first are compared.
-
-    Raises:
-        PlanError: If an input differs, naming the first.
-        InputError: If one cannot be read.
-    """
-    described = manifests[0].content.inputs
-    known: dict[tuple[str, ...], str] = {
-        (file.absolute_path,): entry.fingerprint
-        for file, entry in zip(inputs, described, strict=True)
-        if entry.fingerprint is not None
-    }
-    for paths, now in fingerprint_all(known):
-        if now != known[paths]:
-            raise PlanError(
-                f"{paths[0]}: expected the bytes that were tokenized before, got others of the same size and time; "
-                f"put the former file back, or replace the output with --replace"
-            )
-
-
-def fingerprint_all(groups: Iterable[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield groups of inputs, each the inputs of a shard, with their fingerprints as they are now.
-
-    Raises:
-        InputError: If one cannot be read.
-    """
-    groups = list(groups)
-    yield from zip(groups, map_in_threads(fingerprint_inputs, groups), strict=True)
-
-
-def read_earlier_cuts(work_dir: str) -> Cuts:
-    """Return how earlier runs in a work folder cut their inputs; nothing if it is not a marked folder."""
-    return read_cuts(ledger_path(work_dir)) if read_folder_id(work_dir) is not None else NO_CUTS
 
 
 _MANY_INPUTS = 50_000
@@ -545,12 +496,6 @@ _MANY_INPUTS = 50_000
 def count_reference_texts(results: Sequence[tuple[ShardTask, ShardResult]]) -> int:
     """Count the texts that the reference encoded while a faster engine encoded the others."""
     return sum(key.num_reference_texts for _, result in results for key in result.keys)
-
-
-def count_kept(source: TextSource, ledger: Ledger | None) -> tuple[int, int]:
-    """Return the number of shards that earlier runs have committed, and that of all."""
-    tasks = source.tasks()
-    return 0 if ledger is None else sum(ledger.shard(task) is not None for task in tasks), len(tasks)
 
 
 def _text_bytes(file: InputFile) -> int:

@@ -1,72 +1,103 @@
-"""Read standard input into the work folder before a job begins, unless an interrupted run of the job has done so."""
+"""Standard input as a file of the work folder, `inputs/stdin`: a file can be read in parts, in parallel, and again.
+
+It is complete or absent, and what an interrupted run stored is used as it is. On a disk its modification time is
+derived from its content, so the same text makes the same plan whenever it is piped; in a bucket its ETag is.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import os
+from typing import IO, TYPE_CHECKING
 
-from dsindex.engine.work_folder import discard_unused_folder, hold_work_folder, read_unfinished
-from dsindex.errors import DsindexError, InputError, PlanError, RecordError
-from dsindex.store.spool import find_spooled, open_piped, spool_path, write_spool
+from dsindex.engine.ledger import Ledger
+from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, read_marker
+from dsindex.errors import InputError, OutputError, RecordError
+from dsindex.store.spool import NOTHING_PIPED, open_piped, read_chunks, time_of_content
+from dsindex.store.storage import holds_writes, make_folder
+from dsindex.store.store import find, open_output, store_of
+from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from dsindex.engine.ledger import History
+
+def stored_input_path(work_dir: str) -> str:
+    """Return where standard input is stored in a work folder, on a disk or in a bucket."""
+    return joined(work_dir, f"{INPUTS_FOLDER}/stdin")
 
 
-def require_standard_input(work_dir: str, *, fresh: bool) -> None:
+def require_standard_input(work_dir: str) -> None:
     """Check, before anything that takes time, that standard input was stored or can be read.
 
     Raises:
         InputError: If it is a terminal, or closed.
     """
-    if fresh or _stored_bytes(work_dir) is None:
+    if not _is_stored(work_dir):
         with open_piped():
             pass
 
 
-def store_standard_input(work_dir: str, *, fresh: bool, say: Callable[[str], None]) -> None:
-    """Store standard input in the work folder, as the file `spool_path(work_dir)`.
-
-    What an interrupted run stored is used as it is, unless the job starts over.
-
-    Args:
-        work_dir: Absolute path of the job's work folder.
-        fresh: Whether the job starts over.
-        say: Shows a message.
+def store_standard_input(work_dir: str, *, say: Callable[[str], None]) -> None:
+    """Store standard input in the work folder, unless an interrupted run has.
 
     Raises:
         InputError: If standard input is empty or cannot be read.
-        PlanError: If the folder is another program's or another driver's, or has work on another standard input.
+        PlanError: If the folder is another program's or another driver's.
         OutputError: If it cannot be stored.
     """
-    stored = None if fresh else _stored_bytes(work_dir)
-    if stored is not None:
+    path = stored_input_path(work_dir)
+    if _is_stored(work_dir):
+        stored = find(path)
+        size_bytes = 0 if stored is None else stored.size_bytes
         say(
-            f"standard input is not read: the interrupted run stored {stored:,} bytes of it in {spool_path(work_dir)}, "
-            f"and --fresh would read it again"
+            f"standard input is not read: the interrupted run stored {size_bytes:,} bytes of it in {path}; remove "
+            f"{work_dir} to read it again"
         )
         return
-    recorded = None if fresh else _recorded(read_unfinished(work_dir), spool_path(work_dir))
-
-    def accept(size_bytes: int, version: str) -> None:
-        if recorded not in (None, (size_bytes, version)):
-            raise PlanError(
-                f"{work_dir}: expected the standard input of the shards that are here, {recorded[0]:,} bytes, got "
-                f"another of {size_bytes:,} bytes; start over with --fresh, or choose another --work-dir"
-            )
-
     with open_piped() as stream, hold_work_folder(work_dir):
         say("reading standard input to its end, into the work folder")
-        write_spool(work_dir, stream, accept=accept)
+        try:
+            _store(path, stream)
+        except OutputError as error:
+            reason = getattr(error.__cause__, "strerror", None) or error
+            msg = f"{path}: standard input cannot be stored there ({reason}); make room or choose another --work-dir"
+            raise OutputError(msg) from error
+        except BaseException as stop:
+            if not isinstance(stop, Exception):
+                stop.add_note("nothing of standard input is kept; run the same command again, with the same input")
+            raise
+
+
+def _store(path: str, stream: IO[bytes]) -> None:
+    folder = os.path.dirname(path)
+    if not holds_writes(path):
+        make_folder(folder)
+        store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
+    try:
+        with open_output(path) as file:
+            for chunk in read_chunks(stream):
+                file.write(chunk)
+            if not file.size_bytes:
+                raise InputError(NOTHING_PIPED)
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # succeeds only if nothing was stored
+    if not holds_writes(path):
+        modified = time_of_content(file.hexdigest())
+        os.utime(path, ns=(modified, modified))
+
+
+def _is_stored(work_dir: str) -> bool:
+    """Tell whether an interrupted run stored its input; a finished one that kept its folder does not count."""
+    if read_marker(work_dir) is None or find(stored_input_path(work_dir)) is None:
+        return False
+    return not Ledger(work_dir).is_finished
 
 
 @contextlib.contextmanager
 def piped_input_named(work_dir: str, inputs: Collection[str]) -> Iterator[None]:
-    """Name standard input in an error about it or one of its records, and clean up if the block fails.
-
-    A stored input is removed with its work folder if the job has not begun to work there.
+    """Name standard input in an error about it or one of its records.
 
     Args:
         work_dir: Path or address of the job's work folder.
@@ -76,42 +107,16 @@ def piped_input_named(work_dir: str, inputs: Collection[str]) -> Iterator[None]:
         RecordError: The block's, in which `-` takes the place of the stored file.
         InputError: Likewise.
     """
+    path = stored_input_path(work_dir)
+    shown = f"- (stored as {path})"
     try:
         yield
-    except BaseException as error:
-        if "-" not in inputs:
+    except RecordError as error:
+        if "-" not in inputs or error.path != path:
             raise
-        discard_unused_folder(work_dir)
-        path = spool_path(work_dir)
-        is_stored = _is_stored(path)
-        shown = f"- (stored as {path})" if is_stored else "-"
-        if isinstance(error, RecordError) and error.path == path:
-            raise type(error)(shown, error.offset, error.reason, error.line) from error
-        if type(error) is InputError and str(error).startswith(f"{path}: "):
-            remedy = "; --fresh reads standard input again" if is_stored else ""
-            raise InputError(f"{shown}{str(error).removeprefix(path)}{remedy}") from error
-        raise
-
-
-def _stored_bytes(work_dir: str) -> int | None:
-    """Return the size of the input that an interrupted run stored; None if there is none, or it changed since.
-
-    A run that published everything was interrupted nevertheless if its folder is still there but was not to be kept.
-    """
-    history = read_unfinished(work_dir)
-    path = spool_path(work_dir)
-    recorded = None if history.finished and history.keep else _recorded(history, path)
-    spooled = None if recorded is None else find_spooled(path)
-    return spooled.size_bytes if spooled and (spooled.size_bytes, spooled.version) == recorded else None
-
-
-def _is_stored(path: str) -> bool:
-    with contextlib.suppress(DsindexError):
-        return find_spooled(path) is not None
-    return False
-
-
-def _recorded(history: History, path: str) -> tuple[int, str] | None:
-    """Return size and version of an input in the plan of the ledger's last run."""
-    inputs = [] if history.plan is None else history.plan["inputs"]
-    return next(((size_bytes, version) for name, size_bytes, version in inputs if name == path), None)
+        raise type(error)(shown, error.offset, error.reason, error.line) from error
+    except InputError as error:
+        if "-" not in inputs or not str(error).startswith(f"{path}: "):
+            raise
+        remedy = f"; remove {work_dir} (rm -r) to read standard input again"
+        raise InputError(f"{shown}{str(error).removeprefix(path)}{remedy}") from error

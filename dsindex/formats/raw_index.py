@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import numpy as np
 
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
@@ -37,6 +36,8 @@ def is_json(line: bytes) -> bool:
     >>> is_json(b'{"a": NaN}'), is_json(b""), is_json(b"{'a': 1}")
     (True, False, False)
     """
+    import msgspec  # not there in an environment that only reads
+
     try:
         msgspec.json.decode(line)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors

@@ -21,14 +21,15 @@ import functools
 import itertools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from dsindex.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-RELEASES = ("0.16", "0.17", "0.18", "0.19", "main")
+Release: TypeAlias = Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"]
+RELEASES = get_args(Release)[:-1]
 """The releases of megatron-core whose identifiers are known, oldest first."""
 
 AUTOMODEL = "nemo-automodel"
@@ -166,7 +167,7 @@ def _options(tokenizer: JobTokenizer, release: str) -> tuple[str | None, dict[st
     kind = tokenizer.tokenizer_type
     if kind == "NullTokenizer":
         return None, _null(tokenizer, release)
-    chat = {"chat_template": tokenizer.chat_template} if _is_since(release, "0.18") else {}
+    chat = {"chat_template": tokenizer.chat_template} if is_since(release, "0.18") else {}
     if kind == "SFTTokenizer":
         return tokenizer.tokenizer_model, {"prompt_format": tokenizer.sft_tokenizer_prompt_format}
     if kind == "HuggingFaceTokenizer":
@@ -201,7 +202,7 @@ def _hugging_face(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
 
 def _null(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
     options: dict[str, Any] = {"vocab_size": tokenizer.vocab_size}
-    if _is_since(release, "0.18"):
+    if is_since(release, "0.18"):
         if tokenizer.null_tokenizer_eod_id is not None:
             options["eod_id"] = tokenizer.null_tokenizer_eod_id
         options["pad_id"] = tokenizer.null_tokenizer_pad_id
@@ -210,7 +211,7 @@ def _null(tokenizer: JobTokenizer, release: str) -> dict[str, Any]:
 
 def _special(tokenizer: JobTokenizer, release: str) -> list[str] | None:
     special = tokenizer.tokenizer_special_tokens
-    if not special and not _is_since(release, "0.18"):
+    if not special and not is_since(release, "0.18"):
         special = tokenizer.tiktoken_special_tokens
     return None if special is None else list(special)
 
@@ -260,8 +261,14 @@ def _legacy(tokenizer: JobTokenizer) -> dict[str, Any]:
     return {"class": name, "tokenizer_path": paths, **{option: str(value) for option, value in options.items()}}
 
 
-def _is_since(release: str, first: str) -> bool:
+def is_since(release: str, first: str) -> bool:
+    """Tell whether a release is this one or a later one."""
     return RELEASES.index(release) >= RELEASES.index(first)
+
+
+def is_before(release: str | None, first: str) -> bool:
+    """Tell whether a release is known to be an earlier one."""
+    return release is not None and release in RELEASES and not is_since(release, first)
 
 
 FLAGS = {

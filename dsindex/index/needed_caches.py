@@ -33,9 +33,11 @@ from dsindex.index.epochs import (
     count_epochs,
     normalise,
 )
+from dsindex.index.job_tokenizer import is_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from fractions import Fraction
 
     from dsindex.index.blend import Blend
 
@@ -44,13 +46,30 @@ _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _MAX_STEPS = 10**6
 
 
+# How long a job runs: epochs of train, numbers of samples, or the flags of a training job.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsOfTrain:
+    """So many epochs of train, and one of valid and test."""
+
+    epochs: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCounts:
+    """The samples that are requested from train, valid and test; None for one epoch."""
+
+    counts: tuple[int | None, int | None, int | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLength:
     """The length of a training job, in terms of Megatron's flags."""
 
     train_iters: int | None = None
     train_samples: int | None = None
-    global_batch_size: int
+    global_batch_size: int | None = None
     eval_interval: int | None = None
     eval_iters: int = 100
     full_validation: bool = False
@@ -67,6 +86,9 @@ class TrainingLength:
     """The job's release of Megatron; None if it is not known."""
 
 
+RunLength = EpochsOfTrain | SampleCounts | TrainingLength
+
+
 def samples_for_training(length: TrainingLength) -> tuple[int, int | None, int]:
     """Return the numbers of samples that a job requests from train, valid and test.
 
@@ -79,17 +101,16 @@ def samples_for_training(length: TrainingLength) -> tuple[int, int | None, int]:
     >>> samples_for_training(TrainingLength(train_iters=1000, global_batch_size=8, eval_interval=100, eval_iters=10))
     (8000, 880, 80)
     """
-    _check(length)
-    eval_batch = length.eval_global_batch_size or length.global_batch_size
+    batch = _check(length)
+    eval_batch = length.eval_global_batch_size or batch
     test = length.eval_iters * eval_batch
     if length.full_validation:
         return phases_of_training(length)[0], None, test
     if length.skip_train:
         return phases_of_training(length)[0], test, test
     if length.eval_interval is None:
-        msg = "expected --eval-interval with --eval-iters: the number of validations determines valid's samples"
-        raise ValueError(msg)
-    validations = _count_iterations(length) // length.eval_interval + 1
+        raise ValueError("--train-iters and --train-samples need --eval-interval, or --full-validation")
+    validations = _count_iterations(length, batch) // length.eval_interval + 1
     if length.start_eval_at_iter is not None:
         validations = max(0, validations - length.start_eval_at_iter // length.eval_interval)
     return phases_of_training(length)[0], validations * length.eval_iters * eval_batch, test
@@ -101,23 +122,30 @@ def phases_of_training(length: TrainingLength) -> tuple[int, ...]:
     >>> phases_of_training(TrainingLength(train_samples=90, global_batch_size=8, phase_transition_iterations=(5, 10)))
     (40, 40, 10)
     """
-    _check(length)
+    batch = _check(length)
     samples = length.train_samples
     if samples is None:
-        samples = (length.train_iters or 0) * length.global_batch_size
-    ends = {iteration * length.global_batch_size for iteration in length.phase_transition_iterations}
+        samples = (length.train_iters or 0) * batch
+    ends = {iteration * batch for iteration in length.phase_transition_iterations}
     borders = [0, *sorted(end for end in ends if 0 < end < samples), samples]
     return tuple(end - begin for begin, end in itertools.pairwise(borders))
 
 
-def _check(length: TrainingLength) -> None:
+def _check(length: TrainingLength) -> int:
+    """Refuse what Megatron refuses; return the batch size."""
     iterations, samples = length.train_iters, length.train_samples
     if iterations is None and samples is None:
         raise ValueError("expected either --train-iters or --train-samples")
-    if iterations is not None and samples is not None and not (length.skip_train and length.release != "0.16"):
+    if (
+        iterations is not None
+        and samples is not None
+        and not (length.skip_train and not is_before(length.release, "0.17"))
+    ):
         msg = "expected either --train-iters or --train-samples, not both, as Megatron does unless it has --skip-train"
         raise ValueError(msg)
-    if length.release in {"0.16", "0.17"}:
+    if length.global_batch_size is None:
+        raise ValueError("--train-iters and --train-samples need --global-batch-size")
+    if is_before(length.release, "0.18"):
         for name in _SINCE_18:
             if getattr(length, name) is not None:
                 msg = f"--{name.replace('_', '-')}: Megatron {length.release} has no such flag; leave it out"
@@ -128,38 +156,39 @@ def _check(length: TrainingLength) -> None:
     if length.step_batch_size_schedule is not None:
         parse_schedule(length.step_batch_size_schedule, length.sequence_length)
     if length.rampup_batch_size is not None:
-        _check_ramp(length, length.rampup_batch_size)
+        _check_ramp(length, length.rampup_batch_size, length.global_batch_size)
+    return length.global_batch_size
 
 
-def _check_ramp(length: TrainingLength, ramp: tuple[int, int, int]) -> None:
+def _check_ramp(length: TrainingLength, ramp: tuple[int, int, int], batch: int) -> None:
     if length.release is None and length.train_samples is not None:
         msg = "--rampup-batch-size needs --megatron-release: it counts up to 0.17, and is ignored from 0.18 on"
         raise ValueError(msg)
-    if length.release not in {"0.16", "0.17"}:
+    if not is_before(length.release, "0.18"):
         return
     if length.train_samples is None or length.phase_transition_iterations:
         msg = "--rampup-batch-size: Megatron needs --train-samples with it, and no --phase-transition-iterations"
         raise ValueError(msg)
     first, increment, samples = ramp
-    growth = length.global_batch_size - first
+    growth = batch - first
     if min(first, increment, samples, growth) < 1 or growth % increment or growth // increment > _MAX_STEPS:
         raise ValueError(
             "--rampup-batch-size: expected a first batch size that is smaller than --global-batch-size "
-            f"{length.global_batch_size} by a multiple of the increment, and samples above 0, got {first} {increment} "
+            f"{batch} by a multiple of the increment, and samples above 0, got {first} {increment} "
             f"{samples}, at which Megatron stops"
         )
 
 
-def _count_iterations(length: TrainingLength) -> int:
+def _count_iterations(length: TrainingLength, batch: int) -> int:
     """Return the iterations of a job, by Megatron's `update_train_iters` if it counts samples."""
     if length.train_iters is not None:
         return length.train_iters
     samples = length.train_samples or 0
     if length.step_batch_size_schedule is not None:
         return _count_scheduled(samples, parse_schedule(length.step_batch_size_schedule, length.sequence_length))
-    if length.rampup_batch_size is not None and length.release in {"0.16", "0.17"}:
-        return _count_ramped(samples, length.global_batch_size, length.rampup_batch_size)
-    return samples // length.global_batch_size
+    if length.rampup_batch_size is not None and is_before(length.release, "0.18"):
+        return _count_ramped(samples, batch, length.rampup_batch_size)
+    return samples // batch
 
 
 def parse_schedule(text: str, sequence_length: int | None) -> list[tuple[int, int]]:

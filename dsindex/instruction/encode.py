@@ -281,6 +281,8 @@ class InstructionEncoder:
         if self.special_pattern is None:
             return False
         found = {special for text in texts for special in self.special_pattern.findall(text)}
+        if not found:
+            return False
         for marker in self._markers:
             if marker in found:
                 raise RecordProblem(
@@ -352,8 +354,10 @@ class _Chat:
         self._encoder = encoder
         self._conversation = conversation
         self.content: object = {"messages": messages, **variables}
+        values = [value for message in messages for value in message.values()]
+        nested = [value for value in values if type(value) is not str]
         self.has_special = encoder.find_special(
-            strings_in([[value for message in messages for value in message.values()], variables])
+            chain((value for value in values if type(value) is str), strings_in([nested, variables]))
         )
         self.notes = conversation.notes
 

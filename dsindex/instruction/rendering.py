@@ -36,6 +36,7 @@ _ALWAYS_GIVEN = frozenset({"messages", "tools", "documents", "add_generation_pro
 _OF_ANY_DICT = frozenset(dir(dict))
 """Names that mean the attribute, as in transformers, even where a key has the same name."""
 _OF_LOOPS = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
+_OF_TEXTS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 _SHOWN_CHARACTERS = 1000
 _MAX_LOOPS = 10_000_000
@@ -194,14 +195,14 @@ def _explain_refusal(error: Exception) -> str:
 
 
 class _Environment(ImmutableSandboxedEnvironment):  # type: ignore[misc]  # read without its types
-    """The sandbox, in which `message.role` and `loop.first` are found without its checks, which they pass."""
+    """The sandbox, in which `message.role`, `loop.first` and `text.strip` pass without its checks, as they would."""
 
     intercepted_binops = frozenset({"*", "**", "-"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - any object of a template
         if type(obj) is dict and attribute not in _OF_ANY_DICT:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if type(obj) is LoopContext and attribute in _OF_LOOPS:
+        if (type(obj) is str and attribute in _OF_TEXTS) or (type(obj) is LoopContext and attribute in _OF_LOOPS):
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 

@@ -5,13 +5,10 @@ The plan is a pure function of the options and the counts. Each cache is one tas
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,17 +16,16 @@ import numpy as np
 
 from dsindex.amounts import count, format_room
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
-from dsindex.datasets.origins import tabulate_sequences, tell_tokenizers_apart
+from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.report import Report
-from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.errors import FormatError, OutputError
 from dsindex.index.cache import (
     BLENDED_CLASS,
     CacheFiles,
     cache_files,
-    default_folder,
     descriptions_in,
     read_description,
     read_lengths,
@@ -37,7 +33,7 @@ from dsindex.index.cache import (
 )
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
 from dsindex.index.job_tokenizer import describe_tokenizers
-from dsindex.index.slot import changed_files, read_record, state_of, write_content
+from dsindex.index.slot import changed_files, read_record
 from dsindex.index.task import (
     BlendIndexTask,
     BuiltCache,
@@ -61,14 +57,12 @@ from dsindex.jobs.index_caches import (
     with_given_paths,
 )
 from dsindex.machine import available_cpus
-from dsindex.store.reading import digest_file, is_stored
-from dsindex.store.storage import free_bytes, make_folder
+from dsindex.store.reading import is_stored
+from dsindex.store.storage import free_bytes
 from dsindex.store.urls import absolute, local_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.executors import Executor
     from dsindex.index.needed_caches import CacheSettings
@@ -346,10 +340,6 @@ class IndexResult(Report):
         return lines
 
 
-OrderFunction = Callable[["pa.Table"], Any]
-"""Returns document numbers from a table of the documents, or a pair of them and of the times of each document."""
-
-
 def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
     """Build the index caches of a job, or only examine them with --check and --explain.
 
@@ -385,54 +375,6 @@ def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
         findings=findings,
         seconds=time.monotonic() - began,
     )
-
-
-@contextlib.contextmanager
-def order_by(config: IndexConfig, function: OrderFunction, *, executor: Executor) -> Iterator[IndexConfig]:
-    """Write what a function returns as a file beside the caches, and yield options with it as --document-order.
-
-    With --check and --explain, which write nothing, the file is there only for as long as they take.
-
-    Raises:
-        InputError: If there are several datasets, or the function returns something else than such an order.
-    """
-    with contextlib.ExitStack() as stack:
-        asks = config.dry_run or config.explain
-        folder = stack.enter_context(tempfile.TemporaryDirectory()) if asks else config.data_cache_path
-        yield config.replaced(document_order=_write_order(config, executor, function, folder))
-
-
-def _write_order(config: IndexConfig, executor: Executor, order: OrderFunction, folder: str | None) -> str:
-    config = with_given_paths(config.replaced(document_order="shuffled"))
-    settings = cache_settings(config)
-    counts = count_all(config, settings, executor)
-    ((prefix, parts), *others), (split,) = counts.items(), settings.ordered_splits
-    part = parts[SPLIT_NAMES.index(split)]
-    if others or part is None:
-        got = f"{len(counts)} datasets" if others else f"no documents in {split}"
-        raise InputError(f"--document-order: expected one dataset, whose documents a function orders, got {got}")
-    result = order(tabulate_sequences(absolute(prefix), part.begin, part.end))
-    numbers, *times = map(np.asarray, result if isinstance(result, tuple) else (result,))
-    shapes = [(part.end - part.begin,)] * len(times)
-    if any(column.dtype.kind not in "iu" for column in (numbers, *times)) or [own.shape for own in times] != shapes:
-        got = " and ".join(f"{column.dtype} of shape {column.shape}" for column in (numbers, *times))
-        raise InputError(
-            "--document-order: expected the function to return document numbers, or a pair of them and of the times of "
-            f"each of the {part.end - part.begin} documents, as integers, got {got}"
-        )
-    content = numbers.astype("<i8")
-    for own in times:
-        left_out = np.flatnonzero(own == 0) + part.begin
-        stated = own[(content - part.begin).clip(0, max(0, len(own) - 1))]
-        rows = [np.concatenate([content, left_out]), np.concatenate([stated, np.zeros(len(left_out))])]
-        content = np.stack(rows, axis=1).astype("<i8")
-    folder = folder or default_folder(absolute(prefix), class_name=settings.class_name)
-    size_bytes, digest = state_of(content)
-    path = os.path.join(folder, f"{digest[:16]}-document_order.npy")
-    if not os.path.isfile(path) or os.path.getsize(path) != size_bytes or digest_file(path) != digest:
-        make_folder(folder)
-        write_content(path, content)
-    return path
 
 
 def _with_repeats(settings: CacheSettings, counts: Counts) -> tuple[CacheSettings, Counts]:

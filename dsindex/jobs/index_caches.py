@@ -32,9 +32,11 @@ from dsindex.index.epochs import (
 from dsindex.index.job_tokenizer import find_identifiers, name_releases, possible_releases
 from dsindex.index.needed_caches import (
     CacheSettings,
+    EpochsOfTrain,
     GPTCache,
     NeededCaches,
     PartCounts,
+    SampleCounts,
     TrainingLength,
     find_needed_caches,
     phases_of_training,
@@ -50,6 +52,7 @@ from dsindex.store.urls import absolute, refuse_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from dsindex.index.needed_caches import RunLength
     from dsindex.options.index import IndexConfig
 
 
@@ -263,10 +266,11 @@ def check_index_options(config: IndexConfig) -> None:
         InputError: If there are such options, or a file that they name cannot be read.
     """
     settings = cache_settings(config)
-    if config.epochs is not None and settings.matrix is not None and settings.matrix[0] is None:
-        raise InputError(_NO_TRAIN)
-    if config.epochs is None and config.num_samples is None:
-        _sizes_of_training(config, settings)
+    match run_length(config, settings):
+        case EpochsOfTrain() if settings.matrix is not None and settings.matrix[0] is None:
+            raise InputError(_NO_TRAIN)
+        case TrainingLength() as length:
+            _sizes_of_training(length)
 
 
 _NO_TRAIN = "--epochs counts epochs of train, which has no data; use --num-samples"
@@ -285,27 +289,46 @@ def _sizes_of_phases(
     config: IndexConfig, settings: CacheSettings, blends: Sequence[Blend | None], counts: Counts
 ) -> list[tuple[int | None, int | None, int | None]]:
     """Return the requested numbers of samples of train, valid and test in each phase; None for one epoch."""
-    if config.num_samples is not None:
-        return [config.num_samples]
+    match run_length(config, settings):
+        case SampleCounts(counts=sizes):
+            return [sizes]
+        case EpochsOfTrain(epochs=epochs):
+            train = blends[0]
+            if train is None:
+                raise InputError(_NO_TRAIN)
+            parts = [counts[prefix][0] for prefix in dict.fromkeys(train.prefixes)]
+            tokens = sum(part.tokens for part in parts if part is not None)
+            return [(samples_for_epochs(epochs, tokens, rule=settings.rule(0)), None, None)]
+        case length:
+            if length.full_validation and settings.matrix and any(blend and blend.weights for blend in blends):
+                raise LimitError(
+                    "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number "
+                    "of samples; leave the weights out, or give valid a path of its own"
+                )
+            return _sizes_of_training(length)
+
+
+def run_length(config: IndexConfig, settings: CacheSettings) -> RunLength:
+    """Return the one length that the options give.
+
+    Raises:
+        InputError: If there are several, or none.
+    """
+    found: list[RunLength] = []
     if config.epochs is not None:
-        train = blends[0]
-        if train is None:
-            raise InputError(_NO_TRAIN)
-        parts = [counts[prefix][0] for prefix in dict.fromkeys(train.prefixes)]
-        tokens = sum(part.tokens for part in parts if part is not None)
-        return [(samples_for_epochs(config.epochs, tokens, rule=settings.rule(0)), None, None)]
-    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
-        raise LimitError(
-            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
-            "samples; leave the weights out, or give valid a path of its own"
-        )
-    return _sizes_of_training(config, settings)
+        found.append(EpochsOfTrain(epochs=config.epochs))
+    if config.num_samples is not None:
+        found.append(SampleCounts(counts=config.num_samples))
+    if config.train_iters is not None or config.train_samples is not None:
+        flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
+        flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}
+        found.append(TrainingLength(**flags))
+    if len(found) != 1:
+        raise InputError("give one of --epochs, --num-samples, --train-iters and --train-samples")
+    return found[0]
 
 
-def _sizes_of_training(config: IndexConfig, settings: CacheSettings) -> list[tuple[int | None, int | None, int | None]]:
-    flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
-    flags["global_batch_size"] = config.global_batch_size or 1
-    length = TrainingLength(**flags | {"sequence_length": settings.sequence_length, "release": config.megatron_release})
+def _sizes_of_training(length: TrainingLength) -> list[tuple[int | None, int | None, int | None]]:
     try:
         _, valid, test = samples_for_training(length)
         return [(train, valid, test) for train in phases_of_training(length)]

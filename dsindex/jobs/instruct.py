@@ -15,13 +15,11 @@ import xxhash
 
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.frame import JobOutcome, Made
-from dsindex.engine.identity import Plan
 from dsindex.engine.manifest import read_manifest
-from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
+from dsindex.engine.plan import Plan
+from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import Estimate, check_room
 from dsindex.errors import FormatError, InputError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
@@ -36,7 +34,7 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
 )
 from dsindex.jobs.packs import Packings
-from dsindex.jobs.text_job import TextJob, TextResult
+from dsindex.jobs.text_job import Made, TextJob, TextResult, make_text_shards
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
@@ -49,17 +47,15 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from dsindex.engine.executors import Executor
+    from dsindex.engine.job import Job, JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.shards.tokenize import ShardResult, ShardTask
-    from dsindex.engine.start import Work
+    from dsindex.engine.work import Work
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
+    from dsindex.jobs.text_job import MadeShards
     from dsindex.store.storage import StoredFile
-
-    Results = Sequence[tuple[ShardTask, ShardResult]]
 
 
 THREADS_UP_TO_BYTES = {True: 8 << 20, False: 1 << 20}
@@ -142,9 +138,6 @@ class _Instruct(TextJob):
             SplitOutputs(split=split, config=config, work_dir=self.work_dir, dtype=self._dtype)
             for split in split_names(config.split)
         ]
-        self.outputs = [
-            Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES) for split in self._splits for prefix in split.prefixes
-        ]
         # Reports wrong tokens, patterns and templates before work begins.
         self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model, engine=source.engine)
         self.source = replace(source, engine=self._recipe.engine)
@@ -160,9 +153,10 @@ class _Instruct(TextJob):
             "split-seed": config.split_seed,
             "output-prefix": str(absolute(config.output_prefix)),
         }
-        self.plan = Plan(settings=settings, inputs=self.source.inputs, places=self.source.places)
+        self.plan = Plan(settings=settings, inputs=self.source.inputs)
         self._token_sources = [split.token_sources(self.plan.plan_id, self.source.text_bytes) for split in self._splits]
 
+        self.outputs = [source.output for group in self._token_sources for source in group]
         self._packings = Packings(config, [split.prefix for split in self._splits], reporter)
         self._eos_id = _find_eos(self._recipe, instruction)
         self._exports: list[MadeExport] = []
@@ -171,12 +165,14 @@ class _Instruct(TextJob):
         engine = self.source.engine
         outcome = self.carry_out(
             holds_gil=self.source.text_bytes > THREADS_UP_TO_BYTES[engine.name == "gigatoken"],
-            conclude=self._conclude if self._config.export else None,
         )
         self._packings.make()
         return self._report(outcome)
 
-    def _conclude(self, executor: Executor) -> None:
+    def conclude(self, job: Job) -> None:
+        """Make the exports."""
+        if not self._config.export:
+            return
         self._packings.make()
         sources = [
             ExportSource(
@@ -195,7 +191,7 @@ class _Instruct(TextJob):
                 sources,
                 eos_id=self._eos_id,
                 tokenizer=tokenizer,
-                executor=executor,
+                executor=job.executor,
                 reporter=self.reporter,
             )
             for kind in self._config.export
@@ -214,11 +210,12 @@ class _Instruct(TextJob):
             num_keys=2,
             output_folder=folder_of(self._config.output_prefix),
             work_dir=self.work_dir,
-            unfinished=[path for group in self._token_sources for tokens in group for path in tokens.target.partials],
+            unfinished=[output.token_file for output in self.outputs],
         )
 
     def make(self, work: Work) -> Made:
-        results = self._encode(work)
+        self.shards = self._encode(work)
+        results = self.shards.results
         inputs = [file.path for file in self.source.inputs]
         return Made(
             groups=tuple(
@@ -231,13 +228,14 @@ class _Instruct(TextJob):
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
         remaining = iter(files)
         contents: list[Content] = []
+        results = [] if self.shards is None else self.shards.results
         for split, group in zip(self._splits, made.groups, strict=True):
             described = [(dataset, next(remaining)) for dataset in group]
-            contents += split.contents(self.source, self._instruction, self.results, described)
+            contents += split.contents(self.source, self._instruction, results, described)
         return contents
 
-    def _encode(self, work: Work) -> Results:
-        """Make every shard; return all with their tasks, in plan order."""
+    def _encode(self, work: Work) -> MadeShards:
+        """Make every shard."""
         config = self._config
         settings = InstructionSettings(
             recipe=self._recipe,
@@ -245,10 +243,10 @@ class _Instruct(TextJob):
             dtype=self._dtype.str,
             fractions=config.split,
             split_seed=config.split_seed,
-            **self.shard_options(),
+            **self.source.shard_options(),
         )
         sources = [source for group in self._token_sources for source in group]
-        return self.tokenize(work, settings, sources, function=encode_shard)
+        return make_text_shards(work, self.source, settings, sources, function=encode_shard)
 
     def _report(self, outcome: JobOutcome) -> InstructResult:
         contents = outcome.contents

@@ -16,25 +16,16 @@ import numpy as np
 
 from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
-from dsindex.engine.assemble import TokenSource
 from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.publishing import Dataset, Target, shard_provenance, shard_quarantine
-from dsindex.engine.shards.attempt import Attempt, check_ids
-from dsindex.engine.shards.tokenize import (
-    KeyResult,
-    ShardResult,
-    check_unchanged,
-    quarantine_line,
-    require_unpacked,
-    shard_attempt,
-)
+from dsindex.engine.output import Dataset, Output, TokenSource, shard_provenance, shard_quarantine
 from dsindex.engine.source import count_records
+from dsindex.engine.tasks import KeyResult, ShardResult
+from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics, statistics_of
 from dsindex.store.reading import fingerprint_input
-from dsindex.store.requests import requests_so_far
 from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.parts import read_part_lines
@@ -45,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dsindex.engine.manifest import RecordedInput
-    from dsindex.engine.shards.attempt import AttemptFile
-    from dsindex.engine.shards.tokenize import ShardTask
     from dsindex.engine.source import TextSource
+    from dsindex.engine.tasks import ShardTask
+    from dsindex.engine.worker import AttemptFile
     from dsindex.instruction.encode import EncodedConversation
     from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
@@ -152,10 +143,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
             with _collected_later():
                 shard.add(block)
         check_unchanged(task)
-        require_unpacked(task)
-        result = shard.finish()
-        attempt.commit()
-    return result
+        return shard.finish()
 
 
 @contextlib.contextmanager
@@ -259,9 +247,7 @@ class _Shard:
             provenance=None,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
-            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             counts=tuple(sorted(counts.items())),
-            requests=requests_so_far(self._task.path, self._settings.work_dir),
         )
 
 
@@ -372,7 +358,7 @@ class SplitOutputs:
         text, mask = self.prefixes[:2]
         return [
             TokenSource(
-                target=Target(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
+                output=Output(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
                 key=key,
                 dtype=dtype,
                 work_dir=self.work_dir,
@@ -400,13 +386,13 @@ class SplitOutputs:
         found = [result.find_part(text_key(self.split)) for _, result in results]
         return [
             Dataset(
-                target=text.target,
+                output=text.output,
                 parts=tuple(text.part_of(result) for _, result in results),
                 provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, found),
                 # Bad records belong to no split, so each split's tokens get all of them.
                 quarantine=shard_quarantine(results, self.work_dir, inputs),
             ),
-            Dataset(target=mask.target, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
+            Dataset(output=mask.output, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
         ]
 
     def contents(

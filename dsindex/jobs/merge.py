@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count
 from dsindex.datasets.origins import tell_tokenizers_apart
-from dsindex.engine.frame import Job, Made, run_job
-from dsindex.engine.identity import Plan
 from dsindex.engine.inputs import InputFile
+from dsindex.engine.job import open_job
 from dsindex.engine.manifest import Content, RecordedInput, RecordedOptions, RecordedTokenizer, read_manifest
-from dsindex.engine.merge import Part, check_sequences, merged_header, open_part
-from dsindex.engine.outputs import MEGATRON_SUFFIXES, Output
-from dsindex.engine.publishing import Dataset, Target
+from dsindex.engine.merge import check_sequences, merged_header, open_part
+from dsindex.engine.output import Dataset, Output, assemble
+from dsindex.engine.plan import Plan
 from dsindex.engine.report import Report, show_datasets
-from dsindex.engine.start import require_room
+from dsindex.engine.room import require_room
 from dsindex.errors import FormatError, InputError
 from dsindex.store.reading import input_status, is_stored
 from dsindex.store.urls import absolute, as_prefix, folder_of, with_suffix
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.start import Work
+    from dsindex.engine.tasks import Part
     from dsindex.options.merge import MergeConfig
     from dsindex.store.storage import StoredFile
 
@@ -75,35 +74,24 @@ def run_merge(config: MergeConfig, *, reporter: Reporter) -> MergeResult:
     prefix = absolute(config.output_prefix)
     inputs = tuple(_input_file(with_suffix(given, ending)) for given in prefixes for ending in (".bin", ".idx"))
     plan = Plan(settings={"output-prefix": str(prefix)}, inputs=inputs)
-    target = Target(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
-    dataset = Dataset(target=target, parts=parts, provenance=None)
+    output = Output(prefix=prefix, plan_id=plan.plan_id, bound_bytes=sum(part.bin_bytes for part in parts))
     tokenizer, tokenizer_path = _shared_tokenizer(prefixes, parts)
-
-    def make(_: Work) -> Made:
-        return Made(groups=((dataset,),), num_shards=len(parts))
-
-    def describe(_: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
-        _require_unchanged(inputs)
-        return [_content(config, dataset, files[0], tokenizer)]
-
-    job = Job(
-        config=config,
-        plan=plan,
-        outputs=(Output(prefix=prefix, suffixes=MEGATRON_SUFFIXES),),
-        examine=lambda: _examine(prefix, parts),
-        make=make,
-        describe=describe,
-        tokenizer_path=tokenizer_path,
-    )
-    outcome = run_job(job, reporter=reporter)
-    return _report(config, outcome.contents[0], already_complete=outcome.already_complete)
+    with open_job(config, plan, [output], reporter=reporter) as job:
+        if job.work is not None:
+            _examine(prefix, parts)
+            dataset = Dataset(output=output, parts=parts, provenance=None)
+            [files] = assemble([dataset], job.work)
+            _require_unchanged(inputs)
+            content = _content(config, dataset, files, tokenizer)
+            job.publish([[dataset]], [content], num_shards=len(parts), tokenizer_path=tokenizer_path)
+    return _report(config, job.published.contents[0], already_complete=job.published.already_complete)
 
 
 def _require_unchanged(inputs: Sequence[InputFile]) -> None:
     for file in inputs:
         now = _input_file(file.path)
         if (now.version, now.size_bytes) != (file.version, file.size_bytes):
-            msg = f"{file.path}: changed while it was merged; leave inputs alone, then run again with --fresh"
+            msg = f"{file.path}: changed while it was merged; leave inputs alone, and run the same command again"
             raise InputError(msg)
 
 

@@ -9,50 +9,42 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.engine.assemble import TokenSource
 from dsindex.engine.dispatch import ordered_runner
-from dsindex.engine.frame import JobOutcome, Made
-from dsindex.engine.identity import Plan
-from dsindex.engine.merge import Piece, read_lengths
-from dsindex.engine.outputs import PBIN_SUFFIXES, Output
-from dsindex.engine.publishing import (
-    Dataset,
-    PbinEnds,
-    Target,
-    identify_parts,
-    stored_path,
-)
+from dsindex.engine.merge import read_lengths
+from dsindex.engine.output import Dataset, Output, PbinEnds, TokenSource, identify_parts
+from dsindex.engine.plan import Plan
 from dsindex.engine.report import show_datasets
+from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.shards.attempt import Attempt
-from dsindex.engine.shards.tokenize import ShardSettings
 from dsindex.engine.source import (
     count_reference_texts,
     open_source,
 )
 from dsindex.engine.standard_input import piped_input_named
-from dsindex.engine.start import ShardCopies, check_room, writes_in_place
+from dsindex.engine.tasks import Piece
+from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
-from dsindex.jobs.text_job import TextJob, TextResult
+from dsindex.jobs.text_job import Made, TextJob, TextResult, make_text_shards
 from dsindex.options.config import work_folder_path
-from dsindex.store.urls import absolute, folder_of
+from dsindex.store.urls import absolute, folder_of, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content
-    from dsindex.engine.merge import Part
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.start import Work
+    from dsindex.engine.tasks import Part
+    from dsindex.engine.work import Work
     from dsindex.formats.pbin import PbinVersion
     from dsindex.formats.raw_index import RunTasks
+    from dsindex.jobs.text_job import MadeShards
     from dsindex.options.pack import PackConfig
-    from dsindex.store.clients import Bytes
-    from dsindex.store.storage import StoredFile
+    from dsindex.store.storage import Bytes, StoredFile
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -113,7 +105,7 @@ def make_ends(
     """
 
     def piece(file: StoredFile, name: str) -> Piece:
-        path = stored_path(work_dir, file)
+        path = joined(work_dir, file.name)
         return Piece(path=path, identity=f"{identity}.{name}", offset=0, size_bytes=file.size_bytes)
 
     head = _write_file(work_dir, "head", header.to_bytes())
@@ -141,13 +133,10 @@ def _write_index(task: PbinIndexTask) -> tuple[StoredFile, ...]:
 
 def _write_file(work_dir: str, suffix: str, content: Bytes) -> StoredFile:
     """Write a file of the work folder under a name that is used once."""
-    with Attempt(work_dir, folder="shards/ends", name="ends") as attempt:
-        with attempt.errors_named():
-            file = attempt.open(suffix)
-            file.write(memoryview(content))
-            stored = file.finish()
-        attempt.commit()
-    return stored
+    with Attempt(work_dir, folder="shards/ends", name="ends") as attempt, attempt.errors_named():
+        file = attempt.open(suffix)
+        file.write(memoryview(content))
+        return file.finish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +189,6 @@ class _Pack(TextJob):
         super().__init__(config, reporter)
         self._config = config
         self._prefix = absolute(config.output_prefix)
-        self.outputs = [Output(prefix=config.output_prefix, suffixes=PBIN_SUFFIXES)]
         self.source = open_source(config, append_eod=True, reporter=reporter)
         self._version = PBIN_VERSIONS[config.pbin_era]
         self._token_bytes = choose_token_bytes(self.source.tokenizer, self._version)
@@ -211,8 +199,8 @@ class _Pack(TextJob):
             "output": str(absolute(config.output)),
             "pbin-era": config.pbin_era,
         }
-        self.plan = Plan(settings=settings | own, inputs=self.source.inputs, places=self.source.places)
-        self._target = Target(
+        self.plan = Plan(settings=settings | own, inputs=self.source.inputs)
+        self._output = Output(
             prefix=self._prefix,
             plan_id=self.plan.plan_id,
             bound_bytes=self.source.text_bytes * self._token_bytes,
@@ -220,9 +208,10 @@ class _Pack(TextJob):
             swapped_bytes=self._token_bytes if self._version.byte_order == ">" else 1,
         )
 
+        self.outputs = [self._output]
         dtype = TYPE_OF_SIZE[self._token_bytes]
         key = self._selection.names[0]
-        self._source = TokenSource(target=self._target, key=key, dtype=dtype, work_dir=self.work_dir)
+        self._source = TokenSource(output=self._output, key=key, dtype=dtype, work_dir=self.work_dir)
 
     def run(self) -> PackResult:
         return self._report(self.carry_out(holds_gil=self._selection.needs_jq))
@@ -239,8 +228,7 @@ class _Pack(TextJob):
             num_keys=1,
             output_folder=folder_of(self._prefix),
             work_dir=self.work_dir,
-            unfinished=self._target.partials,
-            copies=ShardCopies(in_place=self._target.swapped_bytes == 1 and writes_in_place(self._config)),
+            unfinished=[self._output.token_file],
         )
 
     def make(self, work: Work) -> Made:
@@ -252,37 +240,33 @@ class _Pack(TextJob):
             dtype=TYPE_OF_SIZE[self._token_bytes].str,
             eod_id=self.source.eod_id,
             layout="pbin",
-            **self.shard_options(),
+            **self.source.shard_options(),
         )
-        results = self.tokenize(work, settings, [self._source])
+        self.shards = shards = make_text_shards(work, self.source, settings, [self._source])
         return Made(
-            groups=((self._dataset(work),),),
-            num_shards=len(results),
-            num_reference_texts=count_reference_texts(results),
+            groups=((self._dataset(work, shards),),),
+            num_shards=len(shards.results),
+            num_reference_texts=count_reference_texts(shards.results),
         )
 
-    def _dataset(self, work: Work) -> Dataset:
-        parts = tuple(self._source.part_of(result) for _, result in self.results)
+    def _dataset(self, work: Work, shards: MadeShards) -> Dataset:
+        parts = tuple(self._source.part_of(result) for _, result in shards.results)
         header = PbinHeader(
             version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
         run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
         ends = make_ends(header, parts, work_dir=self.work_dir, identity=identify_parts(parts), run_tasks=run_tasks)
-        return Dataset(
-            target=self._target,
-            parts=parts,
-            provenance=self.provenance([result.keys[0] for _, result in self.results]),
-            quarantine=self.quarantine(),
-            pbin=ends,
-        )
+        return shards.dataset(self._source, pbin=ends)
 
     def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:  # noqa: ARG002 - one dataset
-        shards = [result.keys[0] for _, result in self.results]
-        num_documents = sum(shard.num_documents for shard in shards)
-        content = self.content(
-            [0] * len(shards),
+        if self.shards is None:
+            raise ValueError("expected the shards to be made")
+        parts = [result.keys[0] for _, result in self.shards.results]
+        num_documents = sum(part.num_documents for part in parts)
+        content = self.shards.content(
+            [0] * len(parts),
             with_tokens=num_documents,
-            empty=sum(shard.num_empty_documents for shard in shards),
+            empty=sum(part.num_empty_documents for part in parts),
             of_texts=True,
             documents=num_documents,
             sequences=num_documents,

@@ -18,8 +18,7 @@ import numpy as np
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.engine.dispatch import DispatchStatistics
-from dsindex.engine.frame import hold_output
-from dsindex.engine.identity import Plan
+from dsindex.engine.job import hold_output
 from dsindex.engine.manifest import (
     MANIFEST_SUFFIX,
     Content,
@@ -30,14 +29,14 @@ from dsindex.engine.manifest import (
     manifest_path,
     read_manifest,
 )
-from dsindex.engine.outputs import Output, remove_published
-from dsindex.engine.partial_files import partial_path
+from dsindex.engine.plan import Plan
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexHeader, write_index
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 from dsindex.store.listing import find_stored
 from dsindex.store.reading import digest_file, is_stored
-from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present, replace_file
+from dsindex.store.storage import DigestingWriter, StoredFile, remove_if_present
+from dsindex.store.store import replace_file, store_of
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ class Packings:
         with hold_output(path):
             found = read_manifest(path)
             is_same = found is not None and found.run.plan == plan.decoded()
-            if found is not None and is_same and not config.fresh and files_have_recorded_sizes(path, found):
+            if found is not None and is_same and files_have_recorded_sizes(path, found):
                 facts = found.content.packing or RecordedPacking(sequence_length=length, blocks=0, padding=0, fill=1.0)
                 return MadePacking(prefix=path, facts=facts, files=found.content.digests, already_complete=True)
             self._reporter.stage("pack", total=1, unit="datasets")
@@ -139,7 +138,7 @@ class Packings:
             remove_if_present(with_suffix(path, ".idx"))
             for suffix in _SUFFIXES:
                 final = with_suffix(path, f".{suffix}")
-                replace_file(final, written[suffix], temporary=partial_path(final, plan.plan_id))
+                replace_file(final, written[suffix])
             content = Content(
                 inputs=tokens.inputs,
                 documents=layout.num_blocks,
@@ -152,7 +151,7 @@ class Packings:
             )
             run = describe_run(plan, began=began, executor=None, statistics=DispatchStatistics(), shards=1)
             manifest, final = Manifest(content=content, run=run), manifest_path(path)
-            replace_file(final, manifest.encode(), temporary=partial_path(final, plan.plan_id))
+            replace_file(final, manifest.encode())
             self._reporter.advance(1)
         return MadePacking(prefix=path, facts=facts, files=files, already_complete=False)
 
@@ -225,4 +224,4 @@ def _remove_if_old(path: str, sources: dict[str, list[Any]]) -> None:
     manifest = read_manifest(path)
     settings = {} if manifest is None else manifest.run.plan["settings"]
     if "packing" in settings and settings["sources"] != sources:
-        remove_published(Output(prefix=path, suffixes=("idx", "bin")))
+        store_of(path).delete([manifest_path(path), *(with_suffix(path, f".{suffix}") for suffix in ("idx", "bin"))])

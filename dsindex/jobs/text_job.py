@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dsindex.amounts import count, format_size, format_speed
-from dsindex.engine.frame import Job, JobOutcome, Made, run_job
+from dsindex.engine.job import Job, JobOutcome, open_job
 from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.publishing import shard_provenance, shard_quarantine
+from dsindex.engine.output import Dataset, assemble, shard_part, shard_provenance, shard_quarantine
 from dsindex.engine.report import Report
-from dsindex.engine.shards.tokenize import keep_only
-from dsindex.engine.source import count_kept, count_records, require_recorded_inputs
-from dsindex.engine.tokenize import make_shards
+from dsindex.engine.shards import make_shards
+from dsindex.engine.source import count_records
+from dsindex.engine.tasks import keep_only
 from dsindex.options.config import work_folder_path
-from dsindex.store.requests import RequestCounts, all_requests, describe_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dsindex.datasets.provenance import ShardProvenance
-    from dsindex.engine.assemble import TokenSource
-    from dsindex.engine.identity import Plan
     from dsindex.engine.manifest import Run
-    from dsindex.engine.outputs import Output
+    from dsindex.engine.output import Output, TokenSource
+    from dsindex.engine.plan import Plan
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.shards.tokenize import KeyResult, ShardQuarantine, ShardResult, ShardTask
     from dsindex.engine.source import TextSource
-    from dsindex.engine.start import Work
-    from dsindex.engine.tokenize import StageSettings
+    from dsindex.engine.tasks import KeyResult, ShardResult, ShardTask
+    from dsindex.engine.work import Work
+    from dsindex.engine.worker import ShardQuarantine
     from dsindex.options.config import RecordsConfig
     from dsindex.store.storage import StoredFile
 
@@ -50,9 +47,7 @@ class TextResult(Report):
     seconds: float
     run: Run
     input_notes: tuple[str, ...]
-    """Sentences about inputs that are repeated or were left out."""
-    requests: RequestCounts
-    """The requests to object stores."""
+    """Sentences about inputs that are given more than once."""
 
     def first_lines(self, *, complete: str, engine: str | None = None, quarantined: Sequence[str] = ()) -> list[str]:
         """Return what was read, how fast, and what became of the records.
@@ -78,108 +73,64 @@ class TextResult(Report):
             complete if self.already_complete else ", ".join(facts),
             f"{count(counts.lines, 'line')} = {' + '.join(parts)}",
             *quarantined,
-            *describe_requests(self.requests),
             *self.input_notes,
         ]
 
 
-class TextJob(ABC):
-    """A job that tokenizes records. Its kind opens the source, and sets plan and outputs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The datasets of a job, ready to be assembled."""
 
-    Args:
-        config: Options of the job.
-        reporter: Shows progress.
-    """
+    groups: tuple[tuple[Dataset, ...], ...]
+    """Datasets that belong together; if the first one's last file exists, the others of its group are complete."""
+    num_shards: int
+    """Number of shards."""
+    num_reference_texts: int = 0
+    """Texts that the reference encoded while a faster engine encoded the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeShards:
+    """Every shard of a job, and what of them becomes part of its datasets."""
 
     source: TextSource
-    plan: Plan
-    outputs: Sequence[Output]
-
-    def __init__(self, config: RecordsConfig, reporter: Reporter) -> None:
-        self._requests_before = all_requests()
-        self._options = config
-        self.reporter = reporter
-        self.work_dir = work_folder_path(config)
-        self._made_bytes = 0
-        self.results: Results = []
-        """Every shard with its task, in plan order, once they are made."""
-        self._parts: list[dict[str, int]] = []
-        """The numbers of each shard's parts, by key."""
-
-    @abstractmethod
-    def examine(self) -> None:
-        """Check for problems before any work is done."""
-
-    @abstractmethod
-    def make(self, work: Work) -> Made:
-        """Make the parts of all datasets."""
-
-    @abstractmethod
-    def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
-        """Return the content of each manifest, in the order of the outputs."""
-
-    def carry_out(self, *, encodes: bool = True, **own: Any) -> JobOutcome:  # noqa: ANN401 - fields of Job
-        """Run the job, which encodes texts or not; `own` are the fields of Job in which its kind differs."""
-        source = self.source
-        shared: dict[str, Any] = {
-            "config": self._options,
-            "plan": self.plan,
-            "outputs": tuple(self.outputs),
-            "text_bytes": source.text_bytes,
-            "engine": source.engine if encodes else None,
-            "notes": source.first_notes(encodes=encodes),
-            "require_same_inputs": partial(require_recorded_inputs, source.inputs),
-            "count_kept": partial(count_kept, source),
-        }
-        job = Job(examine=self.examine, make=self.make, describe=self.describe, **(shared | own))
-        return run_job(job, reporter=self.reporter)
-
-    def shard_options(self) -> dict[str, Any]:
-        """Return the settings that the shards of every kind have."""
-        return {
-            "quarantine": self._options.on_bad_record == "quarantine",
-            "max_record_bytes": self._options.max_record_size,
-            "provenance": not self._options.no_provenance,
-            "work_dir": self.work_dir,
-        }
-
-    def tokenize(
-        self,
-        work: Work,
-        settings: StageSettings,
-        sources: Sequence[TokenSource],
-        *,
-        tasks: Sequence[ShardTask] | None = None,
-        **own: Any,  # noqa: ANN401 - options of make_shards
-    ) -> Results:
-        """Make every shard, and keep all of them as `results`."""
-        tasks = self.source.tasks() if tasks is None else tasks
-        earlier = [work.ledger.shard(task) for task in tasks]
-        options = self._options
-        own |= {"max_bad_records": options.max_bad_records, "keep": options.keep_shards}
-        made = make_shards(work, tasks, settings, sources=sources, **own)
-        each = zip(tasks, made, earlier, strict=True)
-        self._made_bytes = sum(task.stored_bytes for task, result, known in each if result is not known)
-        self.results = list(zip(tasks, made, strict=True))
-        self._parts = [{part.key: number for number, part in enumerate(result.keys)} for _, result in self.results]
-        return self.results
+    results: Results
+    """Every shard with its task, in plan order."""
+    made_bytes: int
+    """Size of the inputs whose shards this run made."""
 
     def part_numbers(self, key: str) -> list[int | None]:
         """Return the number of a key's part in each shard's `keys`; None where there is none."""
-        return [numbers.get(key) for numbers in self._parts]
+        return [
+            next((number for number, part in enumerate(result.keys) if part.key == key), None)
+            for _, result in self.results
+        ]
 
     def find_parts(self, numbers: Sequence[int | None]) -> list[KeyResult | None]:
         """Return the parts of all shards that have these numbers."""
         pairs = zip(self.results, numbers, strict=True)
         return [None if number is None else result.keys[number] for (_, result), number in pairs]
 
-    def provenance(self, parts: Sequence[KeyResult | None]) -> tuple[ShardProvenance, ...] | None:
-        """Return the provenance of a part of each shard; None if none is wanted."""
-        return None if self._options.no_provenance else shard_provenance(self.results, self.work_dir, parts)
+    def dataset(self, source: TokenSource, **own: Any) -> Dataset:  # noqa: ANN401 - fields of Dataset
+        """Return the dataset that has a part of every shard."""
+        found = self.find_parts(self.part_numbers(source.key))
+        work_dir = source.work_dir
+        return Dataset(
+            output=source.output,
+            parts=tuple(shard_part(part, work_dir, source.dtype) for part in found if part is not None),
+            provenance=self.provenance(found, work_dir),
+            quarantine=self.quarantine(work_dir),
+            **own,
+        )
 
-    def quarantine(self) -> tuple[ShardQuarantine, ...]:
+    def provenance(self, parts: Sequence[KeyResult | None], work_dir: str) -> tuple[ShardProvenance, ...] | None:
+        """Return the provenance of a part of each shard; None if none is wanted."""
+        no_provenance = self.source.config.no_provenance
+        return None if no_provenance else shard_provenance(self.results, work_dir, parts)
+
+    def quarantine(self, work_dir: str) -> tuple[ShardQuarantine, ...]:
         """Return the bad records of all shards."""
-        return shard_quarantine(self.results, self.work_dir, [file.path for file in self.source.inputs])
+        return shard_quarantine(self.results, work_dir, [file.path for file in self.source.inputs])
 
     def content(
         self,
@@ -210,7 +161,12 @@ class TextJob(ABC):
             counts = list(map(keep_only, counts, kept))
         return Content(
             inputs=source.describe_inputs(
-                self.results, self.work_dir, filters=filters, parts=numbers, of_group=of_group, of_texts=of_texts
+                self.results,
+                work_folder_path(source.config),
+                filters=filters,
+                parts=numbers,
+                of_group=of_group,
+                of_texts=of_texts,
             ),
             account=RecordCounts(
                 **count_records(counts, filters=filters),
@@ -223,15 +179,102 @@ class TextJob(ABC):
             **own,
         )
 
+
+def make_text_shards(
+    work: Work,
+    source: TextSource,
+    settings: object,
+    targets: Sequence[TokenSource],
+    **own: Any,  # noqa: ANN401 - options of make_shards
+) -> MadeShards:
+    """Make every shard of a source that the ledger does not have.
+
+    Args:
+        work: The job's executor, ledger and reporter.
+        source: The inputs.
+        settings: The settings that all shards share.
+        targets: Datasets that are made of shards alone.
+        own: Options of `make_shards`.
+    """
+    tasks = source.tasks()
+    earlier = [work.ledger.shard(task) for task in tasks]
+    limit = source.config.max_bad_records
+    made = make_shards(work, tasks, settings, sources=targets, max_bad_records=limit, **own)
+    each = zip(tasks, made, earlier, strict=True)
+    made_bytes = sum(task.stored_bytes for task, result, known in each if result is not known)
+    return MadeShards(source=source, results=list(zip(tasks, made, strict=True)), made_bytes=made_bytes)
+
+
+class TextJob(ABC):
+    """A job that tokenizes records. Its kind opens the source, and sets plan and outputs.
+
+    Args:
+        config: Options of the job.
+        reporter: Shows progress.
+    """
+
+    source: TextSource
+    plan: Plan
+    outputs: Sequence[Output]
+
+    def __init__(self, config: RecordsConfig, reporter: Reporter) -> None:
+        self._options = config
+        self.reporter = reporter
+        self.work_dir = work_folder_path(config)
+        self.shards: MadeShards | None = None
+        """Every shard, once they are made."""
+
+    @abstractmethod
+    def examine(self) -> None:
+        """Check for problems before any work is done."""
+
+    @abstractmethod
+    def make(self, work: Work) -> Made:
+        """Make the parts of all datasets."""
+
+    @abstractmethod
+    def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
+        """Return the content of each manifest, in the order of the outputs."""
+
+    def carry_out(self, *, encodes: bool = True, holds_gil: bool = False) -> JobOutcome:
+        """Run the job, which encodes texts or not, continuing an interrupted run of the same plan."""
+        source = self.source
+        with open_job(
+            self._options,
+            self.plan,
+            self.outputs,
+            reporter=self.reporter,
+            text_bytes=source.text_bytes,
+            holds_gil=holds_gil,
+        ) as job:
+            if job.work is not None:
+                for note in source.first_notes(encodes=encodes):
+                    self.reporter.say(note)
+                self.examine()
+                made = self.make(job.work)
+                files = assemble([dataset for group in made.groups for dataset in group], job.work)
+                job.publish(
+                    made.groups,
+                    self.describe(made, files),
+                    num_shards=made.num_shards,
+                    engine=source.engine if encodes else None,
+                    num_reference_texts=made.num_reference_texts,
+                    tokenizer_path=source.config.tokenizer_model,
+                )
+            self.conclude(job)
+        return job.published
+
+    def conclude(self, job: Job) -> None:  # noqa: B027 - few kinds make more
+        """Make what follows once everything is published, by this run or an earlier one."""
+
     def outcome_fields(self, outcome: JobOutcome) -> dict[str, Any]:
         """Return the fields that the result of every kind has."""
         return {
             "already_complete": outcome.already_complete,
             "counts": outcome.contents[0].record_counts,
             "input_bytes": self.source.total_bytes,
-            "made_bytes": self._made_bytes,
+            "made_bytes": 0 if self.shards is None else self.shards.made_bytes,
             "seconds": outcome.seconds,
             "run": outcome.run,
             "input_notes": self.source.notes,
-            "requests": all_requests().since(self._requests_before),
         }

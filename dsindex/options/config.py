@@ -94,11 +94,10 @@ class WorkConfig(ExecutorConfig):
     )
     keep_shards: bool = option("keep the work folder after success", default=False)
     replace: bool = option(
-        "replace a finished output of other inputs once the new one is complete; kept shards of unchanged inputs are "
-        "used again",
+        "replace what has the output's name once the new one is complete; kept shards of unchanged inputs are used "
+        "again",
         default=False,
     )
-    fresh: bool = option("start over; an old output is replaced once the new one is complete", default=False)
 
     def _agree(self) -> None:
         """Refuse a prefix that is a folder."""

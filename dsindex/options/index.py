@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
 from dsindex.index.defaults import FIM_CLASS, MID_LEVEL_SURPLUS
-from dsindex.index.job_tokenizer import JobTokenizer
+from dsindex.index.job_tokenizer import RELEASES, JobTokenizer, Release
 from dsindex.option_problems import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
 from dsindex.options.model import Options, Parsed, convert, option
 from dsindex.options.numbers import MEGATRON_COUNT
 from dsindex.store.urls import refuse_cache_url, refuse_url
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    OrderFunction: TypeAlias = Callable[[pa.Table], object]
-else:
-    OrderFunction = Any  # not imported for a help text
 
 Replacement = tuple[str, str]
 """The beginning of a path here, and in the job."""
@@ -66,8 +59,6 @@ def local_path(path: str, replacements: Sequence[Replacement]) -> str:
 
 TOKENIZER_NAMES = tuple(field.name for field in fields(JobTokenizer))
 """The flags of a job's tokenizer as names of options."""
-RELEASES = ("0.16", "0.17", "0.18", "0.19")
-Release: TypeAlias = Literal["0.16", "0.17", "0.18", "0.19", "main", "nemo-automodel"]
 DOCUMENT_ORDERS = ("shuffled", "packed", "length")
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
@@ -225,7 +216,7 @@ class IndexBasics(TrainingLength):
         group="order",
     )
     seed: int | None = option("the job's --seed (default: 1234)", "N", default=None, ge=0, lt=2**32, group="order")
-    document_order: Parsed[str | os.PathLike[str] | OrderFunction, str] = option(
+    document_order: Parsed[str | os.PathLike[str], str] = option(
         "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that "
         "fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents "
         "(default: shuffled)",
@@ -389,15 +380,12 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
         default=False,
     )
     dry_run: bool = option("build nothing: show what would be built, and its size", default=False)
-    order_function: OrderFunction | None = option(default=None)
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Take a function in the place of an order, the flags of a job's tokenizer, and --fim-data as a class."""
+        """Take the flags of a job's tokenizer, and --fim-data as a class."""
         values = dict(values)
         _place_tokenizer(values)
-        if callable(values.get("document_order")):
-            values |= {"order_function": values["document_order"], "document_order": "function.npy"}
         if values.get("fim_data") is True:
             values["dataset_class"] = FIM_CLASS
         return values
@@ -423,87 +411,64 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
         return self.train_data_path, self.valid_data_path, self.test_data_path
 
     def _agree(self) -> None:
-        per_split = self.has_paths_per_split
-        together = bool(self.data_path) or self.data_args_path is not None
-        lengths = [self.epochs, self.num_samples, self.train_iters or self.train_samples]
-        said = sum(length is not None for length in lengths)
-        only_description = self.explain and self.like is not None and not together and not per_split
-        problems = {
-            "give --data-path, or a path for each split, not both": together and per_split,
-            "give --data-path or --data-args-path, not both": bool(self.data_path) and self.data_args_path is not None,
-            "give --per-split-data-args-path or --train-data-path and the like, not both": any(self.paths_per_split)
-            and self.per_split_data_args_path is not None,
-            "--data-args-path needs --split, here and in the job: Megatron's default is for --data-path only": (
-                self.data_args_path is not None and self.split is None and self.like is None
-            ),
-            "give --data-path (or --train-data-path and the like)": not (together or per_split or only_description),
-            "--split does not go with a path for each split": per_split and self.split is not None,
-            "give one of --epochs, --num-samples, --train-iters and --train-samples": said > 1
-            or (said == 0 and not only_description),
-            "--train-iters and --train-samples need --global-batch-size": lengths[2] is not None
-            and self.global_batch_size is None,
-            "give either --train-iters or --train-samples": self.train_iters is not None
-            and self.train_samples is not None
-            and not self.skip_train,
-            "--train-iters and --train-samples need --eval-interval, or --full-validation": lengths[2] is not None
-            and self.eval_interval is None
-            and not self.full_validation
-            and not self.skip_train,
-            "give --tokenizer-identifiers or --like, not both": self.tokenizer_identifiers is not None
-            and self.like is not None,
-            "give --tokenizer-identifiers or the job's --tokenizer-type, not both": self.tokenizer_identifiers
-            is not None
-            and self.job_tokenizer is not None,
-            "the flags of the job's tokenizer need --megatron-release, on which the names of its caches depend; "
-            "without a job to find them, give --plain-names": self.job_tokenizer is not None
-            and self.megatron_release is None,
-            "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
-            "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names": (
-                lengths[2] is not None
-                and not (self.plain_names or self.dry_run or self.explain)
-                and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None)
-            ),
-            "--plain-names does not go with what Megatron's names are made of: leave out --megatron-release, --like "
-            "and --tokenizer-identifiers": self.plain_names
-            and (self.megatron_release, self.like, self.tokenizer_identifiers) != (None, None, None),
-            "--megatron-release needs the job's --tokenizer-type and its other flags, or --like": self.megatron_release
-            is not None
-            and (self.job_tokenizer, self.like, self.tokenizer_identifiers) == (None, None, None),
-            "give --seq-length, or --like with a description that has it": self.seq_length is None
-            and self.like is None,
-            "--multiple-validation-sets needs a path for each split": self.multiple_validation_sets and not per_split,
-            "--document-order-splits: a file or a function orders the documents of one split; name one": (
-                self.document_order not in DOCUMENT_ORDERS and len(self.document_order_splits) != 1
-            ),
-            **self._problems_over_time(),
-            "--document-order and --shuffle-epochs were not tried with --fim-data; leave one of them out": (
-                self.dataset_class != "GPTDataset" and self.has_own_order
-            ),
-        }
-        for problem, there in problems.items():
-            if there:
-                raise ValueError(problem)
+        for problem in (*self._problems_of_paths(), *self._problems_of_names(), *self._problems_of_order()):
+            raise ValueError(problem)
 
-    def _problems_over_time(self) -> dict[str, bool]:
-        batch, consumed = self.global_batch_size, self.consumed_samples
-        varies = self.rampup_batch_size is not None or self.step_batch_size_schedule is not None
+    def _problems_of_paths(self) -> Iterator[str]:
+        per_split = self.has_paths_per_split
+        ways = (bool(self.data_path), self.data_args_path is not None, any(self.paths_per_split))
+        given = sum((*ways, self.per_split_data_args_path is not None))
+        if given > 1:
+            yield "give one of --data-path, --data-args-path, --per-split-data-args-path and a path for each split"
+        if not given and not (self.explain and self.like is not None):
+            yield "give --data-path (or --train-data-path and the like)"
+        if self.data_args_path is not None and self.split is None and self.like is None:
+            yield "--data-args-path needs --split, here and in the job: Megatron's default is for --data-path only"
+        if per_split and self.split is not None:
+            yield "--split does not go with a path for each split"
+        if self.multiple_validation_sets and not per_split:
+            yield "--multiple-validation-sets needs a path for each split"
+
+    def _problems_of_names(self) -> Iterator[str]:
+        by_release = self.megatron_release is not None or self.job_tokenizer is not None
+        ways = sum((self.plain_names, self.tokenizer_identifiers is not None, by_release or self.like is not None))
+        if ways > 1:
+            yield "give one of --plain-names, --tokenizer-identifiers, and --like or --megatron-release"
+        if self.job_tokenizer is not None and self.megatron_release is None:
+            yield "the flags of the job's tokenizer need --megatron-release; without a job, give --plain-names"
+        if self.megatron_release is not None and (self.job_tokenizer or self.like) is None:
+            yield "--megatron-release needs the job's --tokenizer-type and its other flags, or --like"
+        has_job = (self.train_iters or self.train_samples) is not None
+        if has_job and not ways and not (self.dry_run or self.explain):
+            yield (
+                "--train-iters and --train-samples are of a job, which finds its caches by --megatron-release and "
+                "--tokenizer-type with its other flags, or by --like; without a job, give --plain-names"
+            )
+        if self.seq_length is None and self.like is None:
+            yield "give --seq-length, or --like with a description that has it"
+
+    def _problems_of_order(self) -> Iterator[str]:
+        is_file = self.document_order not in DOCUMENT_ORDERS
+        if is_file and len(self.document_order_splits) != 1:
+            yield "--document-order-splits: a file orders the documents of one split; name one"
+        if self.dataset_class != "GPTDataset" and (self.has_own_order or self.is_over_time):
+            yield "orders of documents, --continue-from and --blend-schedule were not tried with --fim-data"
+        if (self.continue_from is None) != (self.consumed_samples is None):
+            yield "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse"
+        if not self.is_over_time:
+            if self.max_epochs is not None:
+                yield "--max-epochs needs --blend-schedule or --continue-from"
+            return
         asked = "--continue-from and --blend-schedule"
-        return {
-            f"{asked} need --data-cache-path, the folder of this job's caches": self.is_over_time
-            and self.data_cache_path is None,
-            f"{asked} were not tried with --fim-data": self.is_over_time and self.dataset_class != "GPTDataset",
-            f"{asked} have no place in an order of a file; leave out --document-order": self.is_over_time
-            and self.document_order not in DOCUMENT_ORDERS,
-            f"{asked} do not go with --dataloader-type {self.dataloader_type}, which reads samples in an order of its "
-            "own; use single, in the job": self.is_over_time and self.dataloader_type not in {None, "single"},
-            "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse": (
-                (self.continue_from is None) != (consumed is None)
-            ),
-            "--consumed-samples needs the job's --global-batch-size, of which it is a multiple": consumed is not None
-            and batch is None
-            and not varies,
-            f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
-            f"{consumed}": consumed is not None and batch is not None and not varies and consumed % batch != 0,
-            "--max-epochs needs --blend-schedule or --continue-from": self.max_epochs is not None
-            and not self.is_over_time,
-        }
+        if self.data_cache_path is None:
+            yield f"{asked} need --data-cache-path, the folder of this job's caches"
+        if is_file:
+            yield f"{asked} have no place in an order of a file; leave out --document-order"
+        if self.dataloader_type not in {None, "single"}:
+            yield f"{asked} do not go with --dataloader-type {self.dataloader_type}; use single, in the job"
+        batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
+        if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
+            yield (
+                f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
+                f"{self.consumed_samples}"
+            )

@@ -195,7 +195,7 @@ class _Sink:
 
     def write(self, data: Bytes) -> int:
         with errors_described(self._path, writes=True):
-            self._sink.write(data)
+            self._sink.write(bytes(data))  # obstore keeps what it is given, and callers fill their buffers again
         return len(data)
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from dsindex.amounts import count, format_room, format_size
 from dsindex.dtypes import dtype_for_vocabulary
-from dsindex.engine.inputs import kept_share
 from dsindex.engine.report import Report
 from dsindex.engine.sample import encode_piece, extrapolate, join_pieces, spread_pieces
 from dsindex.engine.source import open_source, select, wanted_columns
-from dsindex.engine.start import WORKER_MEMORY_BYTES, Estimate
+from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes, nearest_folder
@@ -21,6 +20,7 @@ from dsindex.store.urls import folder_of, local_paths
 from dsindex.text.encoders import make_encoder
 
 if TYPE_CHECKING:
+    from dsindex.engine.room import Estimate
     from dsindex.engine.sample import Piece, PieceCounts
     from dsindex.engine.source import TextSource
     from dsindex.options.build import BuildConfig
@@ -94,7 +94,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     keys, workers = len(config.output_names), config.workers or available_cpus()
     eod = keys if source.eod_id is not None else 0
     estimate = extrapolate(counts, source.total_bytes, eod_per_document=eod)
-    estimate = estimate.scaled(kept_share(config.samples))
+    estimate = estimate.scaled(sum(sample.high - sample.low for sample in config.samples))
     dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
     bin_bytes, idx_bytes = estimate.tokens * dtype.itemsize, estimate.documents * keys * IDX_BYTES
     work_bytes = bin_bytes + idx_bytes + (0.0 if config.no_provenance else estimate.documents * PROVENANCE_BYTES)

@@ -20,15 +20,14 @@ from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import packing_prefix
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX, open_dataset
 from dsindex.datasets.origins import DocumentOrigin
-from dsindex.engine.ledger import read_history
+from dsindex.engine.ledger import Ledger
 from dsindex.engine.progress import PROGRESS_SUFFIX, Snapshot, describe, read_progress
+from dsindex.engine.work_folder import LOCK_FILE
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description, record_beside, source_changes
 from dsindex.options.mix_amounts import show_percent
-from dsindex.store.journal import ledger_path
 from dsindex.store.lock import owner_is_gone
-from dsindex.store.ownership import LOCK_FILE
 from dsindex.tools.kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.lengths import summarize_lengths
 from dsindex.tools.origin import SHOWN_INPUTS, Origin, find_misfit, find_origin
@@ -401,9 +400,9 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
     Raises:
         FormatError: If its ledger cannot be read.
     """
-    history = read_history(ledger_path(path))
+    ledger = Ledger(path)
     progress = read_progress(f"{path.rstrip('/').removesuffix('.build')}.{PROGRESS_SUFFIX}") or {}
-    facts: dict[str, Any] = {"finished": "yes" if history.finished else "no: run the same command again to continue"}
+    facts: dict[str, Any] = {"finished": "yes" if ledger.is_finished else "no: run the same command again to continue"}
     stage = progress.get("stage")
     if isinstance(stage, dict):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # it is another version's
@@ -412,11 +411,11 @@ def look_at_work_folder(path: str) -> dict[str, Any]:
             facts["stage"] = f"{snapshot.stage}: {done if snapshot.tasks_total else ''}{snapshot.share:.0%}"
             if progress.get("state") == "running":
                 facts["pace"] = describe(snapshot)
-    if history.plan is not None:
-        inputs = [str(entry[0]) for entry in history.plan["inputs"]]
+    if ledger.plan is not None:
+        inputs = [str(entry[0]) for entry in ledger.plan["inputs"]]
         more = len(inputs) - SHOWN_INPUTS
         facts["inputs"] = inputs[:SHOWN_INPUTS] + [f"and {more:,} more"] * (more > 0)
-        settings = history.plan["settings"]
+        settings = ledger.plan["settings"]
         facts["settings"] = [f"{name} = {value}" for name, value in settings.items() if value not in (None, False, "")]
     for name in ("output", "state", "started", "updated", "host", "error", "message"):
         if isinstance(progress.get(name), str):

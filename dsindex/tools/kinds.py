@@ -16,13 +16,13 @@ import numpy as np
 from dsindex.datasets.exports import export_folder_of, read_facts
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.opening import LINES_SUFFIX, MASK_SUFFIX, PBIN_SUFFIX, TEXT_SUFFIX, read_head
+from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import FormatError, InputError
 from dsindex.formats import PICKLE_START
 from dsindex.formats.mmididx import refuse_foreign_index
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
 from dsindex.formats.raw_index import raw_index_path
 from dsindex.index.cache import DESCRIPTION_SUFFIX, descriptions_in
-from dsindex.store.ownership import MARKER_FILE
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import what_is_no_file
 from dsindex.store.urls import is_url

@@ -451,7 +451,7 @@ def _show_split(drawn: DrawnSplit) -> Table:
             _percent(each.num_samples, total),
             "-" if each.intended is None else f"{each.intended:.2%}",
             f"{each.num_samples * drawn.sequence_length / each.part_tokens:,.2f}" if each.part_tokens else "-",
-            "-" if each.cuts is None else f"{each.cuts.short_share:.2%}",
+            "-" if each.short_documents is None else _percent(*each.short_documents[::-1]),
         )
         for each in drawn.datasets
     )

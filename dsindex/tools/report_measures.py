@@ -7,31 +7,35 @@ of the digests are counted, and the rest is estimated from it, so memory does no
 from __future__ import annotations
 
 import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numba import njit
 
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
-from dsindex.engine.executors import map_ahead
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description
-from dsindex.index.cuts import count_cuts
+from dsindex.index.cuts import count_cut_documents
 from dsindex.index.epochs import SPLIT_NAMES, split_bounds
 from dsindex.tools.lengths import LengthCounter
 from dsindex.tools.phases import count_drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
-    from dsindex.index.cuts import Cuts
     from dsindex.tools.kinds import TokenStore
     from dsindex.tools.lengths import LengthSummary
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 MOST_DIGESTS = 1 << 22
 BLOCK_DOCUMENTS, BLOCK_TOKENS = 1 << 18, 1 << 24
@@ -189,7 +193,7 @@ def measure(
         return *read_block(tokens, block.lengths, size), learned, last[(last >= 0) & (last < size)]
 
     documents = tokens = 0
-    for block, (own, foreign, digests, learned, last) in map_ahead(
+    for block, (own, foreign, digests, learned, last) in _map_ahead(
         read, _blocks(store), threads=threads, ahead=threads
     ):
         counts += own
@@ -264,7 +268,8 @@ class DrawnDataset:
     part: tuple[int, int] | None = None
     """First sequence of the split's part, and one past its last; None if the dataset is not on the page."""
     part_tokens: int | None = None
-    cuts: Cuts | None = None
+    short_documents: tuple[int, int] | None = None
+    """Documents that fit a sample, and those of them that are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +338,9 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
     try:
         if matrix is not None:
             begin, end = split_bounds(matrix[SPLIT_NAMES.index(split)], len(lengths))
-        cuts = count_cuts(lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples))
+        short = count_cut_documents(
+            lengths, documents, sequence_length=described["sequence_length"], num_samples=len(samples)
+        )
     except (IndexError, ValueError, TypeError) as error:
         raise FormatError(
             f"{path}: expected the split and the sequences of the dataset; build the cache again"
@@ -343,7 +350,7 @@ def _read_split(path: str, described: Mapping[str, Any], lengths: Any) -> DrawnD
         num_samples=len(samples),
         part=(begin, end),
         part_tokens=int(lengths[begin:end].sum(dtype=np.int64)),
-        cuts=cuts,
+        short_documents=short,
     )
 
 
@@ -360,3 +367,22 @@ def _read_blend(path: str, described: Mapping[str, Any]) -> tuple[list[int], lis
         )
     drawn = count_drawn(path, open_cached_index(path, "dataset_index"), len(parts)).tolist()
     return drawn, [weight / (sum(weights) or 1) for weight in weights]
+
+
+def _map_ahead(
+    function: Callable[[Item], Value], items: Iterable[Item], *, threads: int, ahead: int
+) -> Iterator[tuple[Item, Value]]:
+    """Yield items with their results, in order, while threads work on up to `ahead` items that follow."""
+    waiting: deque[tuple[Item, Future[Value]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(function, item)))
+                if len(waiting) > ahead:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for first, future in waiting:
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dsindex.datasets.origins import PartOfDataset
-    from dsindex.datasets.samples import Occurrence, SampleTrace
+    from dsindex.datasets.sample_parts import Occurrence
+    from dsindex.datasets.samples import SampleTrace
     from dsindex.options.datasets import TraceConfig
 
 Samples = GPTDataset | BlendedDataset | Packs

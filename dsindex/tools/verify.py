@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dsindex.datasets.exports import read_export_manifest
 from dsindex.engine.executors import Call
 from dsindex.engine.manifest import manifest_path
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError
 from dsindex.store.reading import digest_file, is_stored, stored_size

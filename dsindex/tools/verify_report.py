@@ -16,7 +16,7 @@ from dsindex.amounts import count, short_number, split_names
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
+from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX
 from dsindex.engine.standard_streams import shown_columns
 from dsindex.errors import FormatError, TokenizerError
 from dsindex.json_text import encode_json

@@ -18,8 +18,8 @@ from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.input_paths import STANDARD_INPUT
 from dsindex.engine.inputs import detect_form, find_parts
-from dsindex.engine.partial_files import PROVENANCE_SUFFIX
-from dsindex.engine.shards.attempt import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
+from dsindex.engine.output import PROVENANCE_SUFFIX
+from dsindex.engine.worker import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.errors import BadRecordError, InputError, MissingObjectError, StoreError
 from dsindex.options.config import PBIN_SUFFIX
 from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there

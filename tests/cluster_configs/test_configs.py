@@ -58,7 +58,7 @@ def test_kuberay_clusters_share_the_volume_and_start_from_zero(name):
 
 
 def test_sample_build_keeps_everything_on_the_shared_storage():
-    config = BuildConfig.model_validate(load("build.yaml"))
+    config = BuildConfig(**load("build.yaml"))
     for path in (*config.input, config.tokenizer_model, config.output_prefix, str(config.work_dir)):
         assert path.startswith("/mnt/dsindex/")
 

@@ -119,12 +119,6 @@ def test_any_command_runs_on_the_cluster(start, tmp_path, given, run):
     assert (tmp_path / "arguments.command").read_text().splitlines() == expected
 
 
-@pytest.mark.parametrize(("given", "says"), [((), "expected a command: "), (("lost.yaml",), "lost.yaml: no such file")])
-def test_missing_command_or_configuration_is_told(given, says):
-    shown = subprocess.run(["bash", SCRIPT, *given], capture_output=True, text=True, check=False)
-    assert (shown.returncode, shown.stderr.startswith(f"slurm.sbatch: {says}")) == (1, True)
-
-
 @pytest.mark.parametrize(("environment", "cpus"), [
     ({}, 0),
     ({"NODE": "1"}, 32),
@@ -167,15 +161,6 @@ def test_cancelled_job_stops_its_command_and_leaves_nothing(start, tmp_path):
     assert outcome(process)[0] == 143
     assert folders_on_node() == []
     assert not list(tmp_path.glob(".slurm-*"))
-
-
-def test_folder_of_a_former_run_is_used_again_and_other_files_in_it_stay(start, tmp_path):
-    folder = tmp_path / f".slurm-{JOB}"
-    folder.mkdir()
-    for name in (".dsindex-run", "token", "exit-code", "mine"):
-        (folder / name).write_text("0")
-    assert outcome(start(play="never-started"))[0] == 1
-    assert [path.name for path in folder.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("linked", [False, True])

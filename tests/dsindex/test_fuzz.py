@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.provenance import count_rows, read_rows
-from dsindex.engine.identity import Plan, describe_inputs, describe_settings
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.ledger import Ledger, read_committed_shards
 from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest
 from dsindex.engine.merge import open_part, write_merged_index
+from dsindex.engine.plan import Plan, describe_inputs, describe_settings
 from dsindex.engine.progress import Reporter
 from dsindex.engine.start import make_executor
 from dsindex.engine.work_folder import read_plan

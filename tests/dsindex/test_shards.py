@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsindex.engine.shards.attempt import lay_out_documents, lay_out_pbin_documents
-from dsindex.engine.shards.tokenize import ShardSettings, ShardTask, tokenize_shard
+from dsindex.engine.tasks import ShardTask
+from dsindex.engine.worker import ShardSettings, lay_out_documents, lay_out_pbin_documents, tokenize_shard
 from dsindex.errors import BadRecordError, TokenizerError
 from dsindex.store.ownership import MARKER_FILE, mark_folder
 from dsindex.text import audit

@@ -145,5 +145,5 @@ def test_unfinished_build_of_another_plan_is_refused_by_name(more, changed, corp
         other[other.index(flag) + 1] = value
     else:
         other += more
-    assert_clean_stop(zygote.run(tmp_path / "run", other), "another plan", changed, "--fresh")
+    assert_clean_stop(zygote.run(tmp_path / "run", other), "another plan", changed, "--replace")
     assert_continues(zygote, command(corpus, out), out, tmp_path, expected)

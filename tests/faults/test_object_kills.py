@@ -186,7 +186,7 @@ def test_killed_at_drawn_requests(job, tmp_path, is_long):
             assert cleaned.code == 0, cleaned.errors
             assert not place.store.names("out", work)
             assert not place.store.uploads
-            more = ["--fresh"]  # nothing tells any more who wrote what was published before the kill
+            more = ["--replace"]  # nothing tells any more who wrote what was published before the kill
         job.assert_ends(str(number), *more)
     assert num_killed >= count / 2
 
@@ -219,7 +219,7 @@ def test_killed_while_it_replaces_an_older_output(build, tmp_path):
     assert first.code == 0, first.errors
     stood = build.objects("older")
     for number in range(1, 9):
-        build.kill("older", number, "done", "--fresh", operations=("CompleteMultipartUpload", "DeleteObjects"))
+        build.kill("older", number, "done", "--replace", operations=("CompleteMultipartUpload", "DeleteObjects"))
         stands = build.objects("older")
         for key in ("text", "title"):
             if f"x_{key}_document.idx" in stands:
@@ -228,4 +228,4 @@ def test_killed_while_it_replaces_an_older_output(build, tmp_path):
                     [stood.get(name) for name in pair],
                     [build.expected[name] for name in pair],
                 )
-    build.assert_ends("older", "--fresh")
+    build.assert_ends("older", "--replace")

@@ -113,9 +113,9 @@ def test_fail_names_the_first_and_quarantine_goes_on_from_there(corpus, broken, 
         with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {first + 1}: "):
             build(corpus, tmp_path / size, on_bad_record="fail", shard_size=size, workers=3)
     # What was made until then is kept when the user decides for quarantine.
-    assert os.path.exists(tmp_path / "32KiB" / "x.build" / "ledger.jsonl")
-    build(corpus, tmp_path / "32KiB")
-    assert published(tmp_path / "32KiB") == published(built[1])
+    assert os.path.exists(tmp_path / "1KiB" / "x.build" / "ledger.jsonl")
+    build(corpus, tmp_path / "1KiB", shard_size="1KiB")
+    assert published(tmp_path / "1KiB") == published(built[1])
 
 
 def test_quarantine_is_not_taken_back_without_a_word(corpus, tmp_path):
@@ -143,7 +143,7 @@ def test_nothing_set_aside_is_no_file_and_removes_an_old_one(corpus, tmp_path):
     build(corpus, tmp_path, json_keys=("text",))
     name = "x_text_document.quarantine.jsonl.zst"
     assert name in os.listdir(tmp_path)
-    build(OWN.docs, tmp_path, json_keys=("text",), fresh=True)
+    build(OWN.docs, tmp_path, json_keys=("text",), replace=True)
     assert name not in os.listdir(tmp_path)
 
 

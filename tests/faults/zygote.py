@@ -217,10 +217,7 @@ def run_child(folder, arguments, strike, waiting, piped):
 
 
 def use_small_ranges():
-    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own.
-
-    A shuffle in a bucket has several runs.
-    """
+    """Cut outputs into ranges of 8 KiB, so that a small build has many; each is then a digest block of its own."""
     from dsindex.engine import merge as ranges
 
     assert callable(ranges.range_bytes)  # setting what nothing reads would do nothing

@@ -163,12 +163,12 @@ def test_output_of_another_plan_is_refused_by_name(make_config, options, message
     run_config(make_config())
     with pytest.raises(PlanError, match=f"finished output of another plan is here: .*{message}"):
         run_config(make_config(**options))
-    run_config(make_config(**options, fresh=True))
+    run_config(make_config(**options, replace=True))
 
 
 def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
-    import dsindex.engine.tokenize
-    from dsindex.engine.shards.tokenize import tokenize_shard
+    import dsindex.engine.shards
+    from dsindex.engine.worker import tokenize_shard
 
     run_config(make_config(keep_shards=True))
     tokenized = []
@@ -177,7 +177,7 @@ def test_added_inputs_only_are_tokenized(make_config, tmp_path, monkeypatch):
         tokenized.append(task.path)
         return tokenize_shard(task, settings)
 
-    monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
+    monkeypatch.setattr(dsindex.engine.shards, "tokenize_shard", spy)
     run_config(make_config(input=(str(OWN.sentences), str(OWN.docs)), keep_shards=True, replace=True))
     assert set(tokenized) == {str(OWN.sentences)}
     fresh = make_config(input=(str(OWN.sentences), str(OWN.docs)), output_prefix=str(tmp_path / "other" / "docs"))

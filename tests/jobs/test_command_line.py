@@ -59,7 +59,7 @@ def test_build_has_at_most_60_arguments():
 @pytest.mark.parametrize(("words", "message"), [
     (["build", "--ouput-prefix", "x"], "unrecognized arguments: --ouput-prefix x; did you mean --output-prefix?"),
     (["build", "--inptu", "x"], "unrecognized arguments: --inptu x; did you mean --input"),
-    (["build", "--input", "a", "--fresh", "b"], "unrecognized arguments: b"),
+    (["build", "--input", "a", "--replace", "b"], "unrecognized arguments: b"),
     (["biuld", "--input", "x"], "invalid choice: 'biuld'"),
 ])  # fmt: skip
 def test_mistyped_words_are_told_the_nearest_one(words, message, capsys):

@@ -154,7 +154,7 @@ def test_a_damaged_input_is_named_and_nothing_published(text, tmp_path, name, sh
         build(source, tmp_path / "out", shard_size=shard_size)
     assert {path.name for path in (tmp_path / "out").iterdir()} <= {"x.build", "x.progress.json"}
     source.write_bytes(COMPRESSORS[name](text))
-    build(source, tmp_path / "out", shard_size=shard_size, fresh=True)
+    build(source, tmp_path / "out", shard_size=shard_size, replace=True)
 
 
 def test_error_before_a_long_line_ends_the_build(tmp_path):
@@ -203,4 +203,4 @@ def test_a_bomb_of_one_line_is_a_bad_record(tmp_path, monkeypatch):
     report = build(source, tmp_path / "out", workers=1)
     assert (report.counts.kept, report.counts.quarantined) == (1, 1)
     with pytest.raises(BadRecordError, match=r"text, line 2: record of 104857600 bytes is larger than the limit"):
-        build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", fresh=True)
+        build(source, tmp_path / "out", on_bad_record="fail", max_record_size="1MiB", replace=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dsindex.cli.main import main
-from dsindex.engine import frame
 from dsindex.store.reading import FINGERPRINT_SAMPLE_BYTES, FINGERPRINT_SAMPLES
 from tests.support.compressed import COMPRESSORS
 from tests.support.golden import OWN, ROOT
@@ -102,7 +100,7 @@ def test_only_changed_inputs_are_tokenized_again(form, executor, options, finish
     options = [*options, "--executor", executor, "--shard-size", "3KiB", "--keep-shards"]
     with monkeypatch.context() as patch:
         if not finished:
-            patch.setattr(frame, "assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr("dsindex.jobs.build.assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert build("c a b", options=options) == (0 if finished else 130)
     before = tokenized()
     Path("b.jsonl").write_bytes(packed(form, b"".join(LINES[5:50])))
@@ -138,19 +136,6 @@ def edit(name, after=1 / 3):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_edited_input_with_its_time_put_back_is_noticed(capsys):
-    assert build("a", options=["--keep-shards"]) == 0
-    edit("a.jsonl")
-    capsys.readouterr()
-    assert build("a") == 1
-    error = capsys.readouterr().err
-    assert "a.jsonl: expected the bytes that were tokenized before, got others of the same size and time" in error
-    assert build("a", options=["--replace"]) == 0
-    assert "has other bytes of the same size and time, and is read again" in capsys.readouterr().err
-    assert build("a", "other/x") == 0
-    assert datasets("out/x") == datasets("other/x")
-
-
 def test_edit_that_the_samples_miss_is_found_against_the_source(capsys):
     """What docs/build.md says of a change elsewhere than in the samples."""
     Path("a.jsonl").write_bytes(b"".join(LINES[:60] * (1 + 600_000 // sum(map(len, LINES[:60])))))
@@ -172,34 +157,3 @@ def unfinished(names):
     assert build(names, options=["--keep-shards"]) == 0
     for path in Path("out").glob("x_text_document.*"):
         path.unlink()
-
-
-def test_damaged_plan_is_restored_from_the_ledger(capsys):
-    unfinished("a b")
-    Path("out/x.build/plan.json").write_bytes(b'{"settings": ')
-    before = {path.name for path in Path("out/x.build/shards").rglob("*.bin")}
-    capsys.readouterr()
-    assert build("a b", options=["--keep-shards"]) == 0
-    assert "plan.json was damaged and is written again" in capsys.readouterr().err
-    assert {path.name for path in Path("out/x.build/shards").rglob("*.bin")} == before
-    assert build("a b", "other/x") == 0
-    assert datasets("out/x") == datasets("other/x")
-
-
-def test_interrupted_fresh_build_goes_on_under_fresh(monkeypatch, capsys):
-    assert build("a") == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(frame, "assemble", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert build("b c", options=["--fresh", "--keep-shards"]) == 130
-    shards = {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")}
-    assert len(shards) == 2
-    was = datasets("out/x")
-    capsys.readouterr()
-    assert build("b c") == 1  # the old output of another plan is not replaced without being asked for
-    assert datasets("out/x") == was
-    assert build("b c", options=["--fresh", "--keep-shards"]) == 0
-    assert "continuing the interrupted --fresh job" in capsys.readouterr().err
-    assert {path.name: path.stat().st_ino for path in Path("out/x.build/shards").rglob("*.bin")} == shards
-    assert build("b c", options=["--fresh", "--keep-shards"]) == 0  # it was finished: this one starts over
-    assert not shards.keys() & {path.name for path in Path("out/x.build/shards").rglob("*.bin")}
-    shutil.rmtree("out/x.build")

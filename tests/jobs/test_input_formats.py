@@ -168,7 +168,7 @@ def test_bad_rows_are_set_aside_with_their_place(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=10)
     with pytest.raises(BadRecordError, match=r"x\.parquet, row 24: expected a string .*, got null"):
         build(tmp_path / "x.parquet", tmp_path / "out", shard_size="1B")
-    report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", fresh=True)
+    report = build(tmp_path / "x.parquet", tmp_path / "out", on_bad_record="quarantine", shard_size="1B", replace=True)
     assert (report.counts.kept, report.counts.quarantined) == (49, 1)
     assert "50 lines = 49 kept + 1 quarantined" in "\n".join(report.lines())
     stored = pa.input_stream(str(tmp_path / "out/x_text_document.quarantine.jsonl.zst"), compression="zstd").read()

@@ -12,8 +12,8 @@ from dsindex.cli.main import main
 from dsindex.engine.input_paths import FolderFile, find_paths, find_split, require_all_parts
 from dsindex.engine.inputs import look_at_inputs
 from dsindex.engine.source import describe_repeated, find_repeated
+from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
-from dsindex.store.ownership import MARKER_FILE
 from tests.support.golden import OWN
 from tests.support.published import published
 

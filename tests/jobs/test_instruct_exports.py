@@ -182,7 +182,7 @@ def test_publishing_that_was_cut_off_is_finished(tmp_path, chats, monkeypatch):
     run_config(job(tmp_path, chats), CONFIG)
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(CONVERSATIONS.read_bytes())
-    config = job(tmp_path, longer, fresh=True)
+    config = job(tmp_path, longer, replace=True)
     rename, renamed = os.rename, []
 
     def fail_second(source, target):
@@ -218,7 +218,7 @@ def test_somebody_elses_file_is_never_replaced(tmp_path, chats, what):
     else:
         folder.write_text("mine")
     with pytest.raises(OutputError, match=rf"{folder}\S*: expected an export of dsindex and nothing else"):
-        run_config(job(tmp_path, chats, fresh=True), CONFIG)
+        run_config(job(tmp_path, chats, replace=True), CONFIG)
 
 
 def test_masks_of_another_dataset_are_refused(tmp_path):

@@ -46,7 +46,7 @@ def test_merge_again_is_already_complete_and_other_inputs_are_refused(tmp_path):
     with pytest.raises(PlanError, match=r"inputs were added"):
         run_config(merge_into(tmp_path / "m", (*inputs, inputs[0])))
     assert not run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
-    assert not run_config(merge_into(tmp_path / "m", inputs[:2], fresh=True)).already_complete
+    assert run_config(merge_into(tmp_path / "m", inputs[:2], replace=True)).already_complete
 
 
 def test_merge_refuses_what_makes_no_sense(tmp_path):

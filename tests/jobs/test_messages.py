@@ -152,7 +152,7 @@ def test_slow_engine_and_repeated_inputs_are_said_before_the_work(tmp_path, cli)
     [twice] = [line for line in shown if "given more than once" in line]
     [begun] = [line for line in shown if line.startswith("tokenize: ")]
     assert shown.index(slow) < shown.index(twice) < shown.index(begun)
-    assert "which takes" not in cli([*given, "--fresh", "--engine", "reference"]).err
+    assert "which takes" not in cli([*given, "--replace", "--engine", "reference"]).err
 
 
 def test_too_little_room_is_said_before_work_starts(tmp_path, cli, monkeypatch):

@@ -61,7 +61,7 @@ def test_bad_records_are_named_and_set_aside(folder, capsys):
         file.write(BAD)
     assert build() == 1
     assert r"caf\udce9.jsonl, line 11: expected JSON" in capsys.readouterr().err
-    assert build("--on-bad-record", "quarantine", "--fresh") == 0
+    assert build("--on-bad-record", "quarantine", "--replace") == 0
     assert "13 lines = 10 kept + 3 quarantined" in capsys.readouterr().out
     import pyarrow as pa
 
@@ -81,7 +81,7 @@ def test_every_other_command_takes_such_names(capsys):
         file.write(encode_json({"class": "x", "path": TOKENIZER}))
     eod = ["--eod-token", "<|endoftext|>"]
     commands = [
-        ["plan", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
+        ["build", "--dry-run", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
         ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
         ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
         ["verify", f"{PREFIX}merged"],

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from dsindex.engine import merge as ranges
-from dsindex.engine.assemble import EarlyRanges
 from dsindex.engine.executors import ThreadExecutor
 from dsindex.engine.ledger import Ledger
-from dsindex.errors import BadRecordError, InputError
+from dsindex.engine.output import EarlyRanges
+from dsindex.errors import BadRecordError, InputError, OutputError
 from dsindex.formats.pbin import PBIN_VERSIONS
 from dsindex.options.build import BuildConfig
 from dsindex.options.pack import PackConfig
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("small_ranges")
 @pytest.fixture
 def small_ranges(monkeypatch):
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: STEP)
-    monkeypatch.setattr(ranges, "DIGEST_BLOCK_BYTES", STEP // 2)
     monkeypatch.setattr(ranges, "COPY_BYTES", STEP // 4)
     monkeypatch.setattr("dsindex.store.storage.DIGEST_BLOCK_BYTES", STEP // 2)
 
@@ -72,7 +71,7 @@ def stopped_after(num_ranges):
 
     def recorded(ledger, task, result):
         record(ledger, task, result)
-        name = os.path.basename(task.output).rpartition(".partial")[0].rsplit(".", 2)[0]
+        name = os.path.basename(task.output).rsplit(".", 2)[0]
         committed.append(f"merge[{name}:{task.number:05d}]")
         if len(committed) == num_ranges:
             raise Stopped
@@ -119,7 +118,7 @@ def test_packed_ranges_but_the_first_are_merged_early(version, tmp_path, started
 
     with_them = pack("early")
     assert len(early(started)) >= 4
-    assert "merge[docs:00000]" not in early(started)
+    assert "merge[docs.pbin:00000]" not in early(started)
     with monkeypatch.context() as patch:
         patch.setattr(EarlyRanges, "take_shard", lambda *_: [])
         started.clear()
@@ -134,7 +133,7 @@ def test_tokens_and_masks_of_instructions_are_merged_early(tmp_path, started, mo
 
     with_them = instruct("early")
     kinds = {name.partition("[")[2].partition(":")[0] for name in early(started)}
-    assert {"chat_train_text_document", "chat_train_loss_mask"} <= kinds
+    assert {"chat_train_text_document.bin", "chat_train_loss_mask.bin"} <= kinds
     monkeypatch.setattr(EarlyRanges, "take_shard", lambda *_: [])
     assert instruct("late") == with_them
 
@@ -145,7 +144,9 @@ def test_finished_ranges_are_not_merged_again(num_ranges, tmp_path, make_config,
     with stopped_after(num_ranges) as committed:
         run_config(config)
     assert committed == merged(started)[:num_ranges]
-    assert not partials(tmp_path / "out")  # they are in the work folder
+    shards = tmp_path / "out" / "docs.build" / "shards"
+    if num_ranges > 1:  # tokens go once they are merged
+        assert len(list(shards.rglob("*.bin"))) < len(list(shards.rglob("*.idx")))
     started.clear()
     run_config(config)
     assert not set(committed) & set(started)
@@ -154,8 +155,9 @@ def test_finished_ranges_are_not_merged_again(num_ranges, tmp_path, make_config,
 
 
 @pytest.mark.parametrize("what", ["gone", "shorter"])
-def test_file_that_lost_its_ranges_gets_them_all_again(what, tmp_path, make_config, started):
-    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
+@pytest.mark.parametrize("keep_shards", [False, True])
+def test_file_that_lost_its_ranges_gets_them_all_again(what, keep_shards, tmp_path, make_config, started):
+    config = make_config(workers=1, shard_size="4KiB", keep_shards=keep_shards)
     with stopped_after(3) as committed:
         run_config(config)
     [partial] = partials(tmp_path / "out")
@@ -166,77 +168,32 @@ def test_file_that_lost_its_ranges_gets_them_all_again(what, tmp_path, make_conf
     started.clear()
     run_config(config)
     assert set(committed) < set(started)
+    assert ("tokenize[00000]" in started) != keep_shards  # only the file had its tokens
     assert_is_golden(tmp_path / "out")
 
 
-def test_range_with_other_bytes_is_merged_again(tmp_path, make_config):
+@pytest.mark.parametrize("suffix", ["bin", "idx"])
+def test_shard_with_other_bytes_is_named_and_made_again(suffix, tmp_path, make_config, started):
     config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
     with stopped_after(3):
         run_config(config)
-    turn_bit(partials(tmp_path / "out")[0], STEP + 7)
+    work_dir = tmp_path / "out" / "docs.build"
+    last = list(Ledger(str(work_dir)).shards.values())[-1].keys[0]
+    damaged = work_dir / getattr(last, suffix).name
+    turn_bit(damaged, -1)
+    with pytest.raises(OutputError, match=rf"{damaged.name}: expected what was written there, got other bytes"):
+        run_config(config)
+    assert not damaged.exists()
+    started.clear()
     run_config(config)
+    assert f"tokenize[{last.bin.name.split('/')[-1][3:8]}]" in started
     assert_is_golden(tmp_path / "out")
-
-
-@pytest.mark.parametrize("suffix", ["bin", "idx", "provenance.parquet"])
-def test_assembled_file_with_other_bytes_is_made_again(suffix, tmp_path, make_config, monkeypatch):
-    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
-    stop_at_publishing(config, monkeypatch)
-    [path] = [path for path in partials(tmp_path / "out") if f".{suffix}." in path.name]
-    before = path.read_bytes()
-    turn_bit(path, len(before) // 2)
-    run_config(config)
-    assert (tmp_path / "out" / f"docs_text_document.{suffix}").read_bytes() == before
-    assert_is_golden(tmp_path / "out")
-
-
-def stop_at_publishing(config, monkeypatch):
-    def stop(*_):
-        raise Stopped
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dsindex.engine.frame.publish", stop)
-        with pytest.raises(Stopped):
-            run_config(config)
 
 
 def turn_bit(path, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
-
-
-def test_shard_that_is_made_again_takes_its_ranges_with_it(tmp_path, make_config, started):
-    """A disk turned bits round before its ranges were merged, so they are as wrong as the shard."""
-    config = make_config(workers=1, shard_size="4KiB", keep_shards=True)
-    with stopped_after(5) as committed:
-        run_config(config)
-    [partial] = partials(tmp_path / "out")
-    shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
-    begin = sum(shard.stat().st_size for shard in shards[:3])
-    end = begin + shards[3].stat().st_size
-    shards[3].write_bytes(bytes(byte ^ 1 for byte in shards[3].read_bytes()))
-    data = bytearray(partial.read_bytes())
-    data[begin:end] = shards[3].read_bytes()
-    partial.write_bytes(data)
-    started.clear()
-    run_config(config)
-    touched = {f"merge[docs_text_document:{number:05d}]" for number in range(begin // STEP, -(-end // STEP))}
-    assert set(committed) & set(started) == set(committed) & touched != set()
-    assert next(name for name in started if name.startswith("tokenize[")) == "tokenize[00003]"
-    assert_is_golden(tmp_path / "out")
-
-
-@pytest.mark.parametrize("keep_shards", [False, True])
-def test_assembled_dataset_is_made_again_where_a_shard_was(tmp_path, make_config, monkeypatch, keep_shards):
-    config = make_config(workers=1, shard_size="4KiB", keep_shards=keep_shards)
-    stop_at_publishing(config, monkeypatch)
-    [tokens] = [path for path in partials(tmp_path / "out") if ".bin." in path.name]
-    shards = sorted((tmp_path / "out" / "docs.build" / "shards" / "0000").glob("*.bin"))
-    for path in (shards[-1], tokens) if keep_shards else (tokens,):  # the shard was damaged before it was merged
-        turn_bit(path, -1)
-    run_config(config)
-    assert_is_golden(tmp_path / "out")
 
 
 def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config, monkeypatch):
@@ -247,14 +204,14 @@ def test_bad_record_is_told_although_a_range_failed_before(tmp_path, make_config
     (tmp_path / "in.jsonl").write_bytes(text[:bad] + b"broken\n" + text[bad:])
     failed = []
 
-    def fail(task, _):
+    def fail(task):
         failed.append(task)
         raise InputError("the storage went away")
 
     executor = FakeExecutor(slots=3, backlog=6)  # ends one call at a time, in the order in which they were begun
-    monkeypatch.setattr(executor, "is_cluster", False, raising=False)
-    monkeypatch.setattr("dsindex.engine.start.make_executor", lambda *_, **__: executor)
-    monkeypatch.setattr("dsindex.engine.assemble.merge_range", fail)
+    monkeypatch.setattr(executor, "require_seen", lambda *_: None, raising=False)
+    monkeypatch.setattr("dsindex.engine.job.make_executor", lambda *_, **__: executor)
+    monkeypatch.setattr("dsindex.engine.output.merge_range", fail)
     with pytest.raises(BadRecordError, match=rf"in\.jsonl, line {bad_line}:"):
         run_config(make_config(input=(str(tmp_path / "in.jsonl"),), shard_size="2KiB"))
     assert failed

@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests.jobs.conftest import cli, make_config, pipe
 from tests.support.buckets import ENVIRONMENT, serving_buckets
+
+__all__ = ["cli", "make_config", "pipe"]
 
 
 @pytest.fixture

@@ -264,3 +264,14 @@ def test_forked_process_is_refused(store):
             os._exit(7 if "spawn" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_writer_copies_what_it_is_given(place):
+    """Callers fill one buffer again and again."""
+    buffer, wanted = bytearray(70_000), b""
+    with open_output(f"{place}/x") as file:
+        for number in range(9):
+            buffer[:] = bytes([number]) * len(buffer)
+            wanted += bytes(buffer)
+            file.write(memoryview(buffer))
+    assert store_of(place).read(f"{place}/x")[0] == wanted

@@ -108,7 +108,6 @@ def test_damaged_manifest_is_an_error_and_no_obstacle_to_a_table(prefix, text):
     dataset = IndexedDataset(prefix)
     with pytest.raises(FormatError, match="expected a manifest of dsindex"):
         dataset.decode(0)
-    assert "<th>tokenizer</th>" not in dataset._repr_html_()
 
 
 def test_missing_manifest_says_what_to_pass(prefix):
@@ -151,24 +150,3 @@ def test_lines_are_decoded(tmp_path):
     lines = RawLines(path)
     assert lines.decode(0) == '{"text": "one two"}'
     assert MemMapDataset(path, tokenizer=TOKENIZERS["plain"], add_special_tokens=False).decode(0) == "one two"
-
-
-def test_tables_have_facts_and_escape_names(prefix, tmp_path):
-    named = tmp_path / "<b>&"
-    for suffix in (".bin", ".idx", ".manifest.json"):
-        shutil.copy(f"{prefix}{suffix}", f"{named}{suffix}")
-    write_manifest(named, name="<script>alert(1)</script>")
-    (lines := tmp_path / "<i>.jsonl").write_text('{"text": "x"}\n')
-    samples = samples_of(named)
-    pbin = shutil.copy(MODALITIES / "nonempty.pbin", tmp_path / "<u>.pbin")
-    blend = BlendedDataset([samples], np.zeros(2, np.int16), np.arange(2, dtype=np.int64))
-    packed = [PbinDocuments(pbin), PackedMemMapDatasetContinuous(pbin, 4)]
-    raw = [RawLines(lines), MemMapDataset(lines, tokenizer=TOKENIZERS["plain"])]
-    tables = [dataset._repr_html_() for dataset in (IndexedDataset(named), samples, blend, *packed, *raw)]
-    for table in tables:
-        assert table.startswith("<table><caption>")
-        assert not any(name in table for name in ("<b>", "<i>", "<u>", "<script>"))
-    assert f"<th>tokens</th><td>{IndexedDataset(named).num_tokens:,}</td>" in tables[0]
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;, sha256" in tables[0]
-    assert "<th>samples</th><td>2</td>" in tables[1]
-    assert "&lt;b&gt;&amp;: 2 samples" in tables[2]

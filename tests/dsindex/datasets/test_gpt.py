@@ -403,7 +403,7 @@ def test_array_of_another_size_is_refused(tmp_path):
     whole = (tmp_path / "whole.npy").read_bytes()
     for content in (whole[:-4], whole + b"x", whole + bytes(100)):
         (tmp_path / "other.npy").write_bytes(content)
-        with pytest.raises(FormatError, match=r"other\.npy: expected a document index of 4128 bytes, .* got \d+"):
+        with pytest.raises(FormatError, match=r"other\.npy: (cannot be read as|expected) a document index"):
             small(tmp_path, document_index=tmp_path / "other.npy")
 
 

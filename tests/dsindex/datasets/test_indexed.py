@@ -198,7 +198,6 @@ def test_close_lets_go_but_not_of_what_was_handed_out(prefix):
     assert dataset.closed
     assert kept.tolist() == [4, 5, 6, 7]
     assert repr(dataset) == f"IndexedDataset('{prefix}', closed)"
-    assert "<td>closed</td>" in dataset._repr_html_()
     for read, argument in (("__getitem__", 0), ("get", 0), ("take", [0]), ("document", 0)):
         with pytest.raises(ValueError, match="d: the dataset is closed"):
             getattr(dataset, read)(argument)

@@ -61,7 +61,7 @@ def test_sample_has_tokens_for_each_field_and_ids_of_special_tokens(jsonl):
     assert dataset[2] == {"special_tokens": {"bos_token": 0, "eos_token": 1}}
     again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
     assert again[0]["role"]["value"] == SPEC_RECORD["role"]
-    with pytest.raises(IndexError, match=r"a record in \[0, 3\), got 3"):
+    with pytest.raises(IndexError, match=r"a line from 0 to 2, got 3"):
         dataset[3]
 
 
@@ -119,7 +119,6 @@ def test_packed_dataset_decodes_blocks_without_padding_and_is_a_table(tmp_path):
     assert dataset.decode(-1, tokenizer=tokenizer) == " ".join(map(str, texts[1].tolist()))
     with pytest.raises(IndexError, match="a block in"):
         dataset.decode(2, tokenizer=tokenizer)
-    assert "<th>conversations</th><td>2</td>" in dataset._repr_html_()
 
 
 def test_packed_dataset_reads_the_plan_that_is_there(tmp_path):

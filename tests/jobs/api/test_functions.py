@@ -48,9 +48,9 @@ def test_build_again_is_already_complete_and_another_plan_is_refused():
     assert second.already_complete
     assert second.datasets == first.datasets
     assert str(second).startswith("already complete")
-    with pytest.raises(PlanError, match=r"append-eod was on \(token 0\) and is off; .* replace it with --fresh"):
+    with pytest.raises(PlanError, match=r"append-eod was on \(token 0\) and is off; .* replace it with --replace"):
         build(append_eod=False)
-    assert build(append_eod=False, fresh=True).already_complete is False
+    assert build(append_eod=False, replace=True).already_complete is False
 
 
 def test_stopped_build_goes_on_where_it_was(capsys):

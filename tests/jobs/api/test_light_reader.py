@@ -41,7 +41,6 @@ print(json.dumps({
     "parts": [[part.sequence for part in train.parts(k)] for k in order[:5]],
     "lines": [len(line) for line in lines],
     "blocks": len(packed),
-    "html": documents._repr_html_(),
     "numba": "numba" in sys.modules,
 }))
 """

@@ -1,7 +1,6 @@
 """`--document-order`, `--continue-from` and `--blend-schedule`: what is read, and in which order."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import BlendedDataset
 from dsindex.errors import DsindexError, FormatError, InputError, OutputError
 from dsindex.options.config import UsageError, validated
 from dsindex.options.index import IndexConfig
-from dsindex.tools.trace import open_samples, trace_document, trace_forward
-from dsindex.tools.verify_source import TracedTexts
 from tests.jobs.index.index_jobs import indexed, options
 from tests.support.datasets import write_dataset
-from tests.support.golden import OWN
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -90,12 +85,10 @@ def test_swapped_arrays_are_noticed(capsys):
     assert "-train-document_index.npy changed since dsindex wrote it" in capsys.readouterr().out
 
 
-def test_inspect_counts_cut_documents(capsys):
+def test_report_counts_cut_documents():
     indexed(data_cache_path="stock")
     indexed(document_order="packed")
-    for folder, said in (("stock", "171 of 348"), ("cache", "1 of 348")):
-        assert main(["inspect", folder]) == 0
-        assert f"documents cut: {said} documents of at most 30 tokens" in capsys.readouterr().out
+    for folder in ("stock", "cache"):
         assert main(["report", "web", "--cache", folder, "--output", f"{folder}.html"]) == 0
         share = "49.14%" if folder == "stock" else "0.29%"
         assert f">{share}<" in Path(f"{folder}.html").read_text(encoding="utf-8")
@@ -113,64 +106,6 @@ def test_orders_of_files_are_read_in_their_order():
         OutputError, match=r"has the document order 'order.npy' \(.{8}\), samples not shuffled, not the"
     ):
         indexed(document_order="order.npy", split="1", epochs="1")
-
-
-def longest_twice(documents):
-    """Order documents by line, backwards; the longest come twice, and empty ones not at all."""
-    assert documents.column_names == ["document", "length", "source", "line", "offset"]
-    assert set(documents["source"].to_pylist()) == {"text.jsonl"}
-    lengths = documents["length"].to_numpy()
-    times = np.where(lengths == lengths.max(), 2, 1) * (documents["line"].to_numpy() != 3)
-    return np.repeat(documents["document"].to_numpy(), times)[::-1], times
-
-
-@pytest.mark.parametrize(("function", "first", "entries"), [
-    (longest_twice, [4, 3, 3, 1, 0], 5),
-    (lambda documents: np.argsort(-documents["length"].to_numpy(), kind="stable"), [3, 0, 1, 2, 4], 5),
-], ids=["repeats", "longest-first"])  # fmt: skip
-def test_functions_and_their_files_give_the_same_bytes(function, first, entries):
-    texts = ["a b", "a", "a", "a b c d", "a"]
-    Path("text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    dsindex.build("text.jsonl", output_prefix="built", tokenizer=OWN.plain_tokenizer, executor="local")
-    job = {"split": "1", "seq_length": 3, "num_samples": 9, "plain_names": True, "executor": "local"}
-    job["document_order"] = function
-    dsindex.build_index("built_text_document", data_cache_path="here", workers=1, **job)
-    numbers = document_index("here")
-    assert numbers.tolist()[: 2 * entries] == first * 2
-    before = arrays("here")
-    (path,) = Path("here").glob("*-document_order.npy")
-    words = ["index", "--data-path", "built_text_document", "--split", "1", "--seq-length", "3", "--num-samples", "9"]
-    words += ["--plain-names", "--executor", "processes", "--workers", "2", "--document-order", str(path)]
-    assert main([*words, "--data-cache-path", "there"]) == 0
-    there = arrays("there")
-    assert there.items() <= before.items()
-    assert before.keys() - there.keys() == {path.name}
-    assert main(["verify", "built_text_document", "--cache", "there"]) == 0
-    for name in ("here", "there"):  # as if each had been killed
-        next(Path(name).glob("*train-sample_index.npy")).unlink()
-    dsindex.build_index("built_text_document", data_cache_path="here", workers=2, **job)
-    assert main([*words, "--data-cache-path", "there"]) == 0
-    assert (arrays("here"), arrays("there")) == (before, there)
-    assert "was there already" in "\n".join(
-        dsindex.build_index("built_text_document", data_cache_path="here", **job).lines()
-    )
-    checked = dsindex.build_index("built_text_document", data_cache_path="other", check=True, **job)
-    assert checked.tasks[0].num_positions == len(numbers)
-    assert not Path("other").exists()
-
-
-@pytest.mark.parametrize(("returned", "said"), [
-    (lambda _: "order", r"expected the function to return document numbers, .* got <U5 of shape \(\)"),
-    (lambda _: (np.arange(240), np.ones(3, int)), r"of the 240 documents, .* and int64 of shape \(3,\)"),
-    (lambda _: np.arange(239), r"expected document numbers of one epoch \(240\)"),
-    (lambda _: (np.arange(240), np.full(240, 2)), "got document 0 in 1 row with 2 times"),
-    (lambda _: (np.arange(1, 241), np.ones(240, int)), "expected document numbers from 0 to 239, got 240"),
-])  # fmt: skip
-def test_functions_that_return_no_order(returned, said):
-    with pytest.raises(InputError, match=said):
-        dsindex.build_index("web", seq_length=30, epochs=1, split="1", data_cache_path="cache", plain_names=True,
-                            executor="local", document_order=returned)  # fmt: skip
-    assert not list(Path("cache").glob("*-train-*"))
 
 
 def test_a_run_whose_order_states_repeats_cannot_change():
@@ -349,18 +284,16 @@ def test_traces_lead_from_samples_to_documents_and_back():
     indexed(**FIRST, document_order="packed", shuffle_epochs="separately")
     job = {**SECOND, "consumed_samples": 24, "num_samples": "100"}
     indexed(**job)
-    samples = open_samples("second", split="train", prefixes=None)
-    texts = TracedTexts(None)
-    numbers = range(len(samples))
+    samples = opened("second")
     there = {
-        (shown.sample, part.prefix, part.document, part.begin, part.end)
-        for shown in trace_forward(samples, numbers, texts=texts, shown_tokens=0).samples
-        for part in shown.parts
+        (number, part.dataset, part.document, part.offset, part.num_tokens)
+        for number in range(len(samples))
+        for part in samples.trace(number).parts
     }
-    here = set()
-    for prefix in ("web", "books"):
-        for document in range(40):
-            report = trace_document(samples, document, prefix=prefix, batches=None, texts=texts)
-            (found,) = report.documents
-            here |= {(each.sample, found.prefix, document, each.begin, each.end) for each in found.occurrences}
+    here = {
+        (each.sample, dataset, document, each.offset, each.num_tokens)
+        for dataset in range(2)
+        for document in range(40)
+        for each in samples.find_document(dataset, document)
+    }
     assert here == there

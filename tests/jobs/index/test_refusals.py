@@ -24,6 +24,9 @@ def test_json_that_nests_without_end_is_refused(folder, option):
 REFUSED = {
     "no-file": ({"data_path": ["nowhere"]}, InputError,
      r"/nowhere.idx: no such file; give the prefix of a .bin and .idx"),
+    "no-length": ({"epochs": None}, InputError, "give one of --epochs, --num-samples"),
+    "no-batch": ({"epochs": None, "train_iters": 5}, InputError, "need --global-batch-size"),
+    "no-interval": ({"epochs": None, "train_iters": 5, "global_batch_size": 1}, InputError, "need --eval-interval"),
     "weight-alone": ({"data_path": ["0.5", "web", "books"]}, InputError,
      r"/0.5.idx: no such file; give the prefix after each weight"),
     "empty-part": ({"split": "1000000,1,1", "epochs": None, "num_samples": "9,9,9"}, LimitError,
@@ -79,10 +82,7 @@ def test_blend_that_oversamples_a_dataset_is_refused_before_it_is_written(folder
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"train_data_path": ["web"]}, "not both"),
-    ({"epochs": None}, "give one of --epochs"),
-    ({"epochs": None, "train_iters": 5}, "--global-batch-size"),
-    ({"epochs": None, "train_iters": 5, "global_batch_size": 1}, "--eval-interval"),
+    ({"train_data_path": ["web"]}, "give one of --data-path"),
     ({"data_path": None, "train_data_path": ["web"], "split": "1"}, "--split does not go"),
     ({"epochs": "zero"}, "positive number of epochs"),
     ({"epochs": None, "num_samples": "1,2,3,4"}, "one to three numbers of samples"),

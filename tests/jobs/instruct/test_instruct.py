@@ -13,7 +13,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import PackedInstructionDataset
 from dsindex.datasets.provenance import read_source
-from dsindex.engine import frame as job_frame
+from dsindex.engine import output as engine_output
 from dsindex.errors import BadRecordError, InputError, OutputError, PlanError, RecordProblem
 from dsindex.instruction.config import check_config, parse_config
 from dsindex.instruction.encode import InstructionEncoder
@@ -67,15 +67,15 @@ def test_same_bytes_through_a_chat_template_for_any_shard_size_and_executor(tmp_
 def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, monkeypatch):
     """Tokens go last: where their .idx stands, the mask is whole. Blocks are made of what is published."""
     config = job(tmp_path / "chat", input=(str(broken),))
-    publish, calls = job_frame.publish, []
+    publish, calls = engine_output._rename_all, []
 
     def fail_third(dataset, *others):
-        calls.append(dataset.target.prefix)
+        calls.append(dataset.output.prefix)
         if len(calls) == 2:
             raise InputError("the storage went away")
         publish(dataset, *others)
 
-    monkeypatch.setattr(job_frame, "publish", fail_third)
+    monkeypatch.setattr(engine_output, "_rename_all", fail_third)
     with pytest.raises(InputError, match="the storage went away"):
         run_config(config, SPLIT_IN_PARTS)
     assert [os.path.basename(prefix) for prefix in calls] == [
@@ -83,7 +83,7 @@ def test_same_bytes_after_publishing_was_cut_off(tmp_path, broken, expected, mon
         "chat_train_text_document",
     ]
     assert not (tmp_path / "chat_train_text_document.idx").exists()
-    monkeypatch.setattr(job_frame, "publish", publish)
+    monkeypatch.setattr(engine_output, "_rename_all", publish)
     run_config(config, SPLIT_IN_PARTS)
     assert published(tmp_path) == expected
 
@@ -289,7 +289,7 @@ def test_fresh_leaves_datasets_of_like_names(tmp_path):
     for name in ("chat", "chat_packing_v2", "chat_packing_7"):
         run_config(job(tmp_path / name, split=None), SPLIT_IN_PARTS)
     before = published(tmp_path)
-    config = job(tmp_path / "chat", split=None, seq_length=1024, fresh=True)
+    config = job(tmp_path / "chat", split=None, seq_length=1024, replace=True)
     run_config(config, SPLIT_IN_PARTS.model_copy(update={"max_length": 512}))
     after = published(tmp_path)
     gone = {name for name in before if name not in after}

@@ -2,8 +2,8 @@
 
 import pytest
 
-import dsindex.engine.tokenize
-from dsindex.engine.shards.tokenize import tokenize_shard
+import dsindex.engine.shards
+from dsindex.engine.worker import tokenize_shard
 from dsindex.options.pack import PackConfig
 from tests.support.golden import OWN
 from tests.support.jobs import config_of, run_config
@@ -33,5 +33,5 @@ def tokenized(monkeypatch):
         shards.append(task.shard)
         return tokenize_shard(task, settings)
 
-    monkeypatch.setattr(dsindex.engine.tokenize, "tokenize_shard", spy)
+    monkeypatch.setattr(dsindex.engine.shards, "tokenize_shard", spy)
     return shards

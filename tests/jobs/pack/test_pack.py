@@ -128,7 +128,7 @@ def test_ranges_of_the_output_may_end_anywhere_in_it(version, make_pack, monkeyp
     expected = Path(whole.path).read_bytes()
     monkeypatch.setattr(ranges, "range_bytes", lambda _total: 1 << 12)
     monkeypatch.setattr(ranges, "COPY_BYTES", 1 << 8)
-    run_config(make_pack(pbin_era=version, fresh=True))
+    run_config(make_pack(pbin_era=version, replace=True))
     assert Path(whole.path).read_bytes() == expected
     assert read_pbin_header(whole.path).version.name == version
 
@@ -410,6 +410,6 @@ def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
         (tmp_path / "out" / f"docs.{suffix}").write_bytes(b"an index of lines, or Megatron's")
-    run_config(make_pack(fresh=True))
+    run_config(make_pack(replace=True))
     assert (tmp_path / "out" / "docs.idx").read_bytes() == b"an index of lines, or Megatron's"
     assert (tmp_path / "out" / "docs.bin").exists()

@@ -1,43 +1,44 @@
-"""The unit of work: tokenize one byte range of one input into a partial `.bin`/`.idx` pair per key.
+"""The worker: one function of a task and its settings, which writes under names of its own and returns a receipt.
 
-`tokenize_shard` runs unchanged on any executor. Every attempt writes under unique names, and the driver alone decides
-which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks, never a whole range.
+`tokenize_shard` runs unchanged on any executor: it tokenizes a part of an input, or a list of small ones, into a `.bin`
+and an `.idx` for each key. Any number of attempts at one task may run at once, even after the job has moved on; the
+driver alone decides which attempt counts (dsindex.engine.ledger). A worker holds a few parsed blocks, never a whole
+part.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
+import secrets
 import struct
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+import tempfile
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xxhash
 
 from dsindex.datasets.provenance import provenance_rows
-from dsindex.engine.shards.attempt import (
-    Attempt,
-    LaidOutDocuments,
-    lay_out_documents,
-    lay_out_pbin_documents,
-    shard_folder,
-)
-from dsindex.errors import BadRecordError, FormatError, InputError
+from dsindex.dtypes import cast_tokens, require_fit, starts_of
+from dsindex.engine.tasks import FileResult, KeyResult, ShardResult
+from dsindex.engine.work_folder import require_marked
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TokenizerError
+from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
-from dsindex.store.requests import (
-    RequestCounts,
-    leave_slot,
-    requests_so_far,
-)
 from dsindex.store.storage import (
+    BUFFER_BYTES,
     ArrowSink,
+    DigestingWriter,
     StoredFile,
-    StoredSection,
+    holds_writes,
+    make_folder,
+    output_error,
 )
-from dsindex.store.urls import joined, pin_object
-from dsindex.text.forms import JSON_LINES, InputForm, SmallFile, TextPart
+from dsindex.store.store import open_output, store_of
+from dsindex.store.urls import joined
 from dsindex.text.record_blocks import TextColumn, text_sizes
 from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
@@ -46,15 +47,171 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.engine.shards.attempt import AttemptFile, PartWriter
-    from dsindex.engine.shards.places import TokenPlaces
-    from dsindex.store.storage import DigestingWriter
+    from dsindex.engine.tasks import ShardTask
     from dsindex.text.encoders import EncodedColumn, TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import BadRecord, RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer
+
+
+# Lay out the tokens of documents.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOutDocuments:
+    """A batch in its layout on disk."""
+
+    tokens: NDArray[Any]
+    """Token ids in their type on disk, including EOD; shape [tokens]."""
+    sequence_lengths: NDArray[np.int64]
+    """Tokens of each sequence including EOD, never 0; shape [sequences]."""
+    sequences_per_document: NDArray[np.int64]
+    """Sequences of each document, 0 for one without tokens; shape [documents]."""
+    num_empty: int
+    """Number of documents whose texts have no tokens."""
+    eod_in_text: int
+    is_document: NDArray[np.bool_] | None = None
+    """Which records became documents, shape [records]; None if all did."""
+
+
+def lay_out_documents(
+    batch: TokenBatch,
+    texts_per_record: NDArray[np.int64] | None,
+    *,
+    dtype: np.dtype[Any],
+    eod_id: int | None,
+    empty_documents: Literal["keep", "eod"] = "keep",
+    vocabulary_size: int | None = None,
+) -> LaidOutDocuments:
+    """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
+
+    A text without ids adds no sequence. EOD is appended to the last sequence of a document that has any token. A
+    document without tokens keeps only its boundary, or becomes EOD alone, as with preprocess_data_fast.py.
+
+    Args:
+        batch: Ids of all texts, one after the other.
+        texts_per_record: Number of texts of each document, shape [documents]; None for one each.
+        dtype: Token type on disk.
+        eod_id: The EOD token; None to append none.
+        empty_documents: What a document without tokens becomes: `keep` for an empty one, `eod` for one of EOD alone,
+            which needs `eod_id`.
+        vocabulary_size: Refuse larger token ids; None if they were checked.
+
+    Raises:
+        TokenizerError: If an id is outside the vocabulary.
+        OverflowError: If an id does not fit.
+
+    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
+    IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
+    """
+    has_tokens = batch.lengths > 0
+    lengths = batch.lengths[has_tokens]
+    if texts_per_record is None:
+        sequences_per_document = has_tokens.astype(np.int64)
+    else:
+        kept_before = starts_of(has_tokens)
+        ends = np.cumsum(texts_per_record)
+        sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
+    is_empty = sequences_per_document == 0
+    if empty_documents == "eod":
+        lengths = np.insert(lengths, np.cumsum(sequences_per_document)[is_empty], 0)  # each grows by EOD below
+        sequences_per_document = np.maximum(sequences_per_document, 1)
+    if eod_id is None:
+        eod_in_text = 0
+        check_ids(batch.tokens, vocabulary_size)
+        tokens = cast_tokens(batch.tokens, dtype)
+    else:
+        last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
+        lengths[last_sequences] += 1
+        places = np.cumsum(lengths)[last_sequences] - 1
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
+    return LaidOutDocuments(
+        tokens=tokens,
+        sequence_lengths=lengths,
+        sequences_per_document=sequences_per_document,
+        num_empty=int(np.count_nonzero(is_empty)),
+        eod_in_text=eod_in_text,
+    )
+
+
+def lay_out_pbin_documents(
+    batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None, vocabulary_size: int | None = None
+) -> LaidOutDocuments:
+    """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
+
+    Args:
+        batch: Ids of all texts, one text per document, one after the other.
+        dtype: Token type on disk.
+        eod_id: Appended to a document unless it is already its last token; None to append none.
+        vocabulary_size: Refuse larger token ids; None if they were checked.
+
+    Raises:
+        TokenizerError: If an id is outside the vocabulary.
+        OverflowError: If an id does not fit.
+
+    Source: docs/formats.md section 3.
+    """
+    has_tokens = batch.lengths > 0
+    lengths = batch.lengths[has_tokens]
+    if eod_id is None:
+        eod_in_text = 0
+        check_ids(batch.tokens, vocabulary_size)
+        tokens = cast_tokens(batch.tokens, dtype)
+    else:
+        lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
+        lengths = lengths + lacks_eod
+        places = np.cumsum(lengths)[lacks_eod] - 1
+        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
+    return LaidOutDocuments(
+        tokens=tokens,
+        sequence_lengths=lengths,
+        sequences_per_document=np.ones(len(lengths), np.int64),
+        num_empty=int(np.count_nonzero(~has_tokens)),
+        eod_in_text=eod_in_text,
+        is_document=has_tokens,
+    )
+
+
+def _insert_eod(
+    tokens: NDArray[np.uint32],
+    places: NDArray[np.int64],
+    eod_id: int,
+    *,
+    dtype: np.dtype[Any],
+    vocabulary_size: int | None,
+) -> tuple[NDArray[Any], int]:
+    """Return the tokens, cast to `dtype`, with `eod_id` at the given places of the result.
+
+    Returns:
+        The result, and how many of the input tokens were `eod_id`.
+
+    Raises:
+        TokenizerError: If an id is outside the vocabulary.
+        OverflowError: If an id does not fit.
+    """
+    result = np.empty(len(tokens) + len(places), dtype)
+    check_ids(tokens, vocabulary_size)
+    require_fit(tokens, dtype)
+    is_text = np.ones(len(result), np.bool_)
+    is_text[places] = False
+    result[is_text] = tokens
+    result[places] = eod_id
+    return result, int(np.count_nonzero(tokens == eod_id))
+
+
+def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int | None) -> None:
+    """Refuse token ids outside the vocabulary; None if they were checked.
+
+    Raises:
+        TokenizerError: Naming the largest.
+    """
+    if vocabulary_size is not None and tokens.size and int(tokens.max()) >= vocabulary_size:
+        raise TokenizerError(
+            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
+            f"the tokenizer is damaged"
+        )
 
 
 # Quarantined records: `<prefix>.quarantine.jsonl.zst`, one JSON line each, in the order of the inputs.
@@ -153,7 +310,7 @@ def _renumbered(shard: ShardQuarantine) -> Iterator[bytes]:
         raise FormatError(msg) from error
 
 
-# What a worker is sent: the settings of all shards once, and a task per shard; and what it sends back.
+# Settings, which are sent to every worker once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,196 +338,6 @@ class ShardSettings:
     """The work folder, which holds the files of attempts."""
     samples: tuple[Sample, ...] = (ALL_RECORDS,)
     """The records to keep; each sample becomes a dataset of every key."""
-    places: TokenPlaces | None = None
-    """Where shards write tokens in place, if they are made in threads of the driver."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnpackedText:
-    """The text of a part that the driver unpacked for it."""
-
-    path: str
-    """A plain file with the part's lines."""
-    size_bytes: int
-    decoder: str
-    """Name and version of the decompressor, on which it depends where the text of a part ends."""
-    error: str | None = None
-    """Why the input could not be unpacked beyond this text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardTask:
-    """A part of an input: the lines that begin in the byte range [begin, end), or row groups of a table."""
-
-    shard: int
-    """Number in plan order, over all inputs."""
-    input: int
-    """Number of the input in plan order."""
-    path: str
-    begin: int
-    end: int
-    input_size_bytes: int
-    input_version: str
-    """Modification time in ns when the job was planned."""
-    form: InputForm = JSON_LINES
-    is_of_stream: bool = False
-    """Whether the part can only be decoded after all parts before it; then `unpacked` has its text."""
-    stored_bytes: int = 0
-    """Size of its part of the file, for progress."""
-    unpacked: UnpackedText | None = None
-    files: tuple[SmallFile, ...] = ()
-    """Consecutive inputs that are read as a whole, of which `input` and `path` are the first; empty for a part of one.
-
-    Sizes are those of all, and the version is a digest of theirs.
-    """
-
-    @property
-    def inputs(self) -> range:
-        """Numbers of its inputs in plan order."""
-        return range(self.input, self.input + max(1, len(self.files)))
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Paths of its inputs."""
-        return tuple(file.path for file in self.files) or (self.path,)
-
-    @property
-    def place(self) -> str:
-        """What it reads, for messages."""
-        if self.files:
-            return f"{len(self.files):,} files from {self.path} to {self.files[-1].path}"
-        return f"{self.path}, {'row groups' if self.form.is_table else 'bytes'} {self.begin} to {self.end}"
-
-    @property
-    def text_bytes(self) -> int | None:
-        """Size of its text, as far as it is known before it is read."""
-        if self.unpacked is not None:
-            return self.unpacked.size_bytes
-        return self.end - self.begin if self.form.container == "plain" and not self.form.is_table else None
-
-    @property
-    def part(self) -> TextPart:
-        """The part of a file to read."""
-        if self.unpacked is not None:
-            form = InputForm(format=self.form.format)
-            return TextPart(
-                path=self.unpacked.path,
-                begin=0,
-                end=self.unpacked.size_bytes,
-                form=form,
-                expected_size=self.unpacked.size_bytes,
-                is_file_start=self.begin == 0,
-                name=self.path,
-            )
-        return TextPart(
-            path=self.path,
-            begin=self.begin,
-            end=self.end,
-            form=self.form,
-            expected_size=self.input_size_bytes,
-            is_file_start=self.begin == 0,
-        )
-
-
-def task_key(task: ShardTask) -> str:
-    """Return a shard's key, made of what it reads: it stays the same when inputs are added."""
-    return f"{task.path}\0{task.input_size_bytes}\0{task.input_version}\0{task.begin}\0{task.end}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
-    """How earlier runs cut their inputs, so that their shards are found again wherever the inputs are now."""
-
-    places: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
-    """Input → its place in the run that cut it last."""
-    shards: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Key of a committed shard that begins where its first input does → the path of that one, and the size of all."""
-
-
-NO_CUTS = Cuts()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyResult:
-    """One key's part of a shard."""
-
-    key: str
-    num_sequences: int
-    num_documents: int
-    num_tokens: int
-    num_empty_documents: int
-    """Documents whose texts have no tokens; they keep a boundary and have no sequence, or one of EOD alone."""
-    eod_in_text: int
-    """Tokens equal to EOD that came from the text itself."""
-    bin: StoredSection | StoredFile
-    """A section if its tokens are in place in the token file of all shards."""
-    idx: StoredFile
-    provenance: StoredFile | None = None
-    """Provenance of this key's documents if they differ from those of the other keys."""
-    num_reference_texts: int = 0
-    """Texts that `tokenizers` encoded because gigatoken, the engine in use, may differ on them."""
-    tokenized_bytes: int | None = None
-    """Size of the texts that were tokenized, in UTF-8; None in shards of versions that did not count it."""
-    is_aligned: bool = False
-    """Whether the part holds a value for each token of another key, such as a loss mask, instead of tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardResult:
-    """The result of one attempt at a shard: small, and all that the driver needs."""
-
-    shard: int
-    num_lines: int
-    num_blank: int
-    num_records: int
-    """Records kept."""
-    num_quarantined: int
-    text_bytes: int = 0
-    """Size of its lines in the unpacked text."""
-    keys: tuple[KeyResult, ...]
-    provenance: StoredFile | None
-    quarantine: StoredFile | None
-    input_fingerprint: str | None
-    """Fingerprint of the whole input when this shard was read, or of all its files."""
-    files: StoredFile | None = None
-    """The counts and the fingerprint of each file, as JSON, if the shard reads several."""
-    num_filtered: int = 0
-    """Records that `--where` or a sample leaves out."""
-    decoder: str | None = None
-    """The decompressor of a part of a stream; with another one, the part might end elsewhere."""
-    counts: tuple[tuple[str, int], ...] = ()
-    """Further named counts of a kind of shard, to be added up over shards."""
-    requests: RequestCounts | None = None
-    """The requests to object stores that this process has made so far; for the driver, and not recorded."""
-
-    def find_part(self, key: str) -> KeyResult:
-        """Return the part of a key."""
-        return next(part for part in self.keys if part.key == key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileResult:
-    """The counts of one of several files of a shard, named as those of a shard."""
-
-    num_lines: int
-    num_blank: int
-    num_records: int
-    num_quarantined: int
-    num_filtered: int
-    kept_of_groups: tuple[int, ...]
-    """Records kept in each sample; () if there is one."""
-    text_bytes: int
-    tokenized_bytes: tuple[int, ...] | None
-    """Of each key; None in shards of versions that did not count it."""
-    input_fingerprint: str
-
-
-Counts = TypeVar("Counts", ShardResult, FileResult)
-
-
-def keep_only(counts: Counts, num_kept: int) -> Counts:
-    """Return the counts with all but `num_kept` of their records filtered."""
-    return replace(counts, num_records=num_kept, num_filtered=counts.num_filtered + counts.num_records - num_kept)
 
 
 def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
@@ -380,7 +347,7 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
         InputError: If they cannot be read.
         FormatError: If they are damaged.
     """
-    path = pin_object(joined(work_dir, stored.name), stored.size_bytes)
+    path = joined(work_dir, stored.name)
     remedy = "run the same command again to rebuild the shard"
     try:
         with open_stored(path) as file:
@@ -394,10 +361,10 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
                 num_filtered=lines - blank - kept - quarantined,
                 kept_of_groups=tuple(kept_of_groups),
                 text_bytes=text_bytes,
-                tokenized_bytes=tuple(*tokenized_bytes) if tokenized_bytes else None,
+                tokenized_bytes=tuple(tokenized_bytes),
                 input_fingerprint=fingerprint,
             )
-            for (lines, blank, kept, quarantined, text_bytes), fingerprint, kept_of_groups, *tokenized_bytes in rows
+            for (lines, blank, kept, quarantined, text_bytes), fingerprint, kept_of_groups, tokenized_bytes in rows
         ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
@@ -405,7 +372,152 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
         raise FormatError(f"{path}: expected the counts of a shard's files ({error}); {remedy}") from error
 
 
-# Lay out the tokens of one key of a shard, and write them to its part.
+# The files of one attempt at a task: written under names that are used once, synced and digested, removed if it fails.
+
+SHARDS_PER_FOLDER = 10_000
+
+
+def shard_folder(shard: int) -> str:
+    """Return the folder of a shard's attempts, relative to the work folder.
+
+    >>> shard_folder(42137)
+    'shards/0004'
+    """
+    return f"shards/{shard // SHARDS_PER_FOLDER:04d}"
+
+
+class Attempt:
+    """Context manager for one attempt's files.
+
+    Args:
+        work_dir: The work folder, on a disk or in a bucket.
+        folder: The folder for the files, relative to `work_dir`.
+        name: Name of the task; the attempt makes it unique.
+    """
+
+    def __init__(self, work_dir: str, *, folder: str, name: str) -> None:
+        self._work_dir = work_dir
+        self._stem = f"{folder}/{name}.{secrets.token_hex(8)}"
+        self._files: list[AttemptFile] = []
+        self._indices: list[IndexBuilder] = []
+
+    def __enter__(self) -> Attempt:
+        require_marked(self._work_dir)  # a late attempt must not bring back what the driver removed
+        if not holds_writes(self._work_dir):
+            make_folder(os.path.dirname(joined(self._work_dir, self._stem)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for index in self._indices:
+            with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
+                index.close()
+        if kind is not None:
+            for file in self._files:
+                file.give_up()
+
+    def open(self, suffix: str) -> AttemptFile:
+        """Open another file of this attempt.
+
+        Raises:
+            OSError: If the file cannot be created; see `errors_named`.
+        """
+        file = AttemptFile(self._work_dir, f"{self._stem}.{suffix}")
+        self._files.append(file)
+        return file
+
+    def open_part(self, suffix: str, dtype: np.dtype[Any]) -> PartWriter:
+        """Open the `<suffix>.bin` and the `<suffix>.idx` of a part.
+
+        Raises:
+            OSError: If a file cannot be created; see `errors_named`.
+        """
+        folder = os.path.dirname(joined(self._work_dir, self._stem))
+        index = IndexBuilder(dtype, folder=tempfile.gettempdir() if holds_writes(self._work_dir) else folder)
+        self._indices.append(index)
+        return PartWriter(self.open(f"{suffix}.bin"), self.open(f"{suffix}.idx"), index=index)
+
+    @contextlib.contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Turn an OSError inside the block into an OutputError.
+
+        Raises:
+            OutputError: In place of an OSError.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise output_error(self._work_dir, error) from error
+
+
+class AttemptFile:
+    """One file of an attempt, open for sequential writing.
+
+    Args:
+        work_dir: The work folder.
+        name: Name relative to it, which is used once.
+    """
+
+    def __init__(self, work_dir: str, name: str) -> None:
+        self._name = name
+        self._path = joined(work_dir, name)
+        self._opened = contextlib.ExitStack()
+        opened = open_output(self._path) if holds_writes(work_dir) else _new_file(self._path)
+        self.writer = self._opened.enter_context(opened)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append data."""
+        self.writer.write(data)
+
+    def finish(self) -> StoredFile:
+        """Complete the file, and return its name, size and digest."""
+        self._opened.close()
+        return self.writer.as_stored(self._name)
+
+    def give_up(self) -> None:
+        """Remove the file; one that cannot be removed goes with the work folder."""
+        with contextlib.suppress(_GivenUpError, OSError, OutputError):
+            error = _GivenUpError()
+            self._opened.__exit__(_GivenUpError, error, None)
+        with contextlib.suppress(OSError, OutputError):
+            store_of(self._path).delete([self._path])
+
+
+class _GivenUpError(Exception):
+    """Tells a store's writer that its file is not wanted."""
+
+
+@contextlib.contextmanager
+def _new_file(path: str) -> Iterator[DigestingWriter]:
+    """Open a new file for writing; it is synced when the block ends."""
+    with open(path, "xb", buffering=BUFFER_BYTES) as file:
+        yield DigestingWriter(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class PartWriter:
+    """A `.bin` and `.idx` to which documents are appended."""
+
+    def __init__(self, bin_file: AttemptFile, idx_file: AttemptFile, *, index: IndexBuilder) -> None:
+        self.index = index
+        """Counts sequences, documents and tokens."""
+        self._bin = bin_file
+        self._idx = idx_file
+
+    def add(
+        self,
+        tokens: NDArray[Any],
+        sequence_lengths: NDArray[np.integer[Any]],
+        sequences_per_document: NDArray[np.integer[Any]],
+    ) -> None:
+        """Append documents; the tokens must have the type on disk."""
+        self._bin.write(tokens.data)
+        self.index.add_documents(sequence_lengths, sequences_per_document)
+
+    def finish(self) -> tuple[StoredFile, StoredFile]:
+        """Write the index, sync both files and return their names, sizes and digests."""
+        self.index.write(self._idx.writer)
+        return self._bin.finish(), self._idx.finish()
 
 
 class KeyWriter:
@@ -466,9 +578,6 @@ class KeyWriter:
         )
 
 
-# Whether the input of a shard is still the one of the plan.
-
-
 def check_unchanged(task: ShardTask) -> None:
     """Compare an input's size and time with the plan.
 
@@ -479,33 +588,13 @@ def check_unchanged(task: ShardTask) -> None:
         require_unchanged(task.path, task.input_size_bytes, task.input_version)
 
 
-def fingerprint_inputs(paths: Sequence[str]) -> str:
-    """Return the fingerprint of the inputs of a shard.
-
-    Raises:
-        InputError: If one cannot be read.
-    """
-    if len(paths) == 1:
-        return fingerprint_input(paths[0])
-    return _join_fingerprints(map(fingerprint_input, paths))
-
-
-def _join_fingerprints(fingerprints: Iterable[str]) -> str:
-    return xxhash.xxh3_128_hexdigest("\0".join(fingerprints).encode("utf-8", "surrogateescape"))
-
-
-def require_unpacked(task: ShardTask) -> None:
-    """Refuse a part whose text is incomplete; its records so far were read, so an earlier bad record goes first.
-
-    Raises:
-        InputError: If its input could not be unpacked.
-    """
-    if task.unpacked is not None and task.unpacked.error is not None:
-        raise InputError(task.unpacked.error)
+def shard_attempt(task: ShardTask, work_dir: str) -> Attempt:
+    """Return a new attempt at a shard."""
+    return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}")
 
 
 def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
-    """Tokenize a byte range into files under names unique to this attempt, synced to disk.
+    """Tokenize a part of the input into files under names unique to this attempt, synced to disk.
 
     Raises:
         BadRecordError: At the range's first bad record, unless bad records are quarantined.
@@ -523,21 +612,12 @@ def tokenize_shard(task: ShardTask, settings: ShardSettings) -> ShardResult:
     }
     files = SmallFiles(task.files, **reading) if task.files else None
     check_unchanged(task)
-    with shard_attempt(task, settings.work_dir, settings.places) as attempt:
+    with shard_attempt(task, settings.work_dir) as attempt:
         writer = _ShardWriter(attempt, task, settings, files)
         for block in read_part(task.part, **reading) if files is None else files.blocks():
             writer.add(sample_records(block, settings.samples))
         check_unchanged(task)
-        require_unpacked(task)
-        result = writer.finish()
-        attempt.commit()
-    return replace(result, requests=requests_so_far(task.path, settings.work_dir))
-
-
-def shard_attempt(task: ShardTask, work_dir: str, places: TokenPlaces | None = None) -> Attempt:
-    """Return a new attempt at a shard, which writes tokens in place if it can."""
-    claim = None if places is None else partial(places.claim, task.shard)
-    return Attempt(work_dir, folder=shard_folder(task.shard), name=f"{task.shard:08d}", claim=claim)
+        return writer.finish()
 
 
 class _SampleWriter:
@@ -546,10 +626,7 @@ class _SampleWriter:
     def __init__(self, sample: Sample, attempt: Attempt, settings: ShardSettings, num_files: int) -> None:
         self.sample = sample
         dtype = np.dtype(settings.dtype)
-        self._parts = [
-            attempt.open_part(f"{sample.prefix}{number}", dtype, key=f"{sample.prefix}{key}")
-            for number, key in enumerate(settings.keys)
-        ]
+        self._parts = [attempt.open_part(f"{sample.prefix}{number}", dtype) for number, _ in enumerate(settings.keys)]
         self.keys = [KeyWriter(key, part, settings) for key, part in zip(settings.keys, self._parts, strict=True)]
         self._rows = attempt.open(f"{sample.prefix}.prov".lstrip(".")) if settings.provenance else None
         self.kept_of_files = np.zeros(num_files, np.int64)
@@ -616,11 +693,6 @@ class _ShardWriter:
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             self._samples = [_SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples]
-
-    @property
-    def so_far(self) -> tuple[int, int, int]:
-        """Bytes of text, documents and tokens so far."""
-        return self._text_bytes, self._records, sum(key.num_tokens for sample in self._samples for key in sample.keys)
 
     def add(self, block: RecordBlock) -> None:
         """Encode a block of records and append it to this attempt's files."""
@@ -715,8 +787,6 @@ class _ShardWriter:
         """Audit, sync all files and return the result."""
         self._audit()
         with self._attempt.errors_named():
-            self._attempt.tell_sizes()
-            leave_slot()  # the rest waits for the disk, and for the shards before this one
             keys = tuple(key for sample in self._samples for key in sample.finish())
             provenance = None
             if len(self._samples) == 1:  # that of all keys
@@ -749,9 +819,8 @@ class _ShardWriter:
             input_fingerprint=(
                 fingerprint_input(self._task.path)
                 if self._files is None
-                else _join_fingerprints(self._files.fingerprints)
+                else xxhash.xxh3_128_hexdigest("\0".join(self._files.fingerprints).encode("utf-8", "surrogateescape"))
             ),
             files=counts,
-            decoder=None if self._task.unpacked is None else self._task.unpacked.decoder,
             num_filtered=self._filtered,
         )

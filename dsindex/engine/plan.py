@@ -34,16 +34,12 @@ class Plan:
     """Name → value, in plain JSON types: options, and facts such as the tokenizer's hash."""
     inputs: tuple[InputFile, ...]
     """The inputs in the order of the output; one may occur more than once."""
-    places: tuple[int, ...] = ()
-    """For each input, the place that its shard size follows from (`dsindex.engine.inputs.measure_places`)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as it is stored."""
-        parts = {str(file.absolute_path): list(file.parts.bounds) for file in self.inputs if file.parts is not None}
         return {
             "settings": dict(self.settings),
             "inputs": [[file.absolute_path, file.size_bytes, file.version] for file in self.inputs],
-            **({"parts": parts} if parts else {}),
         }
 
     def decoded(self) -> dict[str, Any]:
@@ -157,8 +153,6 @@ class _StoredPlan(BaseModel):
 
     settings: dict[str, Any]
     inputs: list[Annotated[tuple[str, Annotated[int, Field(ge=0)], str], Strict(False)]]
-    parts: dict[str, Annotated[list[int], Field(min_length=2)]] = {}
-    """Path of an input that cannot be cut anywhere → where its parts begin, and where the last one ends."""
 
 
 def is_plan(stored: object) -> bool:

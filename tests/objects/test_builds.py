@@ -1,0 +1,231 @@
+"""Jobs that read and write buckets: the bytes of a disk, whatever fails on the way and whenever they are killed."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from dsindex.cli.main import main
+from tests.faults.corpus import write_corpus
+from tests.faults.object_kills import CHAT, KINDS, name_job, objects
+from tests.support.buckets import CUT, LOST, SECRET_KEY
+from tests.support.conversations import CONVERSATIONS
+from tests.support.golden import OWN, ROOT
+from tests.support.published import published
+
+JOBS = [kind for kind in KINDS if kind != "piped"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_corpus(folder / "text.jsonl", num_lines=200, broken={})
+    (folder / "c").mkdir()
+    (folder / "c" / "chat.jsonl").write_bytes(b"".join(CONVERSATIONS.read_bytes().splitlines(keepends=True)[:60]))
+    (folder / "chat.yaml").write_text(CHAT)
+    return folder
+
+
+def words_of(kind, prefix, texts, *, source=None, **options):
+    text = source or str(texts)
+    return name_job(kind, prefix, source=text, chat=texts / "chat.yaml", **options)
+
+
+@pytest.fixture(scope="module")
+def expected(texts, tmp_path_factory):
+    """What each kind of job writes to a disk."""
+    made = {}
+
+    def of_kind(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            source = str(OWN.run("eod").prefixes["text"]) if kind == "merge" else None
+            assert main(words_of(kind, f"{folder}/x", texts, source=source, shard_size="1MiB")) == 0
+            made[kind] = published(folder)
+        return made[kind]
+
+    return of_kind
+
+
+def source_of(kind, store, texts):
+    if kind == "merge":
+        prefix = OWN.run("eod").prefixes["text"]
+        for suffix in ("bin", "idx"):
+            store.put(f"src/m.{suffix}", prefix.with_name(f"{prefix.name}.{suffix}").read_bytes())
+        return "s3://src/m"
+    store.put("src", texts)
+    return "s3://src"
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("way", ["bucket to bucket", "one shard", "work on a disk", "output on a disk"])
+@pytest.mark.parametrize("kind", JOBS)
+def test_bucket_to_bucket_is_disk_to_disk(kind, way, store, texts, expected, tmp_path, cli):
+    output, more = "s3://out/data/x", []
+    if way == "work on a disk":
+        more = ["--work-dir", str(tmp_path / "work")]
+    if way == "output on a disk":
+        output, more = str(tmp_path / "data" / "x"), ["--work-dir", "s3://out/data/x.build"]
+    size = "1MiB" if way == "one shard" else "3KiB"
+    words = [*words_of(kind, output, texts, source=source_of(kind, store, texts), shard_size=size), *more]
+    cli(words)
+    found = published(tmp_path / "data") if way == "output on a disk" else objects(store, "data")
+    own = ("manifest", "quarantine")  # which name the inputs
+    same = {name: content for name, content in found.items() if not any(each in name for each in own)}
+    assert same == {name: each for name, each in expected(kind).items() if not any(word in name for word in own)}
+    assert found.keys() == expected(kind).keys()
+    assert not (tmp_path / "work").exists()
+    assert cli(words).out.startswith("already complete")
+
+
+def run(words, **options):
+    command = [sys.executable, "-m", "dsindex", *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def finish(store, words, expected, texts):
+    with run(words) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert {name: each for name, each in objects(store, "k").items() if "manifest" not in name} == expected
+    assert texts
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_build_continues(seed, store, texts, tmp_path):
+    """SIGKILL before or after a drawn request; no .idx stands beside another .bin, and the next run ends the same."""
+    store.put("src", texts)
+    disk = words_of("build", str(tmp_path / "x"), texts)
+    assert main(disk) == 0
+    expected = {name: each for name, each in published(tmp_path).items() if "manifest" not in name}
+    words = words_of("build", "s3://out/k/x", texts, source="s3://src")
+    rng, lock = random.Random(seed), threading.Lock()
+    left, moment, process = rng.randint(20, 110), rng.choice(["arrived", "done"]), None
+
+    def watch(now, *_):
+        nonlocal left
+        with lock:
+            left -= now == moment
+            if left == 0 and process is not None:
+                os.kill(process.pid, signal.SIGKILL)
+
+    store.watch = watch
+    process = run(words)
+    process.communicate(timeout=120)
+    store.watch = None
+    assert process.returncode in {0, -9}
+    stands = objects(store, "k")
+    for key in ("text", "title"):
+        if f"x_{key}_document.idx" in stands:
+            assert all(
+                stands[f"x_{key}_document.{end}"] == expected[f"x_{key}_document.{end}"] for end in ("bin", "idx")
+            )
+    finish(store, words, expected, texts)
+
+
+def test_disturbed_requests_change_nothing(store, texts, tmp_path):
+    """Throttling, cut answers, and answers that are lost after the store has done what was asked."""
+    store.put("src", texts)
+    assert main(words_of("build", str(tmp_path / "x"), texts)) == 0
+    store.rate = 0.1
+    assert main(words_of("build", "s3://out/k/x", texts, source="s3://src")) == 0
+    store.rate = 0.0
+    assert objects(store, "k").keys() == published(tmp_path).keys()
+    for name, content in published(tmp_path).items():
+        assert "manifest" in name or objects(store, "k")[name] == content
+
+
+def test_two_drivers_of_one_output(store, texts):
+    """The second is refused by name while the first works, and changes nothing."""
+    store.put("src", texts)
+    words = words_of("build", "s3://out/k/x", texts, source="s3://src")
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def watch(now, method, path):
+        if now == "arrived" and method == "PUT" and "/shards/" in path:
+            arrived.set()
+            go_on.wait(60)
+
+    store.watch = watch
+    with run(words) as first:
+        assert arrived.wait(60)
+        with run(words) as second:
+            _, said = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert re.search(r"another driver \(process \d+ on .*\) works on", said)
+        go_on.set()
+        out, err = first.communicate(timeout=120)
+    assert first.returncode == 0, out + err
+
+
+def test_signal_ends_a_build_that_waits_for_a_store(store, texts, tmp_path):
+    store.put("src", texts)
+    arrived = threading.Event()
+
+    def watch(*_):
+        arrived.set()
+        time.sleep(30)
+
+    store.watch = watch
+    with run(words_of("build", str(tmp_path / "x"), texts, source="s3://src")) as process:
+        assert arrived.wait(60)
+        began = time.monotonic()
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert time.monotonic() - began < 20
+
+
+def test_refusals_while_publishing_are_one_sentence(store, texts, cli):
+    store.put("src", texts)
+    store.fail(r"(PUT|POST) /out/k/x_text_document\.idx", 403, times=99, code="AccessDenied")
+    shown = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
+    assert "s3://out/k/x_text_document.idx: cannot be written (" in shown
+    assert "check what this node's credentials may do" in shown
+    assert SECRET_KEY not in shown
+    assert "Traceback" not in shown
+    assert "k/x_text_document.idx" not in store.names("out")
+    store.faults.clear()
+    cli(words_of("build", "s3://out/k/x", texts, source="s3://src"))
+
+
+def test_input_that_is_replaced_meanwhile_is_named(store, texts, tmp_path, cli):
+    store.put("src", texts)
+
+    def watch(now, method, path):
+        if now == "done" and method == "GET" and path.startswith("/src/text"):
+            store.watch = None
+            store.put("src/text.jsonl", (texts / "text.jsonl").read_bytes().upper())
+
+    store.watch = watch
+    shown = cli(words_of("build", str(tmp_path / "x"), texts, source="s3://src"), 1).err
+    assert re.search(r"s3://src/text.jsonl: (changed while|expected the object that was looked at)", shown)
+    assert not list(tmp_path.glob("x_*"))
+
+
+@pytest.mark.parametrize("answer", [CUT, LOST, 503])
+def test_listing_is_made_again(store, answer, texts, tmp_path, cli):
+    store.put("src", texts)
+    store.fail("list-type", answer)
+    cli(words_of("build", str(tmp_path / "x"), texts, source="s3://src"))
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("s3://src/*.nothing", "expected at least one object to match"),
+    ("s3://src/nothing/", "expected files with records"),
+    ("s3://gone/", "there is no such bucket"),
+    ("s3://src/none.jsonl", "there is no such object"),
+])  # fmt: skip
+@pytest.mark.usefixtures("store")
+def test_what_is_not_there_is_a_sentence(source, words, cli, tmp_path):
+    command = ["build", "--input", source, "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
+    assert words in cli([*command, str(tmp_path / "x")], 1).err
