@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from dsindex.engine.progress import Snapshot as Snapshot
     from dsindex.errors import DsindexError as DsindexError
     from dsindex.errors import UsageError as UsageError
-    from dsindex.functions import VerifyResult as VerifyResult
     from dsindex.functions import build as build
     from dsindex.functions import build_index as build_index
     from dsindex.functions import convert as convert
@@ -33,12 +32,14 @@ if TYPE_CHECKING:
     from dsindex.functions import report as report
     from dsindex.functions import trace as trace
     from dsindex.functions import verify as verify
+    from dsindex.tools.results import VerifyResult as VerifyResult
 
 __version__ = "0.1.0"
 
 _FUNCTIONS = ("build", "build_index", "convert", "inspect", "instruct", "merge", "mix", "pack", "raw_index", "report")
 _MODULES = {
-    **dict.fromkeys((*_FUNCTIONS, "trace", "verify", "VerifyResult"), "dsindex.functions"),
+    **dict.fromkeys((*_FUNCTIONS, "trace", "verify"), "dsindex.functions"),
+    "VerifyResult": "dsindex.tools.results",
     **dict.fromkeys(("DsindexError", "UsageError"), "dsindex.errors"),
     "Snapshot": "dsindex.engine.progress",
     "open": "dsindex.datasets.subjects",

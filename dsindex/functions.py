@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import inspect as inspection
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
-from dsindex.engine.report import Report
 from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildCommand
@@ -48,8 +46,7 @@ if TYPE_CHECKING:
     from dsindex.options.config import Progress
     from dsindex.tools.mix import MixResult
     from dsindex.tools.report import ReportResult
-    from dsindex.tools.results import ConsumedTokens, InspectResult, TracedDocuments, TracedSamples
-    from dsindex.tools.verify_report import VerifyReport
+    from dsindex.tools.results import ConsumedTokens, InspectResult, TracedDocuments, TracedSamples, VerifyResult
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -292,49 +289,14 @@ def trace(config: TraceConfig) -> TracedSamples | TracedDocuments | ConsumedToke
     return run_trace(config)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult(Report):
-    """The findings of a verification; true if there are none."""
-
-    reports: tuple[VerifyReport, ...]
-    """One per dataset, in the order given."""
-
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The datasets that were verified."""
-        return tuple(report.prefix for report in self.reports)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there are no findings about any dataset."""
-        return all(report.is_whole for report in self.reports)
-
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """The findings about all datasets, each a sentence."""
-        return tuple(finding for report in self.reports for finding in report.findings)
-
-    def __bool__(self) -> bool:
-        return self.is_whole
-
-    def lines(self) -> list[str]:
-        """Return the findings and what was done, as the command line prints them."""
-        from dsindex.tools.verify_report import describe_verifications
-
-        return describe_verifications(self.reports)
-
-    def __repr__(self) -> str:
-        verdicts = (f"{report.prefix}: {'whole' if report.is_whole else 'DAMAGED'}" for report in self.reports)
-        return f"{type(self).__name__}({', '.join(verdicts)})"
-
-
 @takes(VerifyConfig)
 def verify(config: VerifyConfig) -> VerifyResult:
     """Prove that datasets are intact, as `dsindex verify` does.
 
     Damage raises no exception: the result is true if there are no findings, and lists them otherwise.
     """
-    from dsindex.tools.verify_pbin import verify_dataset
+    from dsindex.tools.results import VerifyResult
+    from dsindex.tools.verify import verify_dataset
 
     if not config.prefix:
         raise UsageError("PREFIX is required")

@@ -38,5 +38,5 @@ def run(values: dict[str, Any]) -> int:
     as_json = values.pop("as_json", False)
     found = functions.verify(**values, progress=True)
     for each in found.reports if as_json else ():
-        show_json(each, is_whole=each.is_whole)
+        show_json(each, verdict=each.verdict, is_whole=each.is_whole, findings=each.findings)
     return (0 if found else 1) if as_json else show(found, 0 if found else 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import glob
 import os
 import re
@@ -26,7 +25,6 @@ from dsindex.index.cache import DESCRIPTION_SUFFIX, descriptions_in
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import what_is_no_file
 from dsindex.store.urls import is_url
-from dsindex.tools.verify_files import DocumentRun, read_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -192,14 +190,28 @@ BLOCK_ITEMS = 1 << 18
 """Entries of an index held in memory at once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentRun:
+    """Consecutive documents of a dataset."""
+
+    first_document: int
+    first_token: int
+    num_tokens: int
+    lengths: NDArray[np.int64]
+    """Tokens of each document, shape [documents]."""
+
+
 class TokenStore(ABC):
     """Tokens in file order, and where documents end."""
 
     tokens: Tokens
     """All tokens, to be sliced, shape [tokens]."""
-    num_documents: int
-    """Number of documents, including empty ones."""
     paths: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def num_documents(self) -> int:
+        """Number of documents, including empty ones."""
 
     @abstractmethod
     def ends(self, begin: int, end: int) -> NDArray[np.int64]:
@@ -235,10 +247,6 @@ class TokenStore(ABC):
         _require(self.paths[-1], document, self.num_documents, "document")
         return self.end(document - 1), self.end(document)
 
-    def spans(self, documents: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Return the spans of documents that there are."""
-        return {document: self.document_span(document) for document in documents}
-
     def document(self, number: int) -> NDArray[Any]:
         """Return the tokens of a document.
 
@@ -268,9 +276,13 @@ class IndexedStore(TokenStore):
         self.dataset = IndexedDataset(prefix, check=check)
         self.tokens, self._lengths, self._pointers, self._shift = self.dataset.token_columns()
         self._boundaries = self.dataset.document_indices
-        self.num_documents = self.dataset.num_documents
         self.num_sequences = len(self.dataset)
         self.paths = (f"{prefix}.bin", f"{prefix}.idx")
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents, including empty ones."""
+        return self.dataset.num_documents
 
     def ends(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return where the documents [begin, end) end in `tokens`."""
@@ -324,34 +336,55 @@ class PackedStore(TokenStore):
         self.header = read_pbin_header(path)
         self.tokens = open_tokens(path, self.header)
         self.paths = (path,)
-        self.num_documents = sum(map(len, self.document_lengths()))
+        self._ends = np.cumsum(read_document_lengths(path, self.header), dtype=np.int64)
 
-    def document_lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the tokens of all documents, in file order."""
-        yield read_document_lengths(self.paths[0], self.header)
-
-    def runs(self, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
-        """Yield runs of documents from one pass over the index."""
-        return read_runs(self.paths[0], self.header, bounds)
-
-    def spans(self, documents: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Return the spans of documents that there are, from one pass over the index."""
-        wanted, found, first, begin = np.array(sorted(set(documents)), np.int64), {}, 0, 0
-        for lengths in self.document_lengths():
-            ends = np.cumsum(lengths) + begin
-            for number in wanted[(wanted >= first) & (wanted < first + len(lengths))].tolist():
-                end = int(ends[number - first])
-                found[number] = (end - int(lengths[number - first]), end)
-            first, begin = first + len(lengths), int(ends[-1]) if len(ends) else begin
-        return found
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+        return len(self._ends)
 
     def ends(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return where the documents [begin, end) end in `tokens`; the first call holds the whole index."""
+        """Return where the documents [begin, end) end in `tokens`."""
         return self._ends[begin:end]
 
-    @functools.cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        return np.cumsum(np.concatenate([np.empty(0, np.int64), *self.document_lengths()]))
+
+class Window(TokenStore):
+    """The documents [first, first + num_documents) of another store."""
+
+    def __init__(self, store: TokenStore, first: int, num_documents: int) -> None:
+        self._store, self._first, self._num_documents = store, first, num_documents
+        self._begin = store.end(first - 1)
+        self.paths = store.paths
+        self.tokens = store.tokens[self._begin : store.end(first + num_documents - 1)]
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents in the window."""
+        return self._num_documents
+
+    def ends(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return where the documents [begin, end) end in `tokens`."""
+        return self._store.ends(self._first + begin, self._first + end) - self._begin
+
+
+def open_store(subject: Subject, *, check: bool = True) -> IndexedStore | PackedStore:
+    """Open a dataset of tokens.
+
+    Raises:
+        FormatError: If it is damaged.
+    """
+    return PackedStore(subject.path) if subject.kind == "pbin" else IndexedStore(subject.path, check=check)
+
+
+def tokens_of(subject: Subject) -> Tokens:
+    """Open the tokens of a dataset, without its documents.
+
+    Raises:
+        FormatError: If it is damaged.
+    """
+    if subject.kind == "pbin":
+        return open_tokens(subject.path, read_pbin_header(subject.path))
+    return IndexedDataset(subject.path, check=False).token_columns()[0]
 
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dsindex.amounts import count, format_size
+from dsindex.amounts import align, count, format_size, short_number
 from dsindex.engine.report import Report
 from dsindex.engine.standard_streams import is_colored
 from dsindex.options.mix_amounts import show_percent
 from dsindex.tools.token_text import show_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
     from dsindex.tools.lengths import LengthSummary
@@ -45,6 +45,117 @@ class Excerpt:
     """Of instruction data: 1 for each token shown that is trainable, else 0."""
     text: str | None = None
     """The line of a raw index, instead of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetCounts:
+    """The counts of an intact index."""
+
+    documents: int
+    empty_documents: int
+    sequences: int
+    tokens: int
+    token_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """A check that was made."""
+
+    name: str
+    findings: tuple[str, ...]
+    """Sentences with a place and a remedy; none if nothing is wrong."""
+
+    @classmethod
+    def of(cls, name: str, findings: Iterable[str]) -> Self:
+        """Return the result of a check."""
+        return cls(name=name, findings=tuple(findings))
+
+
+Verdict = Literal["intact", "sound", "different", "damaged", "missing"]
+VERDICTS: dict[Verdict, str] = {
+    "intact": "intact",
+    "sound": "structure is sound; nothing to compare the tokens with",
+    "different": "DIFFERENT",
+    "damaged": "DAMAGED",
+    "missing": "MISSING",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The result of a verification of one dataset."""
+
+    path: str
+    kind: str | None
+    """None if there is no dataset."""
+    version: str | None = None
+    """Version of a `.pbin`."""
+    counts: DatasetCounts | None = None
+    """None if the index is damaged."""
+    checks: tuple[CheckResult, ...] = ()
+    compared: bool = False
+    """Whether the tokens were compared with a manifest, the source, or another dataset."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what could not be checked, and why."""
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The findings of all checks."""
+        return tuple(finding for check in self.checks for finding in check.findings)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are no findings."""
+        return not self.findings
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict; a dataset is intact only if its tokens were compared with something."""
+        failed = [check for check in self.checks if check.findings]
+        if self.kind is None:
+            return "missing"
+        if failed:
+            is_other = all(check.name.startswith(SAME_AS) for check in failed)
+            return "different" if is_other else "damaged"
+        return "intact" if self.compared else "sound"
+
+
+SAME_AS = "the same documents as"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class VerifyResult(Report):
+    """The findings of a verification; true if there are none."""
+
+    reports: tuple[VerifyReport, ...]
+    """One per dataset, in the order given."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The datasets that were verified."""
+        return tuple(report.path for report in self.reports)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are no findings about any dataset."""
+        return all(report.is_whole for report in self.reports)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The findings about all datasets, each a sentence."""
+        return tuple(finding for report in self.reports for finding in report.findings)
+
+    def __bool__(self) -> bool:
+        return self.is_whole
+
+    def lines(self) -> list[str]:
+        """Return the verdicts, the checks and the findings as text."""
+        return _show_verified(self.reports)
+
+    def __repr__(self) -> str:
+        verdicts = (f"{report.path}: {report.verdict}" for report in self.reports)
+        return f"{type(self).__name__}({', '.join(verdicts)})"
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -180,6 +291,45 @@ class ConsumedTokens(TraceResult):
     def lines(self) -> list[str]:
         """Return what was read as text."""
         return _show_consumed(self)
+
+
+def _show_verified(reports: Sequence[VerifyReport]) -> list[str]:
+    """Return reports as text: of several, a line for each, and then what is wrong."""
+    if len(reports) == 1:
+        [report] = reports
+        lines = [f"{report.path}: {VERDICTS[report.verdict]}"]
+        if report.counts is not None:
+            counts = report.counts
+            of = f" of type {counts.token_type}" + (
+                f" in a .pbin of version {report.version}" if report.version else ""
+            )
+            lines.append(
+                f"  {count(counts.documents, 'document')} ({counts.empty_documents:,} empty), "
+                f"{count(counts.sequences, 'sequence')}, {count(counts.tokens, 'token')}{of}"
+            )
+        lines += [f"  checked: {check.name}" for check in report.checks if not check.findings]
+        return [*lines, *(f"  note: {note}" for note in report.notes), *_failures(report)]
+    rows = [
+        (report.verdict, report.path, *_short_counts(report.counts), count(len(report.checks), "check"))
+        for report in reports
+    ]
+    lines = align(rows, texts=(0, 1, 5))
+    lines += [f"note: {note}" for note in dict.fromkeys(note for report in reports for note in report.notes)]
+    for report in reports:
+        lines += ["", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report)] if report.findings else []
+    return lines
+
+
+def _short_counts(counts: DatasetCounts | None) -> tuple[str, str]:
+    if counts is None:
+        return "", ""
+    return f"{short_number(counts.documents)} documents", f"{short_number(counts.tokens)} tokens"
+
+
+def _failures(report: VerifyReport) -> Iterator[str]:
+    failed = [check for check in report.checks if check.findings]
+    yield from (f"  FAILED: {check.name}" for check in failed)
+    yield from (f"  FOUND: {finding}" for finding in report.findings)
 
 
 def _show_inspected(seen: InspectResult) -> list[str]:

@@ -64,7 +64,7 @@ def run_trace(config: TraceConfig) -> TracedSamples | TracedDocuments | Consumed
     if config.consumed is not None and not isinstance(samples, Packs):
         return _trace_consumed(samples, config.consumed)
     if document is not None:
-        return _trace_document(samples, document[1], prefix=document[0] or None, batches=batches)
+        return show_document(samples, document[1], prefix=document[0] or None, batches=batches)
     if line is not None:
         return _trace_line(samples, *line, batches=batches)
     numbers: Sequence[int] = config.sample or ()
@@ -248,7 +248,9 @@ def _trace_consumed(samples: GPTDataset | BlendedDataset, consumed: int) -> Cons
     return ConsumedTokens(num_samples=len(samples), consumed=consumed, datasets=datasets)
 
 
-def _trace_document(samples: Samples, document: int, *, prefix: str | None, batches: Batches | None) -> TracedDocuments:
+def show_document(
+    samples: Samples, document: int, *, prefix: str | None, batches: Batches | None = None
+) -> TracedDocuments:
     """Trace a document, of the dataset with a prefix or of the only one, to the samples that have it."""
     datasets = _datasets(samples)
     known = list(dict.fromkeys(data.prefix for data in datasets))

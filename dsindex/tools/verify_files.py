@@ -1,113 +1,318 @@
-"""Read the documents of a dataset by their numbers, from an MMIDIDX pair or a `.pbin`, for comparison."""
+"""Checks of a dataset's own files: index, tokens, ends of documents, provenance, quarantine and digests.
+
+Each works on a piece, holds a few MiB at a time, and returns findings.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
-from dsindex.dtypes import starts_of
+from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.errors import FormatError, InputError, MissingObjectError
-from dsindex.formats.mmididx import check_index, open_token_array, read_index
-from dsindex.formats.pbin import open_tokens, read_document_lengths
+from dsindex.formats.mmididx import check_index, read_index
+from dsindex.formats.pbin import PBIN_VERSIONS, read_document_lengths, read_pbin_header
 from dsindex.index.cache import count_tokens
-from dsindex.store.reading import digest_file, open_readable, open_stored
+from dsindex.store.reading import digest_file, is_stored, open_readable, open_stored, stored_size
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
+from dsindex.text.forms import TABLES
+from dsindex.tools.kinds import open_store, tokens_of
+from dsindex.tools.results import DatasetCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
+    from dsindex.engine.manifest import Content, Manifest
     from dsindex.formats.mmididx import SequenceIndex
-    from dsindex.formats.pbin import PbinHeader
+    from dsindex.store.types import Readable
+    from dsindex.tools.kinds import DocumentRun, Subject
 
-
-# Check an `.idx` against its `.bin`: every entry of the index, and EOD at the end of documents.
-
-DOCUMENTS_PER_PIECE = 1 << 20
-_SHOWN = 3
-STRUCTURE = "structure of the .idx, and every entry against the .bin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentPiece:
-    """Documents [begin, end) of a dataset, whose last tokens must be EOD."""
-
-    prefix: str
-    begin: int
-    end: int
-    eod_id: int
+DOCUMENTS_PER_PIECE = 1 << 18
+ROWS_PER_PIECE = 1 << 20
+CHUNK_BYTES = 4 << 20
+SHOWN = 3
+"""Findings of one piece that are shown."""
+REMEDY = "restore it, or build the dataset again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexCounts:
-    """The counts of an intact index, for comparison with a manifest."""
+class Structure:
+    """An intact index."""
 
-    num_sequences: int
-    num_documents: int
-    num_tokens: int
-    num_empty_documents: int
-    token_dtype: str
+    counts: DatasetCounts
+    dtype: str
+    """Token type on disk."""
+    tokens: tuple[int, int]
+    """The first byte of the tokens, and one past the last."""
+    version: str | None = None
+    """Of a `.pbin`."""
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents, including empty ones."""
+        return self.counts.documents
 
 
-def verify_index(prefix: str) -> tuple[IndexCounts | None, list[str]]:
-    """Check every entry of an `.idx` against the `.bin` beside it.
+def verify_structure(subject: Subject, manifest: Manifest | None) -> tuple[Structure | None, list[str]]:
+    """Check every entry of an index against the tokens; return None for a damaged one, and the findings."""
+    try:
+        if subject.kind == "pbin":
+            era = None if manifest is None else manifest.content.options.pbin_era
+            return _read_pbin(subject.path, era), []
+        return _read_pair(subject.path), []
+    except (FormatError, InputError) as error:
+        return None, [f"{error}; {REMEDY}"]
+    except OSError as error:
+        return None, [f"{subject.path}: cannot be read ({error.strerror}); {REMEDY}"]
 
-    Returns:
-        The counts (None for a damaged index), and findings.
-    """
+
+def _read_pair(prefix: str) -> Structure:
+    is_there = is_stored(f"{prefix}.idx") or os.path.lexists(f"{prefix}.idx")
+    if not is_there and is_stored(f"{prefix}.bin"):
+        why = "preprocess_data.py of Megatron-LM left this of all --json-keys but the last until May 2026"
+        raise FormatError(f"{prefix}.idx: is missing beside its .bin: a writer was stopped before its end, or {why}")
     try:
         with open_readable(f"{prefix}.bin") as file:
             bin_bytes = file.size_bytes
-    except MissingObjectError as error:
-        return None, [str(error)]
     except OSError as error:
-        return None, [f"{prefix}.bin: cannot be read ({error.strerror}); restore it, or build the dataset again"]
-    try:
-        index = read_index(f"{prefix}.idx")
-        check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
-    except MissingObjectError as error:
-        return None, [str(error)]
-    except FormatError as error:
-        return None, [f"{error}; restore the dataset or build it again"]
-    counts = IndexCounts(
-        num_sequences=index.header.num_sequences,
-        num_documents=index.header.num_documents,
-        num_tokens=count_tokens(index.sequence_lengths),
-        num_empty_documents=_count_empty(index),
-        token_dtype=str(index.dtype),
+        raise FormatError(f"{prefix}.bin: cannot be read ({error.strerror})") from error
+    index = read_index(f"{prefix}.idx")
+    check_index(f"{prefix}.idx", index, bin_size_bytes=bin_bytes)
+    counts = DatasetCounts(
+        documents=index.header.num_documents,
+        empty_documents=_count_empty(index),
+        sequences=index.header.num_sequences,
+        tokens=count_tokens(index.sequence_lengths),
+        token_type=str(index.dtype),
     )
-    return counts, []
+    return Structure(counts=counts, dtype=index.dtype.str, tokens=(0, bin_bytes))
 
 
 def _count_empty(index: SequenceIndex) -> int:
     empty = 0
-    for begin in range(0, index.header.num_documents, DOCUMENTS_PER_PIECE):
-        boundaries = index.document_indices[begin : begin + DOCUMENTS_PER_PIECE + 1]
+    for begin in range(0, index.header.num_documents, ROWS_PER_PIECE):
+        boundaries = index.document_indices[begin : begin + ROWS_PER_PIECE + 1]
         empty += int(np.count_nonzero(boundaries[1:] == boundaries[:-1]))
     return empty
 
 
-def verify_ends(piece: DocumentPiece) -> list[str]:
-    """Find documents that have tokens and do not end with EOD. The index must be intact."""
-    index = read_index(f"{piece.prefix}.idx")
-    if index.header.num_sequences == 0:
-        return []
-    boundaries = index.document_indices[piece.begin : piece.end + 1]
-    has_tokens = np.flatnonzero(boundaries[1:] > boundaries[:-1])
-    last = boundaries[1:][has_tokens] - 1
-    ends = index.sequence_pointers[last] // index.dtype.itemsize + index.sequence_lengths[last] - 1
-    # A document whose last sequence is empty cannot end with EOD: the token before its end is another document's.
-    hollow = index.sequence_lengths[last] == 0
-    tokens, _ = open_token_array(f"{piece.prefix}.bin", index.dtype)
-    values = tokens[np.maximum(ends, 0)] if len(tokens) else np.full(len(ends), -1, np.int64)
-    wrong = np.flatnonzero(hollow | (values != piece.eod_id))
+def _read_pbin(path: str, era: str | None) -> Structure:
+    header = read_pbin_header(path, version=None if era is None else PBIN_VERSIONS[era])
+    lengths = read_document_lengths(path, header)
+    counts = DatasetCounts(
+        documents=len(lengths),
+        empty_documents=int(np.count_nonzero(lengths == 0)),
+        sequences=len(lengths),
+        tokens=header.num_tokens,
+        token_type=header.dtype.newbyteorder("=").name,
+    )
+    tokens = (header.version.header_bytes, header.index_offset)
+    return Structure(counts=counts, dtype=header.dtype.str, tokens=tokens, version=header.version.name)
+
+
+def find_foreign_counts(path: str, content: Content, structure: Structure) -> list[str]:
+    """Compare the counts of the index with the manifest."""
+    counts = structure.counts
+    pairs = {
+        "sequences": (content.sequences, counts.sequences),
+        "documents": (content.documents, counts.documents),
+        "tokens": (content.tokens, counts.tokens),
+        "token_dtype": (content.token_dtype, counts.token_type),
+    }
     return [
-        f"{piece.prefix}: expected document {piece.begin + has_tokens[at]} to end with EOD ({piece.eod_id}), "
-        f"got {'no token' if hollow[at] else values[at]}; its tokens or boundaries were changed, restore the files"
-        for at in wrong[:_SHOWN]
+        f"{path}: expected {name} {expected} as in the manifest, got {got}; the manifest belongs to other files"
+        for name, (expected, got) in pairs.items()
+        if expected != got
     ]
+
+
+def find_wrong_sums(path: str, content: Content, structure: Structure) -> list[str]:
+    """Check that the record counts of the manifest add up to the documents."""
+    account, counts = content.record_counts, structure.counts
+    with_tokens, empty = counts.documents - counts.empty_documents, account.empty_documents
+    if content.options.empty_documents == "eod":  # their tokens are EOD
+        with_tokens, empty = counts.documents - account.empty_documents, 0
+    elif structure.version is not None:  # a record without tokens is no document of a .pbin
+        empty = 0
+    sums = [
+        ("lines = records + blank", account.lines, account.records + account.blank),
+        (
+            "records = kept + filtered + quarantined + elsewhere",
+            account.records,
+            account.kept + account.filtered + account.quarantined + account.elsewhere,
+        ),
+        ("kept = documents with tokens + empty", account.kept, account.documents_with_tokens + account.empty_documents),
+        ("documents with tokens = those of the index", account.documents_with_tokens, with_tokens),
+        ("empty documents = those of the index", empty, counts.empty_documents),
+        ("lines = lines of all inputs", account.lines, sum(file.lines or 0 for file in content.inputs)),
+        ("kept = records kept of all inputs", account.kept, sum(file.kept or 0 for file in content.inputs)),
+    ]
+    return [
+        f"{path}: the record counts do not add up: expected {what}, got {left} and {right}; "
+        f"the manifest was changed, or belongs to other files"
+        for what, left, right in sums
+        if left != right
+    ]
+
+
+# Tokens, byte by byte: digests of blocks, ids outside the vocabulary, the number of EOD.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPiece:
+    """Bytes [begin, end) of a file with tokens: one digest block."""
+
+    path: str
+    begin: int
+    end: int
+    tokens: tuple[int, int]
+    """The first byte of the file's tokens, and one past the last; empty if they are not known."""
+    dtype: str
+    vocabulary_size: int | None
+    eod_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPieceResult:
+    """What was read of one piece."""
+
+    digest: bytes | None
+    """None if it could not be read."""
+    num_eod: int = 0
+    findings: tuple[str, ...] = ()
+
+
+def cut_tokens(path: str, content: Content | None, structure: Structure | None) -> list[tuple[TokenPiece]]:
+    """Cut a file with tokens into pieces."""
+    size_bytes = stored_size(path)
+    tokenizer = content.tokenizer if content is not None else None
+    return [
+        (
+            TokenPiece(
+                path=path,
+                begin=begin,
+                end=min(begin + DIGEST_BLOCK_BYTES, size_bytes),
+                tokens=(0, 0) if structure is None else structure.tokens,
+                dtype="u1" if structure is None else structure.dtype,
+                vocabulary_size=None if tokenizer is None else tokenizer.vocabulary_size,
+                eod_id=None if content is None else content.eod_id,
+            ),
+        )
+        for begin in range(0, size_bytes, DIGEST_BLOCK_BYTES)
+    ]
+
+
+def verify_tokens(piece: TokenPiece) -> TokenPieceResult:
+    """Digest a piece, find ids outside the vocabulary, and count EOD."""
+    digest, findings, num_eod, dtype = xxhash.xxh3_128(), list[str](), 0, np.dtype(piece.dtype)
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, piece.end - piece.begin)))
+    try:
+        with open_readable(piece.path) as file:
+            file.expect_forwards(piece.begin, piece.end)
+            for begin in range(piece.begin, piece.end, CHUNK_BYTES):
+                chunk = buffer[: min(CHUNK_BYTES, piece.end - begin)]
+                _fill(file, chunk, begin)
+                digest.update(chunk)
+                first = max(begin, piece.tokens[0])
+                size_bytes = max(0, min(begin + len(chunk), piece.tokens[1]) - first)
+                tokens = np.frombuffer(chunk, dtype, size_bytes // dtype.itemsize, min(first - begin, len(chunk)))
+                if piece.eod_id is not None:
+                    num_eod += int(np.count_nonzero(tokens == piece.eod_id))
+                limit = piece.vocabulary_size
+                if limit is not None and tokens.size and not 0 <= tokens.min() <= tokens.max() < limit:
+                    at = int(np.flatnonzero((tokens >= limit) | (tokens < 0))[0])
+                    what = f"got {tokens[at]} at byte {first + at * dtype.itemsize}"
+                    findings.append(f"{piece.path}: expected token ids from 0 to {limit - 1}, {what}; {REMEDY}")
+    except (OSError, EOFError) as error:
+        unread = f"{piece.path}: cannot be read at bytes {piece.begin} to {piece.end} ({error}); {REMEDY}"
+        return TokenPieceResult(digest=None, findings=(*findings[:SHOWN], unread))
+    return TokenPieceResult(digest=digest.digest(), num_eod=num_eod, findings=tuple(findings[:SHOWN]))
+
+
+def _fill(file: Readable, chunk: memoryview[int], begin: int) -> None:
+    done = 0
+    while done < len(chunk):
+        count = file.read_into(chunk[done:], begin + done)
+        if not count:
+            raise EOFError(f"expected {len(chunk)} bytes at offset {begin}, got {done}")
+        done += count
+
+
+def judge_tokens(
+    path: str, content: Content | None, structure: Structure | None, results: Iterator[TokenPieceResult]
+) -> Iterator[str]:
+    """Yield the findings of all pieces, and compare digest and number of EOD with the manifest."""
+    digests, num_eod = [], 0
+    for result in results:
+        yield from result.findings
+        digests.append(result.digest)
+        num_eod += result.num_eod
+    blocks = [digest for digest in digests if digest is not None]
+    if content is None or len(blocks) < len(digests):
+        return
+    [recorded] = [file for suffix, file in content.digests.items() if path.endswith(f".{suffix}")]
+    digest = combine_digests(blocks)
+    if digest != recorded.digest:
+        yield f"{path}: expected the digest {recorded.digest}, got {digest}; its content changed, {REMEDY}"
+    if structure is None or content.eod_id is None or content.account is None or content.eod_in_text is None:
+        return
+    low = high = content.account.documents_with_tokens + content.eod_in_text
+    if structure.version is not None:  # EOD at the end of a text is not repeated in a .pbin
+        low, high = max(content.documents, content.eod_in_text), content.documents + content.eod_in_text
+    elif content.options.empty_documents == "eod":
+        low = high = low + content.account.empty_documents
+    if not low <= num_eod <= high:
+        wanted = f"{low}" if low == high else f"{low} to {high}"
+        yield f"{path}: expected {wanted} EOD tokens, got {num_eod}; its content changed, {REMEDY}"
+
+
+def cut_documents(subject: Subject, eod_id: int) -> Sequence[tuple[Subject, DocumentRun, int]]:
+    """Cut a dataset into runs of documents."""
+    store = open_store(subject, check=False)
+    bounds = range(0, store.num_documents, DOCUMENTS_PER_PIECE)
+    return [(subject, run, eod_id) for run in store.runs((begin, begin + DOCUMENTS_PER_PIECE) for begin in bounds)]
+
+
+def verify_ends(subject: Subject, run: DocumentRun, eod_id: int) -> list[str]:
+    """Find documents that have tokens and do not end with EOD."""
+    has_tokens = np.flatnonzero(run.lengths)
+    ends = run.first_token + np.cumsum(run.lengths)[has_tokens] - 1
+    try:
+        values = tokens_of(subject)[ends]
+    except FormatError as error:
+        return [str(error)]
+    wrong = np.flatnonzero(values != eod_id)[:SHOWN]
+    return [
+        f"{subject.path}: expected document {run.first_document + has_tokens[at]} to end with EOD ({eod_id}), "
+        f"got {values[at]}; its tokens or boundaries were changed, {REMEDY}"
+        for at in wrong.tolist()
+    ]
+
+
+# Other files.
+
+
+def verify_digest(path: str, file: Any) -> list[str]:  # noqa: ANN401 - a StoredFile or an ExportedFile
+    """Compare a file with its size and digest in a manifest."""
+    expected = getattr(file, "digest", None) or file.xxh3_128
+    if not is_stored(path):
+        is_other = os.path.lexists(path)
+        what = "expected a regular file, got another" if is_other else "is missing, but the manifest lists it"
+        return [f"{path}: {what}; {REMEDY}"]
+    size_bytes = stored_size(path)
+    if size_bytes != file.size_bytes:
+        return [f"{path}: expected {file.size_bytes} bytes as in the manifest, got {size_bytes}; {REMEDY}"]
+    try:
+        got = digest_file(path)
+    except InputError as error:
+        return [str(error)]
+    if got == expected:
+        return []
+    return [f"{path}: expected the digest {expected}, got {got}; its content changed, {REMEDY}"]
 
 
 def verify_quarantine(path: str, expected: int) -> list[str]:
@@ -119,158 +324,106 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
         with open_stored(path) as file, pa.input_stream(file, compression="zstd") as stream:
             while chunk := stream.read(1 << 20):
                 lines += chunk.count(b"\n")
-    except (OSError, pa.ArrowException) as error:
-        return [f"{path}: cannot be read as a quarantine file ({error}); restore it or build again"]
+    except (OSError, MissingObjectError, pa.ArrowException) as error:
+        return [f"{path}: cannot be read as a quarantine file ({error}); {REMEDY}"]
     if lines == expected:
         return []
-    return [
-        f"{path}: expected {expected} quarantined records as in the manifest, got {lines}; restore it or build again"
-    ]
+    return [f"{path}: expected {expected} quarantined records as in the manifest, got {lines}; {REMEDY}"]
 
 
-def verify_digest(path: str, expected: str) -> list[str]:
-    """Compare a file with its digest."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsResult:
+    """What was read of consecutive rows of a provenance file."""
+
+    first: tuple[int, int, int] | None = None
+    """Input, offset and line of the first row."""
+    last: tuple[int, int, int] | None = None
+    limits: tuple[tuple[int, int, int, int], ...] = ()
+    """Of each input that occurs: its number, rows, largest offset and largest line."""
+    findings: tuple[str, ...] = ()
+
+
+def cut_rows(path: str, num_documents: int) -> list[tuple[str, int, int]]:
+    """Cut the rows of a provenance file into pieces."""
+    bounds = range(0, num_documents, ROWS_PER_PIECE)
+    return [(path, begin, min(begin + ROWS_PER_PIECE, num_documents)) for begin in bounds]
+
+
+def verify_rows(path: str, begin: int, end: int) -> RowsResult:
+    """Check that rows are in the order of their inputs, offsets and lines; return what `judge_rows` needs."""
     try:
-        got = digest_file(path)
-    except InputError as error:
-        return [str(error)]
-    if got == expected:
+        inputs, offsets, lines = read_rows(path, begin, end)
+    except FormatError as error:
+        return RowsResult(findings=(f"{error}; {REMEDY}",))
+    steps = [np.diff(column.astype(np.int64)) for column in (inputs, offsets, lines)]
+    # All rows of a row group of a table have its number as their offset.
+    is_ahead = (steps[0] > 0) | ((steps[0] == 0) & (steps[1] >= 0) & (steps[2] > 0))
+    findings = [
+        f"{path}: expected documents in the order of their inputs and lines, got input {inputs[at + 1]}, offset "
+        f"{offsets[at + 1]}, line {lines[at + 1]} for document {begin + at + 1}; {REMEDY}"
+        for at in np.flatnonzero(~is_ahead)[:1].tolist()
+    ]
+    # Line 1 is at byte 0, and every line before takes at least its newline; row groups are numbered.
+    negative = np.flatnonzero((inputs < 0) | (offsets < 0) | (lines < 1))[:1].tolist()
+    findings += [f"{path}: expected numbers from 0, got others for document {begin + at}; {REMEDY}" for at in negative]
+    if findings:
+        return RowsResult(findings=tuple(findings))
+    ends = [*(np.flatnonzero(steps[0]) + 1).tolist(), len(inputs)]
+    columns = (inputs, offsets, lines)
+    rows = [tuple(int(column[at]) for column in columns) for at in (0, *(end - 1 for end in ends))]
+    limits = [
+        (number, size, offset, line)
+        for (number, offset, line), size in zip(rows[1:], np.diff([0, *ends]).tolist(), strict=True)
+    ]
+    return RowsResult(
+        first=(rows[0][0], rows[0][1], rows[0][2]), last=(limits[-1][0], *limits[-1][2:]), limits=tuple(limits)
+    )
+
+
+def judge_rows(path: str, content: Content, structure: Structure, results: Iterator[RowsResult]) -> Iterator[str]:
+    """Compare the rows of each input with the manifest."""
+    try:
+        num_rows = count_rows(path)
+    except FormatError as error:
+        num_rows = -1
+        yield f"{error}; {REMEDY}"
+    if num_rows not in {-1, structure.num_documents}:
+        yield f"{path}: expected a row for each of {structure.num_documents} documents, got {num_rows}; {REMEDY}"
+    kept: dict[int, int] = {}
+    last = (-1, 0, 0)
+    for result in results:
+        yield from result.findings if num_rows == structure.num_documents else ()
+        if result.findings or num_rows != structure.num_documents or result.first is None or result.last is None:
+            return
+        follows = last[0] < result.first[0]
+        if not follows and (last[0] > result.first[0] or last[1] > result.first[1] or last[2] >= result.first[2]):
+            got = f"got {result.first} after {last}"
+            yield f"{path}: expected rows in the order of their inputs and lines, {got}; {REMEDY}"
+        last = result.last
+        for number, rows, offset, line in result.limits:
+            kept[number] = kept.get(number, 0) + rows
+            yield from _outside(path, content, number, offset, line)
+    without_row = 0 if structure.version is None else content.record_counts.empty_documents
+    yield from _missing_rows(path, content, kept, without_row)
+
+
+def _outside(path: str, content: Content, number: int, offset: int, line: int) -> Iterable[str]:
+    """Return a finding if the last row of an input is outside of it."""
+    if number >= len(content.inputs):
+        return [f"{path}: expected inputs from 0 to {len(content.inputs) - 1}, got {number}; {REMEDY}"]
+    file = content.inputs[number]
+    size_bytes = file.size_bytes if file.text_bytes is None else file.text_bytes
+    is_early = file.format not in TABLES and line - 1 > offset
+    if size_bytes is None or file.lines is None or (offset < size_bytes and line <= file.lines and not is_early):
         return []
-    return [f"{path}: expected the digest {expected}, got {got}; its content changed, restore it or build it again"]
+    return [f"{path}: expected lines inside the input {file.path}, got offset {offset}, line {line}; {REMEDY}"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentRun:
-    """Consecutive documents of a dataset."""
-
-    first_document: int
-    first_token: int
-    num_tokens: int
-    lengths: NDArray[np.int64]
-    """Tokens of each document, shape [documents]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
-    """Consecutive documents."""
-
-    sequences_per_document: NDArray[Any]
-    """Number of sequences of each document, shape [documents]."""
-    sequence_lengths: NDArray[Any]
-    """Tokens of each sequence, shape [sequences]."""
-    tokens: NDArray[Any]
-    """Token ids of all sequences, shape [tokens]."""
-
-
-StoredDocuments: TypeAlias = "IndexedDocuments | PbinDocuments"
-"""Documents of a dataset that can be read by number; `end` is one past the number of the last."""
-
-
-class IndexedDocuments:
-    """All documents of an MMIDIDX dataset, whose index must be intact."""
-
-    def __init__(self, prefix: str) -> None:
-        self._index = read_index(f"{prefix}.idx")
-        self._tokens, _ = open_token_array(f"{prefix}.bin", self._index.dtype)
-        self.end = self._index.header.num_documents
-
-    def read(self, first: int, count: int) -> Documents:
-        """Return the documents [first, first + count)."""
-        index = self._index
-        boundaries = index.document_indices[first : first + count + 1]
-        begin, end = int(boundaries[0]), int(boundaries[-1])
-        lengths = index.sequence_lengths[begin:end]
-        at_byte = index.sequence_pointers[begin] if begin < index.header.num_sequences else 0
-        token = int(at_byte) // index.dtype.itemsize
-        return Documents(
-            sequences_per_document=np.diff(boundaries),
-            sequence_lengths=lengths,
-            tokens=self._tokens[token : token + int(lengths.sum(dtype=np.int64))],
-        )
-
-
-class PbinDocuments:
-    """A run of documents of a `.pbin`."""
-
-    def __init__(self, path: str, header: PbinHeader, run: DocumentRun) -> None:
-        self._run = run
-        self._tokens = open_tokens(path, header)
-        self._ends = run.first_token + starts_of(run.lengths)
-        self.end = run.first_document + len(run.lengths)
-
-    def read(self, first: int, count: int) -> Documents:
-        """Return the documents [first, first + count)."""
-        begin = first - self._run.first_document
-        return Documents(
-            sequences_per_document=np.ones(count, np.int64),
-            sequence_lengths=self._run.lengths[begin : begin + count],
-            tokens=self._tokens[self._ends[begin] : self._ends[begin + count]],
-        )
-
-
-def read_runs(path: str, header: PbinHeader, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
-    """Read runs of documents in one pass over the index of a `.pbin`, which can only be read from its beginning.
-
-    Args:
-        path: The file.
-        header: Its header.
-        bounds: First document of each run and one past its last, ascending, without overlap; runs are shorter if the
-            file has fewer documents.
-
-    Raises:
-        FormatError: If the index is damaged.
-    """
-    chunks = iter([read_document_lengths(path, header)])
-    held = np.empty(0, np.int64)
-    document = token = 0
-    for begin, end in bounds:
-        while True:
-            passed = held[: begin - document]
-            document, token = document + len(passed), token + int(passed.sum())
-            held = held[len(passed) :]
-            chunk = next(chunks, None) if document + len(held) < end else None
-            if chunk is None:
-                break
-            held = np.concatenate((held, chunk))
-        lengths = held[: end - begin]
-        yield DocumentRun(first_document=begin, first_token=token, num_tokens=int(lengths.sum()), lengths=lengths)
-
-
-# What the files of a dataset without a manifest say about the program that wrote them.
-
-DOCUMENTS_LOOKED_AT = 1 << 20
-"""Documents from which the rule for empty texts is told."""
-
-
-def describe_empty_texts(prefix: str) -> str | None:
-    """Return a sentence about what texts without tokens became; None if there are none, or it cannot be told.
-
-    Args:
-        prefix: A dataset with an intact index.
-    """
-    index = read_index(f"{prefix}.idx")
-    number = min(index.header.num_documents, DOCUMENTS_LOOKED_AT)
-    boundaries = index.document_indices[: number + 1]
-    num_kept = int(np.count_nonzero(boundaries[1:] == boundaries[:-1]))
-    if num_kept:
-        return f"{num_kept} texts without tokens are empty documents, as by preprocess_data.py (--empty-documents keep)"
-    lengths = index.sequence_lengths[: boundaries[-1]]
-    num_zero = int(np.count_nonzero(lengths == 0))
-    if num_zero:
-        return f"{num_zero} sequences have length 0, as texts without tokens by preprocess_data_fast.py"
-    num_eod = _count_eod_alone(prefix, index, boundaries.astype(np.int64))
-    if num_eod:
-        return f"{num_eod} texts without tokens are EOD alone, as by preprocess_data_fast.py (--empty-documents eod)"
-    return None
-
-
-def _count_eod_alone(prefix: str, index: SequenceIndex, boundaries: NDArray[np.int64]) -> int:
-    """Count the documents of one token that are the last token of every document; 0 if documents end differently."""
-    tokens, size_bytes = open_token_array(f"{prefix}.bin", index.dtype)
-    if len(boundaries) < 2 or not size_bytes:
-        return 0
-    last = boundaries[1:] - 1
-    ends = index.sequence_pointers[last] // index.dtype.itemsize + index.sequence_lengths[last] - 1
-    values = tokens[ends]
-    alone = (np.diff(boundaries) == 1) & (index.sequence_lengths[last] == 1)
-    return int(np.count_nonzero(alone)) if (values == values[0]).all() and not alone.all() else 0
+def _missing_rows(path: str, content: Content, kept: dict[int, int], without_row: int) -> list[str]:
+    fewer = f" (or up to {without_row} fewer, which have no tokens)" if without_row else ""
+    return [
+        f"{path}: expected {file.kept} documents{fewer} from input {number} as in the manifest, got "
+        f"{kept.get(number, 0)}; {REMEDY}"
+        for number, file in enumerate(content.inputs)
+        if file.kept is not None and not file.kept - without_row <= kept.get(number, 0) <= file.kept
+    ][:SHOWN]

@@ -11,10 +11,8 @@ import numpy as np
 
 from dsindex.amounts import count
 from dsindex.datasets.origins import find_document_origins
-from dsindex.engine.executors import Call
 from dsindex.errors import FormatError, InputError
-from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
-from dsindex.tools.verify_report import Check, Step
+from dsindex.tools.kinds import open_store, tell_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,57 +25,55 @@ BLOCK_TOKENS = 1 << 21
 """Tokens that are compared at once."""
 
 
-def open_tokens_of(path: str) -> TokenStore:
-    """Open a dataset of any format, with every entry of its index checked.
-
-    Raises:
-        InputError: If there is no dataset.
-        FormatError: If it is damaged.
-    """
-    subject = tell_kind(path)
-    if subject.kind == "pbin":
-        return PackedStore(subject.path)
-    if subject.kind == "MMIDIDX":
-        return IndexedStore(subject.path)
-    raise InputError(f"{path}: expected a dataset of .bin and .idx, or a .pbin, got {subject.kind}")
-
-
 def find_difference(path: str, other_path: str) -> list[str]:
     """Return a sentence about the first document in which two datasets differ; nothing if all are the same.
 
     Raises:
         InputError: If one is not there.
     """
+    subjects = [tell_kind(each) for each in (path, other_path)]
+    for subject, given in zip(subjects, (path, other_path), strict=True):
+        if subject.kind not in {"MMIDIDX", "pbin"}:
+            raise InputError(f"{given}: expected a dataset of .bin and .idx, or a .pbin, got {subject.kind}")
     try:
-        one, other = open_tokens_of(path), open_tokens_of(other_path)
+        one, other = map(open_store, subjects)
     except FormatError as error:
         return [f"{error}; the datasets could not be compared"]
+    found = first_difference(one, other)
+    if found is None:
+        return []
+    number, what = found
+    lines = [tell_line(subject.path, store, number) for subject, store in zip(subjects, (one, other), strict=True)]
+    known = [(subject.path, line) for subject, line in zip(subjects, lines, strict=True) if line is not None]
+    told = "".join(f"; {own} has it from {line}" for own, line in known)
+    return [f"document {number:,} of {path} is the first that differs in {other_path}: {what}{told}"]
+
+
+def first_difference(one: TokenStore, other: TokenStore) -> tuple[int, str] | None:
+    """Return the number of the first document that differs, and how; None if all are the same."""
     number, begin = _first_unequal_length(one, other)
     position = _first_unequal_token(one, other, begin)
     if position is not None:
         number = one.document_at(position)
         first = one.document_span(number)[0]
-        what = f"its token {position - first:,} is {one.tokens[position]} and {other.tokens[position]}"
-    elif number < min(one.num_documents, other.num_documents):
+        return number, f"its token {position - first:,} is {one.tokens[position]} and {other.tokens[position]}"
+    if number < min(one.num_documents, other.num_documents):
         sizes = [end - start for start, end in (store.document_span(number) for store in (one, other))]
-        what = f"it has {count(sizes[0], 'token')} and {sizes[1]:,}"
-    elif one.num_documents != other.num_documents:
-        what = f"one has {count(one.num_documents, 'document')}, the other {other.num_documents:,}"
-    else:
-        return []
-    lines = [_line(path, one, number), _line(other_path, other, number)]
-    return [f"document {number:,} of {path} is the first that differs in {other_path}: {what}{''.join(lines)}"]
+        return number, f"it has {count(sizes[0], 'token')} and {sizes[1]:,}"
+    if one.num_documents != other.num_documents:
+        return number, f"one has {count(one.num_documents, 'document')}, the other {other.num_documents:,}"
+    return None
 
 
-def _line(path: str, store: TokenStore, number: int) -> str:
-    """Return the line that a document was made from, as the end of a sentence; nothing if it is not known."""
+def tell_line(path: str, store: TokenStore, number: int) -> str | None:
+    """Return the line that a document was made from; None if it is not known."""
     if number >= store.num_documents:
-        return ""
+        return None
     try:
         [origin], _ = find_document_origins(path.removesuffix(".pbin"), store.num_documents, [number])
     except FormatError:
-        return ""
-    return "" if origin.source is None else f"; {path} has it from {origin.source.path}, line {origin.source.line:,}"
+        return None
+    return None if origin.source is None else f"{origin.source.path}, line {origin.source.line:,}"
 
 
 def _first_unequal_length(one: TokenStore, other: TokenStore) -> tuple[int, int]:
@@ -118,11 +114,3 @@ def _first_unequal_token(one: TokenStore, other: TokenStore, end: int) -> int | 
         if unequal.any():
             return begin + int(np.argmax(unequal))
     return None
-
-
-def check_same(path: str, other_path: str | None) -> Check:
-    """Return the check whether a dataset has the same documents as another, if that is asked for."""
-    if other_path is None:
-        return Check()
-    call = Call(name="same", place=path, function=find_difference, arguments=(path, other_path))
-    return Check(name=f"the same documents as {other_path}", steps=(Step(call=call),))

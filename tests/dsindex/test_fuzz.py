@@ -33,7 +33,7 @@ from dsindex.options.datasets import VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
-from dsindex.tools.verify import run_verify
+from dsindex.tools.verify import verify_dataset
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
@@ -54,7 +54,7 @@ class Sample:
         source = folder / "docs.jsonl"
         source.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 2))
         self.prefix = str(folder / "whole" / "docs_text_document")
-        self.executor = make_executor(VerifyConfig(executor="local", workers=1))
+        self.executor = make_executor(VerifyConfig("x", executor="local", workers=1))
         self.reporter = Reporter()
         run_build(self.config("whole"), reporter=self.reporter)
         index = IndexConfig(
@@ -135,8 +135,8 @@ def read_dataset(sample, _path):
 
 
 def verify(sample, _path):
-    config = VerifyConfig(executor="local", workers=1, cache=str(sample.copy / "cache"))
-    run_verify(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
+    config = VerifyConfig(sample.damaged, executor="local", workers=1, cache=str(sample.copy / "cache"))
+    verify_dataset(sample.damaged, config, reporter=sample.reporter)  # damage is a finding, never an error
 
 
 def read_manifests(sample, path):

@@ -4,17 +4,30 @@ import json
 import os
 import pickle
 import shutil
-from itertools import chain
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dsindex.formats.pbin import CURRENT_VERSION, PBIN_VERSIONS, PbinHeader, read_pbin_header
+from dsindex.engine.manifest import RecordedInput
+from dsindex.tools import verify_files
+from dsindex.tools.kinds import Subject
+from dsindex.tools.results import DatasetCounts
 from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
-from dsindex.tools.verify_files import DocumentPiece, DocumentRun, PbinDocuments, read_runs, verify_ends
-from dsindex.tools.verify_pbin import PbinEndsPiece, verify_pbin_ends, verify_pbin_header, verify_pbin_index
-from dsindex.tools.verify_report import InputFacts, RowPiece, TokenPiece, plan_token_pieces, verify_rows, verify_tokens
-from dsindex.tools.verify_source import DocumentSlice, choose_runs, plan_slices
+from dsindex.tools.verify_files import (
+    TokenPiece,
+    cut_documents,
+    cut_rows,
+    cut_tokens,
+    judge_rows,
+    verify_ends,
+    verify_rows,
+    verify_structure,
+    verify_tokens,
+)
 from tests.support.datasets import write_dataset
 from tests.support.golden import golden_index_cases
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
@@ -83,12 +96,11 @@ def test_bytes_after_an_array_are_found(name, num_bytes, tmp_path):
     case = CASES["own-one_epoch"]
     shutil.copytree(case.cache, tmp_path / "cache")
     [path] = (tmp_path / "cache").glob(f"*{name}.npy")
-    size_bytes = path.stat().st_size
     with path.open("ab") as file:
         file.write(bytes(num_bytes))
     [task] = find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
     [finding] = verify_cache(task)
-    assert f"of {size_bytes} bytes, as its header says, got {size_bytes + num_bytes}" in finding
+    assert "of the size in its header; it is damaged" in finding
 
 
 def test_cache_of_other_lengths_is_found():
@@ -133,80 +145,44 @@ def test_blend_that_draws_too_much_is_found(tmp_path):
     assert "at position 7" in findings[0]
 
 
-def test_verify_ends_names_documents_without_eod(tmp_path):
-    prefix = write_dataset(tmp_path / "d", [[[1, 0]], [], [[3], [4, 5]], [[0], []]])
-    findings = verify_ends(DocumentPiece(prefix=prefix, begin=0, end=4, eod_id=0))
-    assert len(findings) == 2
-    assert "document 2 to end with EOD (0), got 5" in findings[0]
-    assert "document 3 to end with EOD (0), got no token" in findings[1]
+def test_documents_without_eod_are_named(tmp_path):
+    prefix = write_dataset(tmp_path / "d", [[[1, 0]], [], [[3], [4, 5]], [[0]]])
+    packed = write_pbin(tmp_path / "p.pbin", [[1, 0], [], [3, 4, 5], [0]], version="2024-04")
+    for subject in (Subject(kind="MMIDIDX", path=prefix), Subject(kind="pbin", path=packed)):
+        [piece] = cut_documents(subject, 0)
+        [finding] = verify_ends(*piece)
+        assert f"{subject.path}: expected document 2 to end with EOD (0), got 5" in finding
 
 
-def test_verify_ends_of_dataset_without_tokens(tmp_path):
-    prefix = write_dataset(tmp_path / "d", [[[]], []])
-    [finding] = verify_ends(DocumentPiece(prefix=prefix, begin=0, end=2, eod_id=0))
-    assert "document 0" in finding
-
-
-def test_verify_tokens_names_first_id_outside_vocabulary(tmp_path):
+def test_first_id_outside_the_vocabulary_is_named(tmp_path):
     path = tmp_path / "d.bin"
     path.write_bytes(np.array([5, 0, 9, 7, 0, 8], "<i4").tobytes() + b"x")
-    piece = TokenPiece(
-        path=str(path), begin=0, end=25, tokens_begin=0, tokens_end=25, dtype="int32", vocabulary_size=9, eod_id=0
-    )
+    piece = TokenPiece(path=str(path), begin=0, end=25, tokens=(0, 25), dtype="int32", vocabulary_size=9, eod_id=0)
     result = verify_tokens(piece)
     assert result.num_eod == 2
     assert "expected token ids from 0 to 8, got 9 at byte 8" in result.findings[0]
 
 
-def test_verify_rows_compares_neighbours_of_pieces(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = str(tmp_path / "p.parquet")
-    table = pa.table(
-        {
-            "input": pa.array([0, 0, 1, 1], pa.int32()),
-            "offset": pa.array([0, 9, 6, 4], pa.int64()),
-            "line": pa.array([1, 2, 1, 2], pa.int64()),
-        }
+@pytest.mark.parametrize("version", VERSION_NAMES)
+def test_only_tokens_are_taken_for_tokens(version, tmp_path):
+    """Header and index hold larger numbers, and their bytes, than the tokens do."""
+    path = write_pbin(tmp_path / "a.pbin", [[1, 0], [2, 0], [300, 0]], version=version)
+    structure, findings = verify_structure(Subject(kind="pbin", path=path), None)
+    assert (structure.version, findings) == (version, [])
+    assert structure.counts == DatasetCounts(
+        documents=3, empty_documents=0, sequences=3, tokens=6, token_type=structure.counts.token_type
     )
-    pq.write_table(table, path)
-    inputs = [InputFacts(size_bytes=20, lines=2, kept=2), InputFacts(size_bytes=20, lines=2, kept=2)]
-    assert verify_rows(RowPiece(path=path, begin=0, end=3), inputs).findings == ()
-    result = verify_rows(RowPiece(path=path, begin=3, end=4), inputs)
-    assert "got input 1, offset 4, line 2 for document 3" in result.findings[0]
-    outside = verify_rows(RowPiece(path=path, begin=0, end=3), inputs[:1])
-    assert "expected inputs from 0 to 0" in outside.findings[0]
-
-
-@pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
-def test_sample_is_the_same_every_time_and_of_the_size_wanted(share):
-    for piece in plan_slices(200_000, share):
-        runs = choose_runs(piece)
-        assert runs == choose_runs(piece)
-        assert all(piece.begin <= begin < end <= piece.end for begin, end in runs)
-        taken = sum(end - begin for begin, end in runs)
-        assert taken == pytest.approx(share * (piece.end - piece.begin), rel=0.05, abs=16)
-
-
-def test_sample_is_never_empty():
-    assert choose_runs(DocumentSlice(begin=0, end=3, share=0.001)) == [(0, 3)]
+    [[piece]] = cut_tokens(path, None, structure)
+    result = verify_tokens(replace(piece, vocabulary_size=301, eod_id=0))
+    assert (result.findings, result.num_eod) == ((), 3)
+    place = structure.tokens[0] + 4 * 4
+    [finding] = verify_tokens(replace(piece, vocabulary_size=300)).findings
+    assert f"expected token ids from 0 to 299, got 300 at byte {place}" in finding
 
 
 INDEX = [(0, 12), (12, 0), (12, 8), (20, 4), (24, 0), (24, 0)]
 """Of DOCUMENTS in tokens of 4 bytes."""
 WHOLE = pbin_bytes(DOCUMENTS, version="current")
-
-
-def findings_of(path, data, *, version_name=None):
-    """Write a file and give what is found in its structure."""
-    path.write_bytes(data)
-    header, findings = verify_pbin_header(str(path), version_name=version_name)
-    if header is not None:
-        counts, wrong = verify_pbin_index(str(path), header)
-        assert (counts is None) == bool(wrong)
-        findings += wrong
-    return findings
 
 
 def with_index(entries):
@@ -222,129 +198,59 @@ class Calls:
         return os.mkdir, ("made-by-a-pickle",)
 
 
-@pytest.mark.parametrize("version", VERSION_NAMES)
-@pytest.mark.parametrize("token_bytes", [1, 2, 4])
-def test_whole_file_of_every_era(version, token_bytes, tmp_path):
-    size = 4 if version == "spec" else token_bytes
-    path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version=version, token_bytes=size)
-    header, findings = verify_pbin_header(path, version_name=version)
-    assert (header.version.name, findings) == (version, [])
-    counts, findings = verify_pbin_index(path, header)
-    assert findings == []
-    assert (counts.num_documents, counts.num_empty_documents, counts.num_tokens) == (6, 3, 6)
-    assert counts.token_dtype == {1: "uint8", 2: "uint16", 4: "uint32"}[size]
+DAMAGE = {
+    "empty": b"", "header-cut": WHOLE[:11], "token-size": WHOLE[:8] + b"\3" + WHOLE[9:], "tokens-cut": WHOLE[:30],
+    "index-gone": WHOLE[:36], "torn-tokens": b"\x17" + WHOLE[1:], "data-size": b"\x14" + WHOLE[1:],
+    "tokens-gone": WHOLE[:12] + WHOLE[16:], "index-cut": WHOLE[:-3], "more": WHOLE + b"x",
+    "calls": with_index([Calls()]), "triples": with_index([(0, 24, 1)]), "negative": changed(3, (-20, 4)),
+    "first-offset": changed(0, (7, 12)), "overlap": changed(3, (19, 4)), "torn": changed(3, (21, 3)),
+    "falls": changed(3, (0, 4)), "gap": changed(2, (16, 4)), "outside": changed(5, (24, 4)),
+    "huge": changed(2, (12, 2**63 - 8)), "last-gone": with_index(INDEX[:3]), "all-gone": with_index([]),
+    "low-by-12": changed(3, (8, 4)),
+}  # fmt: skip
 
 
-DAMAGE = [
-    ("empty", b"", "expected the header of a .pbin, 8 bytes with the size of all tokens and 4 with that of one"),
-    ("header-cut", WHOLE[:11], "expected the header of a .pbin"),
-    ("token-size", WHOLE[:8] + b"\3" + WHOLE[9:], "got 180000000000000003000000"),
-    ("tokens-cut", WHOLE[:30], "expected tokens up to byte 36, as its header says, and an index, got a file of 30"),
-    ("index-gone", WHOLE[:36], "expected tokens up to byte 36, as its header says, and an index, got a file of 36"),
-    ("torn-tokens", b"\x17" + WHOLE[1:], "expected whole tokens of 4 bytes, got 23 bytes in its header"),
-    ("data-size", b"\x14" + WHOLE[1:], "expected its index at byte 32, where its header says that the tokens end"),
-    ("tokens-gone", WHOLE[:12] + WHOLE[16:], "expected its index at byte 36"),
-    ("index-cut", WHOLE[:-3], "got one that is cut off"),
-    ("more", WHOLE + b"x", "or of something else; it was not unpickled"),
-    ("calls", with_index([Calls()]), "it was not unpickled"),
-    ("triples", with_index([(0, 24, 1)]), "it was not unpickled"),
-    ("negative", changed(3, (-20, 4)), "expected offsets and lengths of at least 0, got -20"),
-    ("first-offset", changed(0, (7, 12)), "expected its first document at offset 0, or that of its first token"),
-    (
-        "overlap",
-        changed(3, (19, 4)),
-        "expected document 3 at offset 20, where document 2 ends, got 19: the two overlap",
-    ),
-    ("torn", changed(3, (21, 3)), "expected document 3 to be whole tokens of 4 bytes, got 3 bytes"),
-    ("falls", changed(3, (0, 4)), "document 3 at offset 20, where document 2 ends, got 0: the two overlap"),
-    ("gap", changed(2, (16, 4)), "got 16: the bytes between belong to no document"),
-    ("outside", changed(5, (24, 4)), "document 5 within the tokens, from offset 0 to 24, got 4 bytes at offset 24"),
-    ("huge", changed(2, (12, 2**63 - 8)), "within the tokens, from offset 0 to 24, got 9223372036854775800 bytes"),
-    (
-        "last-gone",
-        with_index(INDEX[:3]),
-        "expected the last document to end at offset 24, where the tokens end, got 20",
-    ),
-    ("all-gone", with_index([]), "expected the last document to end at offset 24, where the tokens end, got 0"),
-    ("low-by-8", with_index([*INDEX[:2], (4, 8), (12, 4), (16, 0), (16, 0)]), "ends, got 4: the two overlap"),
-    ("low-by-12-and-less", with_index([*INDEX[:2], (0, 8)]), "ends, got 0: the two overlap"),
-    ("low-once", changed(3, (8, 4)), "document 3 at offset 20, where document 2 ends, got 8: the two overlap"),
-]
-
-
-@pytest.mark.parametrize(("data", "sentence"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
-def test_damage_is_named(data, sentence, tmp_path, monkeypatch):
+@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("era", [None, "current"])
+def test_damage_of_a_pbin_is_one_sentence(data, era, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    findings = findings_of(tmp_path / "a.pbin", data)
-    assert sentence in findings[0]
-    assert findings[0].startswith(f"{tmp_path}/a.pbin: ")
-    assert findings[0].endswith("restore the file, or pack it again")
-    assert len(findings) <= 3
+    (tmp_path / "a.pbin").write_bytes(data)
+    manifest = SimpleNamespace(content=SimpleNamespace(options=SimpleNamespace(pbin_era=era)))
+    structure, [finding] = verify_structure(Subject(kind="pbin", path="a.pbin"), manifest)
+    assert structure is None
+    assert finding.startswith("a.pbin: ")
     assert [path.name for path in tmp_path.iterdir()] == ["a.pbin"]
 
 
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [(WHOLE[:-3], "got one that is cut off"), (changed(0, (7, 12)), "document 0 at offset 0, where the tokens begin")],
-)
-def test_header_is_whole_where_only_the_index_is_damaged(data, sentence, tmp_path):
-    """The manifest says the version, so that tokens can be looked at."""
-    path = tmp_path / "a.pbin"
-    path.write_bytes(data)
-    header, findings = verify_pbin_header(str(path), version_name="current")
-    assert (findings, header) == ([], PbinHeader(version=CURRENT_VERSION, token_bytes=4, data_bytes=24))
-    assert header is not None
-    counts, findings = verify_pbin_index(str(path), header)
-    assert counts is None
-    assert sentence in findings[0]
+def rows_of(tmp_path, columns):
+    names = {"input": pa.int32(), "offset": pa.int64(), "line": pa.int64()}
+    table = pa.table({name: pa.array(values, names[name]) for name, values in zip(names, columns, strict=True)})
+    pq.write_table(table, tmp_path / "p.parquet")
+    return str(tmp_path / "p.parquet")
 
 
-def test_other_era_than_the_manifest_says(tmp_path):
-    [finding] = findings_of(tmp_path / "a.pbin", WHOLE, version_name="spec")
-    assert "expected a .pbin of version spec as in the manifest, got version current" in finding
-    nothing = pbin_bytes([], version="2024-04")  # the same bytes in two versions
-    assert findings_of(tmp_path / "a.pbin", nothing, version_name="2024-04") == []
-    header, _ = verify_pbin_header(str(tmp_path / "a.pbin"), version_name="2024-04")
-    assert header.version is PBIN_VERSIONS["2024-04"]
+ROWS = {
+    "whole": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 2, 1, 2]), None),
+    "falls": (([0, 0, 1, 1], [0, 9, 6, 4], [1, 2, 1, 2]), "in the order of their inputs and lines"),
+    "inputs": (([0, 1, 0, 1], [0, 9, 6, 7], [1, 2, 1, 2]), "in the order of their inputs and lines"),
+    "lines": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 1, 1, 2]), "in the order of their inputs and lines"),
+    "negative": (([0, 0, 1, 1], [-1, 9, 0, 6], [1, 2, 1, 2]), "expected numbers from 0"),
+    "input": (([0, 0, 1, 2], [0, 9, 0, 6], [1, 2, 1, 2]), "expected inputs from 0 to 1, got 2"),
+    "offset": (([0, 0, 1, 1], [0, 9, 0, 60], [1, 2, 1, 2]), "expected lines inside the input b, got offset 60"),
+    "line": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 2, 1, 3]), "expected lines inside the input b, got offset 6, line 3"),
+    "missing": (([0, 1, 1, 1], [0, 0, 6, 7], [1, 1, 2, 3]), "expected"),
+    "fewer": (([0, 0, 1], [0, 9, 0], [1, 2, 1]), "expected a row for each of 4 documents, got 3"),
+}
 
 
-@pytest.mark.parametrize(
-    "bounds", [[(0, 6)], [(0, 2), (2, 5), (5, 6)], [(1, 1), (1, 3), (4, 5)], [(3, 9), (9, 12)], [(8, 9)]]
-)
-def test_runs_are_the_documents_of_the_index(bounds, tmp_path):
-    path = write_pbin(tmp_path / "a.pbin", DOCUMENTS, version="2024-01-30")
-    header = read_pbin_header(path)
-    runs = list(read_runs(path, header, bounds))
-    assert [run.first_document for run in runs] == [begin for begin, _ in bounds]
-    for run, (begin, end) in zip(runs, bounds, strict=True):
-        stored = PbinDocuments(path, header, run)
-        wanted = DOCUMENTS[begin:end]
-        documents = stored.read(begin, len(wanted))
-        assert documents.sequence_lengths.tolist() == [len(document) for document in wanted]
-        assert documents.tokens.tolist() == list(chain.from_iterable(wanted))
-        assert stored.end == begin + len(wanted)
-
-
-@pytest.mark.parametrize("version", VERSION_NAMES)
-def test_documents_without_eod_are_named(version, tmp_path):
-    path = write_pbin(tmp_path / "a.pbin", [[1, 9], [], [9], [9, 1], [2]], version=version)
-    run = DocumentRun(first_document=2, first_token=2, num_tokens=4, lengths=np.array([1, 2, 1]))
-    piece = PbinEndsPiece(path=path, header=read_pbin_header(path), run=run, eod_id=9)
-    findings = verify_pbin_ends(piece)
-    assert len(findings) == 2
-    assert "expected document 3 to end with EOD (9), got 1" in findings[0]
-    assert "expected document 4 to end with EOD (9), got 2" in findings[1]
-
-
-@pytest.mark.parametrize("version", VERSION_NAMES)
-def test_only_tokens_are_taken_for_tokens(version, tmp_path):
-    """Header and index hold larger numbers, and their bytes, than the tokens do."""
-    path = write_pbin(tmp_path / "a.pbin", [[1, 0], [2, 0], [300, 0]], version=version)
-    header = read_pbin_header(path)
-    options = {"token_bytes": (header.version.header_bytes, header.index_offset), "dtype": header.dtype.str}
-    [piece] = plan_token_pieces(path, os.path.getsize(path), vocabulary_size=301, eod_id=0, **options)
-    result = verify_tokens(piece)
-    assert (result.findings, result.num_eod) == ((), 3)
-    [piece] = plan_token_pieces(path, os.path.getsize(path), vocabulary_size=300, eod_id=None, **options)
-    place = header.version.header_bytes + 4 * 4
-    assert f"expected token ids from 0 to 299, got 300 at byte {place}" in verify_tokens(piece).findings[0]
+@pytest.mark.parametrize("rows_per_piece", [1, 3, 100])
+@pytest.mark.parametrize(("columns", "says"), ROWS.values(), ids=ROWS)
+def test_rows_that_cannot_be_are_found(columns, says, rows_per_piece, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify_files, "ROWS_PER_PIECE", rows_per_piece)
+    path = rows_of(tmp_path, columns)
+    inputs = [RecordedInput(path=name, size_bytes=20, lines=2, kept=2) for name in "ab"]
+    structure = SimpleNamespace(num_documents=4, version=None)
+    results = (verify_rows(*piece) for piece in cut_rows(path, 4))
+    findings = list(judge_rows(path, SimpleNamespace(inputs=inputs), structure, results))
+    assert bool(findings) == (says is not None)
+    assert says is None or says in findings[0]

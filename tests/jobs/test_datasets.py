@@ -13,7 +13,6 @@ from dsindex.cli.parser import make_parser, read_values
 from dsindex.datasets.opening import open_dataset
 from dsindex.errors import BadRecordError, FormatError
 from tests.support.datasets import write_dataset
-from tests.support.golden import FAST, GOLDEN
 from tests.support.pbin_files import pbin_bytes, write_pbin
 
 
@@ -70,19 +69,6 @@ def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, comma
     said = cli([*(word.format(tmp_path) for word in command), "--executor", "local"], 1).err
     assert "taken.pbin: expected another file than the input" in said or "other than the file itself" in said
     assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize(("name", "said"), [
-    (FAST.name, "note: 4 texts without tokens are EOD alone, as by preprocess_data_fast.py (--empty-documents eod)"),
-    ("eod", "note: 2 texts without tokens are empty documents, as by preprocess_data.py (--empty-documents keep)"),
-])  # fmt: skip
-def test_verify_says_what_became_of_empty_texts(name, said, cli):
-    assert said in cli(["verify", str(GOLDEN / f"{name}_text_document")]).out
-
-
-@pytest.mark.parametrize("documents", [[[[1]], [[1, 2]]], [[[1]], [[1]]], []], ids=["two ends", "all alone", "none"])
-def test_verify_says_nothing_of_empty_texts_where_none_can_be_told(tmp_path, documents, cli):
-    assert "texts without tokens" not in cli(["verify", write_dataset(tmp_path / "x", documents)]).out
 
 
 COMMANDS = {

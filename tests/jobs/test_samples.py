@@ -198,6 +198,6 @@ def test_verify_finds_documents_in_the_wrong_place(texts, tmp_path):
     with contextlib.chdir(texts):
         report = verify(prefix, against_source=True, tokenizer=OWN.plain_tokenizer)
     assert not report.is_whole
-    assert any(f"document {min(first, second)} differs" in each for each in report.findings) or any(
-        f"document {max(first, second)} differs" in each for each in report.findings
+    assert any(f"document {min(first, second)} differs" in each.replace(",", "") for each in report.findings) or any(
+        f"document {max(first, second)} differs" in each.replace(",", "") for each in report.findings
     )

@@ -17,9 +17,10 @@ from dsindex.formats.mmididx import read_index
 from dsindex.instruction.config import check_config
 from dsindex.options.datasets import VerifyConfig
 from dsindex.options.instruct import InstructConfig
+from dsindex.store.reading import digest_file
 from dsindex.tools import verify_source
-from dsindex.tools.verify import run_verify
-from tests.jobs.pack.verifying import all_findings, edit_manifest
+from dsindex.tools.verify import verify_dataset
+from tests.jobs.pack.verifying import all_findings, edit_manifest, passed
 from tests.support.conversations import CONVERSATIONS, SPEC
 from tests.support.datasets import write_dataset
 from tests.support.golden import OWN
@@ -38,7 +39,7 @@ def build(make_config, **options):
 
 def verify(prefix, **options):
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return run_verify(prefix, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
+    return verify_dataset(prefix, VerifyConfig(prefix, **{**defaults, **options}), reporter=Reporter())
 
 
 def change_token(prefix, token, value):
@@ -47,29 +48,44 @@ def change_token(prefix, token, value):
     tokens.flush()
 
 
-@pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
+def forge_digest(prefix):
+    """Make the manifest agree with changed tokens."""
+    edit_manifest(prefix, lambda m: m["content"]["digests"]["bin"].update(xxh3_128=digest_file(f"{prefix}.bin")))
+
+
 @pytest.mark.parametrize("engine", ["gigatoken", "tokenizers"])
-def test_build_is_whole_and_equals_its_source(provenance, engine, make_config):
-    prefix = build(make_config, no_provenance=not provenance)
+def test_build_is_intact_and_equals_its_source(engine, make_config):
+    prefix = build(make_config)
     report = verify(prefix, against_source=True, engine=engine)
-    assert report.findings == ()
+    assert (report.findings, report.verdict) == ((), "intact")
     trusted = TRUSTED if engine == "gigatoken" else f"tokenizers {version('tokenizers')}, the reference"
-    assert f"against the source: 102 of 102 documents tokenized again with {trusted}" in report.checks
+    assert report.checks[-1].name == f"against the source: 1 of 1 shards tokenized again with {trusted}"
 
 
-@pytest.mark.parametrize("provenance", [True, False], ids=["provenance", "no-provenance"])
-def test_first_document_that_differs_is_named_with_its_line(provenance, make_config, monkeypatch):
-    monkeypatch.setattr(verify_source, "RANGE_BYTES", 5000)
-    prefix = build(make_config, no_provenance=not provenance)
-    change_token(prefix, 15000, 7)
+def test_without_provenance_there_is_another_way(make_config):
+    prefix = build(make_config, no_provenance=True)
+    with pytest.raises(InputError, match="build the dataset again and compare: dsindex verify A --same-as B"):
+        verify(prefix, against_source=True)
+
+
+def test_first_document_that_differs_is_named_with_its_line(make_config, monkeypatch):
+    monkeypatch.setattr(verify_source, "SHARD_BYTES", 5000)
+    prefix = build(make_config)
     change_token(prefix, 10000, 7)
-    report = verify(prefix, against_source=True)
-    [finding] = [finding for finding in report.findings if "source" in finding]
+    forge_digest(prefix)
+    [finding] = verify(prefix, against_source=True).findings
     document = document_of_token(prefix, 10000)
-    assert f"document {document} differs from its source" in finding
-    line = Path(OWN.docs).read_text().splitlines()[document]
-    assert f"{OWN.docs}, line {document + 1}, gives token" in finding
-    assert json.loads(line)["text"]
+    assert f"document {document} differs from its source, {OWN.docs}, line {document + 1}: its token" in finding
+    assert "is 7 and " in finding
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_a_sample_of_shards_is_the_same_every_time(share, make_config, monkeypatch):
+    monkeypatch.setattr(verify_source, "SHARD_BYTES", 5000)
+    prefix = build(make_config)
+    names = {verify(prefix, against_source=True, sample=share).checks[-1].name for _ in range(2)}
+    assert len(names) == 1
+    assert names.pop().startswith(f"against the source: {1 if share < 0.1 else 7} of 13 shards")
 
 
 def document_of_token(prefix, token):
@@ -93,7 +109,8 @@ def test_quarantined_and_blank_lines_are_no_difference(make_config, tmp_path):
     assert "cannot be read as a quarantine file" in all_findings(verify(prefix))
     path.write_bytes(whole)
     change_token(prefix, 20381 + 500, 9)
-    finding = verify(prefix, against_source=True).findings[-1]
+    forge_digest(prefix)
+    [finding] = verify(prefix, against_source=True).findings
     assert f"{OWN.docs}, line " in finding
 
 
@@ -103,11 +120,8 @@ def test_record_that_is_bad_for_another_key_is_no_difference(make_config, tmp_pa
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(lines))
     config = make_config(input=(str(source),), json_keys=("text", "title"), on_bad_record="quarantine")
-    for options in ({}, {"no_provenance": True}):
-        other = config.model_copy(update={"output_prefix": str(tmp_path / f"out{len(options)}" / "x"), **options})
-        report = run_config(other)
-        for dataset in report.datasets:
-            assert verify(dataset.prefix, against_source=True).findings == ()
+    for dataset in run_config(config).datasets:
+        assert verify(dataset.prefix, against_source=True).findings == ()
 
 
 EDITS = [
@@ -120,7 +134,7 @@ EDITS = [
     ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
     ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
-    ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "offsets inside the input"),
+    ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "expected lines inside the input"),
 ]
 
 
@@ -146,9 +160,9 @@ def test_damaged_files_are_found(make_config):
     path.write_bytes(whole)
     Path(f"{prefix}.idx").unlink()
     report = verify(prefix)
-    assert "digest of the .bin" in report.checks  # what is left is still checked
-    assert not any("structure of the .idx" in check for check in report.checks)
-    assert "restore the dataset or build it again" in report.findings[0]
+    assert "digest of the .bin" in passed(report)  # what is left is still checked
+    assert "structure" not in passed(report)
+    assert "x.idx: is missing beside its .bin" in report.findings[0].replace(prefix, "x")
 
 
 def test_source_that_changed_is_named(make_config, tmp_path):
@@ -156,9 +170,11 @@ def test_source_that_changed_is_named(make_config, tmp_path):
     source.write_bytes(OWN.docs.read_bytes())
     prefix = build(make_config, input=(str(source),))
     source.write_bytes(OWN.docs.read_bytes() + b"\n")
-    assert f"{source}: expected the input of 64460 bytes" in verify(prefix, against_source=True).findings[0]
+    with pytest.raises(InputError, match=f"{source}: expected the input of 64460 bytes"):
+        verify(prefix, against_source=True)
     source.unlink()
-    assert f"{source}: cannot be read" in verify(prefix, against_source=True).findings[0]
+    with pytest.raises(InputError, match=f"{source}: cannot be read"):
+        verify(prefix, against_source=True)
 
 
 def test_source_needs_the_same_tokenizer(make_config):
@@ -180,7 +196,7 @@ def test_instruction_data_refuses_its_source_and_says_what_is_possible(tmp_path)
     run_config(config, check_config(SPEC, source="test"))
     for name in ("text_document", "loss_mask", "packing_4096"):
         assert verify(f"{prefix}_{name}").is_whole
-        message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare the digests"
+        message = f"{prefix}_{name}: expected a dataset of texts, got one of `dsindex instruct`.*compare: --same-as"
         with pytest.raises(InputError, match=message):
             verify(f"{prefix}_{name}", against_source=True)
 
@@ -196,7 +212,7 @@ def test_blend_of_datasets_of_one_name_is_whole(tmp_path):
     for prefix in prefixes:
         report = verify(prefix, cache=str(tmp_path / "cache"))
         assert report.findings == ()
-        assert "index caches against the data: 2 of a dataset and 2 of a blend" in report.checks
+        assert "index caches against the data: 2 of a dataset and 2 of a blend" in passed(report)
 
 
 def test_cache_is_checked_against_the_data():
@@ -204,10 +220,9 @@ def test_cache_is_checked_against_the_data():
     prefix = str(case.folder / case.prefixes[0])
     report = verify(prefix, cache=str(case.cache))
     assert report.findings == ()
-    assert "index caches against the data: 1 of a dataset" in report.checks
-    report = verify(prefix, cache=str(OWN.docs.parent / "tokenizers"))
-    assert "expected an index cache of eod_text_document, found none" in report.findings[0]
-    assert not any("caches" in check for check in report.checks)
+    assert "index caches against the data: 1 of a dataset" in passed(report)
+    with pytest.raises(InputError, match="expected an index cache of eod_text_document, found none"):
+        verify(prefix, cache=str(OWN.docs.parent / "tokenizers"))
     with pytest.raises(InputError, match="check --cache"):
         verify(prefix, cache="/nowhere")
 
@@ -228,14 +243,12 @@ def test_command_says_what_was_found(make_config, capsys):
 
 def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     nope = str(tmp_path / "nope")
-    assert cli(["verify", nope, f"{nope}.pbin"], 1).out == (
-        f"MISSING  {nope}\nMISSING  {nope}.pbin\n\n"
-        f"{nope}: there is no dataset: looked for {nope}.bin, {nope}.idx and {nope}.manifest.json; check the path\n\n"
-        f"{nope}.pbin: there is no dataset: looked for {nope}.pbin and {nope}.manifest.json; check the path\n"
-    )
+    shown = cli(["verify", nope, f"{nope}.pbin"], 1).out
+    assert shown.startswith(f"missing  {nope}")
+    assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in shown
     report = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)
-    assert (report["is_whole"], report["is_there"], report["checks"]) == (False, False, [])
-    assert "which is a folder; add the name of a dataset in it" in report["findings"][0]
+    assert (report["is_whole"], report["verdict"]) == (False, "missing")
+    assert "a folder without any" in report["findings"][0]
 
 
 @pytest.mark.parametrize("suffix", ["bin", "idx", "manifest.json", "provenance.parquet", "quarantine.jsonl.zst"])

@@ -217,7 +217,7 @@ def test_verify_says_what_the_command_says():
     assert str(whole) + "\n" == printed.getvalue()
     assert whole
     assert whole.is_whole
-    assert repr(whole) == "VerifyResult(out/docs_text_document: whole)"
+    assert repr(whole) == "VerifyResult(out/docs_text_document: intact)"
     with open("out/docs_text_document.bin", "r+b") as file:
         file.write(b"\xff")
     damaged = dsindex.verify(["out/docs_text_document.idx", Path("out/nothing")])

@@ -193,7 +193,8 @@ def test_source_is_found_again(store, tmp_path):
     prefix = str(tmp_path / "x_text_document")
     assert verify(prefix, against_source=True, executor="local").is_whole
     store.objects["b/text.jsonl"] = b'{"text": "another"}\n'
-    assert not verify(prefix, against_source=True, executor="local").is_whole
+    with pytest.raises(InputError, match=r"s3://b/text\.jsonl: expected the input of .* bytes .*, got another"):
+        verify(prefix, against_source=True, executor="local")
 
 
 def test_small_objects_share_shards(store, tmp_path):

@@ -10,7 +10,7 @@ from dsindex.engine.manifest import manifest_path
 from dsindex.engine.progress import Reporter
 from dsindex.formats.pbin import read_document_lengths, read_pbin_header
 from dsindex.options.datasets import VerifyConfig
-from dsindex.tools.verify_pbin import run_pbin_verify
+from dsindex.tools.verify import verify_dataset
 from tests.support.golden import OWN
 
 TOKENIZER = str(OWN.plain_tokenizer)
@@ -18,7 +18,7 @@ TOKENIZER = str(OWN.plain_tokenizer)
 
 def verify(path, **options):
     defaults = {"executor": "local", "workers": 2, "tokenizer_model": TOKENIZER}
-    return run_pbin_verify(path, VerifyConfig(**{**defaults, **options}), reporter=Reporter())
+    return verify_dataset(path, VerifyConfig(path, **{**defaults, **options}), reporter=Reporter())
 
 
 def all_findings(report):
@@ -44,3 +44,8 @@ def edit_manifest(path, edit):
     content = json.loads(manifest.read_bytes())
     edit(content)
     manifest.write_bytes(orjson.dumps(content))
+
+
+def passed(report):
+    """The names of the checks that found nothing."""
+    return "\n".join(check.name for check in report.checks if not check.findings)
