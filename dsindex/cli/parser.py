@@ -195,7 +195,7 @@ def _settings(name: str, option: Option) -> dict[str, Any]:
     elif option.positional and option.default is not ...:
         settings["nargs"] = "?"
     if get_origin(kind) is Literal:
-        return settings | {"choices": get_args(kind)}
+        return settings | {"choices": get_args(kind), "metavar": option.metavar}
     return settings | {"metavar": option.metavar}
 
 
