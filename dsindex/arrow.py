@@ -6,15 +6,12 @@ Source: pyarrow/array.pxi, `array` and `_is_array_like`; pyarrow/pandas-shim.pxi
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 
@@ -39,34 +36,3 @@ def numbers_of(array: pa.Array) -> NDArray[Any]:
         return np.empty(0, array.type.to_pandas_dtype())
     dtype = np.dtype(array.type.to_pandas_dtype())
     return np.frombuffer(array.buffers()[1], dtype, count=len(array), offset=dtype.itemsize * array.offset)
-
-
-def valid_of(array: pa.Array) -> NDArray[np.bool_]:
-    """Tell which entries of an Arrow array are not null, shape [entries].
-
-    >>> valid_of(pa.nulls(2))
-    array([False, False])
-    """
-    if array.null_count == 0:
-        return np.ones(len(array), np.bool_)
-    is_valid = array.is_valid()
-    bits = np.frombuffer(is_valid.buffers()[1], np.uint8)
-    return np.unpackbits(bits, bitorder="little")[is_valid.offset : is_valid.offset + len(array)].astype(np.bool_)
-
-
-def text_array(texts: Sequence[str]) -> pa.LargeStringArray:
-    """Return texts as an Arrow array.
-
-    Raises:
-        UnicodeEncodeError: If a text has a surrogate.
-
-    >>> text_array(["a", "bc"]).to_pylist()
-    ['a', 'bc']
-    """
-    if all(map(str.isascii, texts)):
-        sizes, joined = map(len, texts), "".join(texts).encode()
-    else:
-        encoded = [text.encode() for text in texts]
-        sizes, joined = map(len, encoded), b"".join(encoded)
-    ends = np.fromiter(accumulate(sizes, initial=0), np.int64, count=len(texts) + 1)
-    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(joined))

@@ -29,7 +29,7 @@ from dsindex.index.cache import (
 )
 from dsindex.store.reading import is_stored
 from dsindex.store.storage import open_file, what_is_no_file
-from dsindex.store.urls import is_url, located, refuse_address, with_suffix, without_suffix
+from dsindex.store.urls import is_url, located, refuse_address, with_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,7 +213,7 @@ class _Opening:
         """Open a dataset in an object store, where only prefixes, `.idx`, `.bin` and `.pbin` are told apart."""
         for suffix in (".idx", ".bin"):
             if path.endswith(suffix):
-                path = self._path = without_suffix(path, suffix)
+                path = self._path = path.removesuffix(suffix)
         if path.endswith(PBIN_SUFFIX):
             return self._open_packed(path)
         if is_stored(with_suffix(path, ".idx")):

@@ -16,7 +16,7 @@ import numpy as np
 from dsindex.amounts import count
 from dsindex.datasets.decoding import decode_tokens, tensor_maker
 from dsindex.formats.pbin import open_tokens, read_document_lengths, read_pbin_header
-from dsindex.store.urls import located, without_suffix
+from dsindex.store.urls import located
 
 if TYPE_CHECKING:
     import os
@@ -144,7 +144,7 @@ class _Parts(ABC):
     @property
     def _prefix(self) -> str:
         """The path without its suffix, which its manifest's path begins with."""
-        return without_suffix(self.path, ".pbin")
+        return self.path.removesuffix(".pbin")
 
     @abstractmethod
     def _bounds(self, number: int) -> tuple[int, int]:

@@ -189,11 +189,9 @@ class MemMapDataset:
             IndexError: If there is no such line.
             BadRecordError: If the jq pattern does not return a string for one of them.
         """
-        from dsindex.arrow import text_array
         from dsindex.text.encoders import make_encoder
 
-        texts = text_array([self.text(index) for index in indices])
-        batch = make_encoder(self.tokenizer, self._engine).encode(texts)
+        batch = make_encoder(self.tokenizer, self._engine).encode([self.text(index) for index in indices])
         ends = batch.lengths.cumsum()
         tokens = [batch.tokens[end - length : end] for end, length in zip(ends, batch.lengths, strict=True)]
         return tokens if self._make_tensor is None else list(map(self._make_tensor, tokens))

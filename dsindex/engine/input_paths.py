@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,7 +31,6 @@ from dsindex.store.listing import (
     is_match,
     open_listing,
 )
-from dsindex.store.spool import open_piped
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, absolute, locate, refuse_address
 
@@ -712,3 +712,19 @@ def _found(path: str, origin: str = "", status: InputStatus | None = None) -> Fo
     path = at_commit(locate(path))
     known = absolute(path)
     return FoundPath(path=path, absolute_path=path if path == known else known, origin=origin, status=status)
+
+
+@contextlib.contextmanager
+def open_piped() -> Iterator[IO[bytes]]:
+    """Open standard input for reading bytes; it is not closed at the end.
+
+    Raises:
+        InputError: If it is closed or a terminal, where a person would have to type the data.
+    """
+    buffer = getattr(sys.stdin, "buffer", None)  # None if it is closed, or a notebook's
+    if buffer is None or buffer.closed:
+        raise InputError("-: expected data on standard input, but it is closed; pipe the data to this command")
+    if buffer.isatty():
+        msg = "-: expected data on standard input, got a terminal; pipe the data, as in `zcat FILE | dsindex …`"
+        raise InputError(msg)
+    yield buffer

@@ -391,7 +391,7 @@ def _named_format(name: str, container: Container) -> Format:
 
 
 def _cut_table(path: str, format: TableFormat, shard_size: int, columns: Columns | None) -> InputParts:
-    from dsindex.text.tables.batches import measure_table
+    from dsindex.text.tables import measure_table
 
     groups = measure_table(path, format, columns)
     bounds, num_bytes = [0], 0
@@ -399,8 +399,8 @@ def _cut_table(path: str, format: TableFormat, shard_size: int, columns: Columns
         if num_bytes >= shard_size:
             bounds.append(number)
             num_bytes = 0
-        num_bytes += group.text_bytes
-    return InputParts(bounds=(*bounds, len(groups)), text_bytes=sum(group.text_bytes for group in groups))
+        num_bytes += group
+    return InputParts(bounds=(*bounds, len(groups)), text_bytes=sum(groups))
 
 
 def _size_of(path: str) -> int:

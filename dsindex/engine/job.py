@@ -28,7 +28,7 @@ from dsindex.engine.work import Work
 from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder, write_marker
 from dsindex.errors import PlanError
 from dsindex.options.config import work_folder_path
-from dsindex.store.lease import hold_lock
+from dsindex.store.lock import hold_lock
 from dsindex.store.storage import holds_writes
 from dsindex.store.urls import absolute, folder_of, joined, with_suffix
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dsindex.engine.plan import Plan
     from dsindex.engine.progress import Reporter
     from dsindex.options.config import WorkConfig
-    from dsindex.store.lease import Lock
+    from dsindex.store.lock import Lock
     from dsindex.text.engines import Engine
 
 LOCK_SUFFIX = "dsindex-lock"

@@ -22,8 +22,6 @@ from dsindex.text.forms import TextPart
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import pyarrow as pa
-
     from dsindex.engine.inputs import InputFile
     from dsindex.text.encoders import Encoder
     from dsindex.text.engines import Engine
@@ -40,7 +38,9 @@ AUDIT_PIECE_BYTES = 16 << 10
 AUDITED_AT_ONCE = 3
 """Pieces that are examined at a time before a build: some wait for a store while others are encoded."""
 AUDITED_TEXT_BYTES = 16 << 10
-"""Size to which long texts are cut for the audit, since `tokenizers` is slow."""
+"""Characters to which long texts are cut for the audit, since `tokenizers` is slow."""
+_MEASURED_BYTES = 512 << 10
+"""Compressed bytes by which the size of the text is estimated, at least."""
 SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
 
@@ -181,7 +181,7 @@ def encode_piece(
     *,
     selection: Selection | None = None,
     max_record_bytes: int | None = None,
-    prepare: Callable[[pa.LargeStringArray], pa.LargeStringArray] | None = None,
+    prepare: Callable[[Sequence[str]], Sequence[str]] | None = None,
 ) -> PieceCounts:
     """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
 
@@ -214,7 +214,7 @@ def encode_piece(
     )
     documents = num_texts = tokens = longest = bad = text_bytes = 0
     for block in _first_blocks(blocks, file, max_bytes=None if piece.to_end else most):
-        text_bytes += _text_bytes(block)
+        text_bytes += block.num_bytes
         documents += len(block.offsets)
         bad += len(block.bad)
         for column in block.columns.values():
@@ -230,7 +230,7 @@ def encode_piece(
             bad += len(texts) - len(encoded)
             num_texts += len(column.texts)
             longest = max(longest, int(lengths.max(initial=0)))
-            tokens += int(lengths.sum(dtype=np.int64)) * column.texts.nbytes // max(1, texts.nbytes)
+            tokens += int(lengths.sum(dtype=np.int64)) * sum(map(len, column.texts)) // max(1, sum(map(len, texts)))
     range_bytes: float = size
     if stored_per_byte is not None and not piece.to_end:
         is_read_to_end = file.form.container != "plain" and text_bytes < most
@@ -261,8 +261,8 @@ def examine_sample(
     from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
 
-    def clip_and_audit(texts: pa.LargeStringArray) -> pa.LargeStringArray:
-        clipped = clip_texts(texts, text_bytes=AUDITED_TEXT_BYTES, total_bytes=AUDIT_MAX_BYTES)
+    def clip_and_audit(texts: Sequence[str]) -> Sequence[str]:
+        clipped = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
         audit(tokenizer, engine, clipped)
         return clipped
 
@@ -308,7 +308,9 @@ def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
         return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
     try:
         num_bytes = piece.end - piece.begin
-        stored_per_byte = measure_compression(file.absolute_path, file.form.container, begin=begin, num_bytes=num_bytes)
+        stored_per_byte = measure_compression(
+            file.absolute_path, file.form.container, num_bytes=max(_MEASURED_BYTES, num_bytes)
+        )
     except InputError:  # reported by its shard
         stored_per_byte = 1 / TEXT_PER_STORED_BYTE
     return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
@@ -324,21 +326,13 @@ def _part_number(piece: Piece, file: InputFile) -> int:
     return min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
 
 
-def _text_bytes(block: RecordBlock) -> int:
-    """Return the size of a block's text: of its lines, or of the texts of rows."""
-    from dsindex.text.record_blocks import TextColumn
-
-    columns = block.columns.values()
-    return block.num_bytes or sum(column.texts.nbytes for column in columns if isinstance(column, TextColumn))
-
-
 def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int | None) -> Iterator[RecordBlock]:
     """Yield a piece's blocks; of a compressed input only the first ones, up to where it is damaged."""
     num_bytes = 0
     try:
         for block in blocks:
             yield block
-            num_bytes += _text_bytes(block)
+            num_bytes += block.num_bytes
             if max_bytes is not None and num_bytes >= max_bytes and not file.form.can_seek:
                 return
     except InputError:

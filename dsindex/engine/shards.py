@@ -211,7 +211,7 @@ class _Stage:
         ]
         lines = sum(result.num_lines for _, result in before)
         if task.form.container != "plain":  # corrupt archive, not a bad record
-            require_whole(task.path, task.form.container, begin=task.begin, end=task.end)
+            require_whole(task.path, task.form.container)
         first_offset = 0 if task.form.has_absolute_offsets else sum(result.text_bytes for _, result in before)
         return error.at(line=lines + line + 1, offset=first_offset + error.offset)
 

@@ -10,16 +10,19 @@ import contextlib
 import os
 from typing import IO, TYPE_CHECKING
 
+from dsindex.engine.input_paths import open_piped
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, read_marker
 from dsindex.errors import InputError, OutputError, RecordError
-from dsindex.store.spool import NOTHING_PIPED, open_piped, read_chunks, time_of_content
 from dsindex.store.storage import holds_writes, make_folder
 from dsindex.store.store import find, open_output, store_of
 from dsindex.store.urls import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+READ_BYTES = 1 << 20
+NOTHING_PIPED = "-: expected at least one record on standard input, got nothing; check the command before the |"
 
 
 def stored_input_path(work_dir: str) -> str:
@@ -120,3 +123,30 @@ def piped_input_named(work_dir: str, inputs: Collection[str]) -> Iterator[None]:
             raise
         remedy = f"; remove {work_dir} (rm -r) to read standard input again"
         raise InputError(f"{shown}{str(error).removeprefix(path)}{remedy}") from error
+
+
+def read_chunks(stream: IO[bytes]) -> Iterator[memoryview]:
+    """Yield a stream up to its end, in chunks that share a buffer.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    buffer = memoryview(bytearray(READ_BYTES))
+    while True:
+        try:
+            count = stream.readinto1(buffer)  # type: ignore[attr-defined]  # one read, so that Ctrl-C is heard after it
+        except OSError as error:
+            msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
+            raise InputError(msg) from error
+        if not count:
+            return
+        yield buffer[:count]
+
+
+def time_of_content(digest: str) -> int:
+    """Return a time in ns for a content: an even second before 2004, which every file system can store.
+
+    >>> time_of_content("99aa06d3014798d86001c324468d497f")
+    430573266000000000
+    """
+    return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dsindex.engine.executors import Executor
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.progress import Reporter
-    from dsindex.store.lease import Lock
+    from dsindex.store.lock import Lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

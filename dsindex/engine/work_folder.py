@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.lease import hold_lock, is_lock
+from dsindex.store.lock import hold_lock, is_lock
 from dsindex.store.storage import holds_writes, make_folder, output_error
 from dsindex.store.store import replace_file, store_of
 from dsindex.store.urls import joined
@@ -24,7 +24,7 @@ from dsindex.store.urls import joined
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dsindex.store.lease import Lock
+    from dsindex.store.lock import Lock
 
 MARKER_FILE = "dsindex-work-folder.json"
 MARKER_FORMAT = "dsindex work folder 2"

@@ -12,7 +12,6 @@ import base64
 import contextlib
 import os
 import secrets
-import struct
 import tempfile
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -687,9 +686,6 @@ class _ShardWriter:
         self._files = files
         self._settings = settings
         self._lines = self._blank = self._records = self._quarantined = self._filtered = self._text_bytes = 0
-        self._chosen: list[str] = []
-        self._audited = 0
-        """Bytes of text from which `_chosen` was drawn, where offsets do not say it."""
         self._quarantine: AttemptFile | None = None
         with attempt.errors_named():
             self._samples = [_SampleWriter(sample, attempt, settings, len(task.files)) for sample in settings.samples]
@@ -703,11 +699,7 @@ class _ShardWriter:
         if self._files is not None:
             block, numbers = self._files.place(block)
         if block.bad and not self._settings.quarantine:
-            self._audit()  # errors in the text before the bad record go first
             raise self._bad_record(block.bad[0], num_more=len(block.bad) - 1)
-        for column in block.columns.values():
-            if isinstance(column, TextColumn):
-                self._choose_audit(block, column)
         with self._attempt.errors_named():
             self._add_records(block, encoded, numbers)
             for record in block.bad:
@@ -747,36 +739,6 @@ class _ShardWriter:
         place, is_row = (task.begin, record.line), task.form.is_table
         return BadRecordError(task.path, offset, reason, part=place, is_row=is_row, num_more=num_more)
 
-    def _choose_audit(self, block: RecordBlock, column: TextColumn) -> None:
-        """Collect the few texts drawn for the audit, which are compared together: a call per block would be slower."""
-        from dsindex.text.audit import choose_audit
-        from dsindex.text.record_blocks import string_buffers
-
-        settings = self._settings
-        if settings.engine.name != "gigatoken":
-            return
-        per_record = column.texts_per_record
-        offsets = block.offsets if per_record is None else np.repeat(block.offsets, per_record)
-        input_number = self._task.input
-        if self._task.files or not self._task.form.can_seek:  # offsets that do not say where in the input a text is
-            sizes = np.diff(string_buffers(column.texts)[0])
-            offsets = np.cumsum(sizes) - sizes + self._audited
-            self._audited += int(sizes.sum())
-            input_number = xxhash.xxh3_64_intdigest(struct.pack("<QQ", input_number, self._task.begin))
-        chosen = choose_audit(
-            column.texts, offsets, input_number=input_number, special_tokens=settings.tokenizer.special_tokens
-        )
-        self._chosen += chosen.to_pylist()
-
-    def _audit(self) -> None:
-        """Compare the fast engine with the reference on the texts collected so far."""
-        if self._chosen:
-            from dsindex.arrow import text_array
-            from dsindex.text.audit import audit
-
-            audit(self._settings.tokenizer, self._settings.engine, text_array(self._chosen))
-        self._chosen.clear()
-
     def _set_aside(self, record: BadRecord) -> None:
         if self._quarantine is None:
             self._quarantine = self._attempt.open("quarantine")
@@ -784,8 +746,7 @@ class _ShardWriter:
         self._quarantined += 1
 
     def finish(self) -> ShardResult:
-        """Audit, sync all files and return the result."""
-        self._audit()
+        """Sync all files and return the result."""
         with self._attempt.errors_named():
             keys = tuple(key for sample in self._samples for key in sample.finish())
             provenance = None

@@ -6,28 +6,18 @@ template, never by both.
 
 from __future__ import annotations
 
-import datetime  # noqa: TC003 - pydantic reads it
+import datetime  # noqa: TC003 - msgspec reads it
 import difflib
 import re
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import PydanticSerializationError
+import msgspec
+from msgspec import structs
 
 from dsindex.errors import InputError
 from dsindex.instruction.records import DEFAULT_ROLES, RESERVED_VARIABLES, ConversationReader, Learn, Reasoning
-from dsindex.option_problems import describe_problem
 from dsindex.store.config_files import parse_yaml, read_yaml
 from dsindex.store.storage import open_file
 from dsindex.text.jq import parse_mask_pattern
@@ -61,7 +51,7 @@ def read_template(name: str) -> str:
     if name not in names:
         close = difflib.get_close_matches(name.lower(), names, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
+        raise InputError(f"chat_template: expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
     return resources.files("dsindex.instruction").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
 
 
@@ -119,21 +109,15 @@ def name_special_tokens(tokens: object) -> object:
     for token in tokens:
         for name, text in token.items() if isinstance(token, dict) else [(token, token)]:
             if name in named:
-                raise ValueError(f"names {name!r} twice")
+                raise ValueError(f"special_tokens: names {name!r} twice")
             named[name] = text
     return named
 
 
-def _add_default_roles(roles: dict[str, str]) -> dict[str, str]:
-    return {**DEFAULT_ROLES, **roles}
-
-
-class InstructionConfig(BaseModel):
+class InstructionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How records become prompts, which text is trainable, and how long prompts may be."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    special_tokens: Annotated[dict[str, str], BeforeValidator(name_special_tokens)] = Field(default_factory=dict)
+    special_tokens: dict[str, str] = {}
     """Name -> text of a token, which must be one id. `bos_token`, `eos_token` and `pad_token` have special meanings. In
     a list, tokens are their own names."""
     message_construction: tuple[str, ...] = ()
@@ -142,7 +126,7 @@ class InstructionConfig(BaseModel):
     """What is masked: `.field`, or `.field | filter` to apply the filter to every message of the field."""
     jq_patterns: dict[str, str] | tuple[str, ...] | None = None
     """Patterns for the fields of `message_construction` in a record; by default, field `x` is `.x`."""
-    loss_masking_spans: dict[str, str] = Field(default_factory=dict)
+    loss_masking_spans: dict[str, str] = {}
     """Field of `message_construction` -> pattern of the spans of its text that are masked: pairs of the first and the
     last character, as in Fast-LLM."""
     optional_fields: tuple[str, ...] | None = None
@@ -150,7 +134,7 @@ class InstructionConfig(BaseModel):
     learnt from them."""
     unmatched_patterns: Literal["refuse", "allow"] = "refuse"
     """Whether to refuse a record in which a masking pattern selects nothing although its field exists."""
-    role_prefixes: dict[str, str] = Field(default_factory=dict)
+    role_prefixes: dict[str, str] = {}
     """Text added before each message of a mapped role; never trainable."""
     separator: str = ""
     """Text added between two parts; never trainable."""
@@ -159,16 +143,16 @@ class InstructionConfig(BaseModel):
 
     chat_template: str | None = None
     """A jinja2 chat template, or the name of one that dsindex has; None for the tokenizer's own."""
-    chat_template_file: Path | None = None
+    chat_template_file: str | None = None
     """File with a chat template, relative to the configuration."""
     chat_template_name: str = "default"
     """Name of the template in a tokenizer that has several."""
     control_tokens: Literal["refuse", "allow"] = "refuse"
     """Whether to refuse a named template whose control tokens, such as `<|im_start|>`, are not ids of the tokenizer, or
     to write them in pieces, like other text."""
-    chat_template_data: dict[str, JsonValue] = Field(default_factory=dict)
+    chat_template_data: dict[str, Any] = {}
     """The template's variable `chat_template_data`, as in Modalities."""
-    template_variables: dict[str, JsonValue] = Field(default_factory=dict)
+    template_variables: dict[str, Any] = {}
     """Further variables of the template, such as `enable_thinking`. A record's `chat_template_kwargs` come first."""
     join_template_lines: bool = False
     """Remove newlines between `}` and `{`, as Modalities does for a template written as a YAML block."""
@@ -182,32 +166,35 @@ class InstructionConfig(BaseModel):
 
     turns_field: str | None = None
     """A record's key for its list of turns, if it is none of the usual ones."""
-    role_mapping: Annotated[dict[str, str], AfterValidator(_add_default_roles)] = Field(
-        default_factory=lambda: dict(DEFAULT_ROLES)
-    )
+    role_mapping: dict[str, str] = {}
     """A record's role name -> the template's, added to the usual ones. A record with any other role is bad."""
+    assistant_role: str = "assistant"
+    """The mapped role whose messages end an exchange, where a long conversation can be split."""
     learn: Learn = "all"
     """Whether all replies are trainable, or only those after the last message of the user."""
     reasoning: Reasoning = "learn"
     """Whether reasoning (`reasoning_content`, `<think>`) is trainable, is masked, or is left out of the messages."""
     unwritten: Literal["count", "refuse"] = "count"
     """Whether a record of which the template does not write something, such as reasoning, is counted or bad."""
-    assistant_role: str = "assistant"
-    """The mapped role whose messages end an exchange, where a long conversation can be split."""
     special_tokens_in_text: Literal["keep", "refuse"] = "keep"
     """Whether a special token's text in a message becomes that token, and is counted, or makes the record bad."""
 
-    max_length: int | None = Field(default=None, ge=2, lt=2**63)
+    max_length: Annotated[int, msgspec.Meta(ge=2)] | None = None
     """Maximum number of tokens of one sequence."""
     too_long: Literal["refuse", "truncate", "split"] = "refuse"
     """A longer conversation makes its record bad, is cut to its first `max_length` tokens, or is split between
     exchanges into several sequences, each with the whole prompt."""
 
     @property
+    def roles(self) -> dict[str, str]:
+        """A record's role -> the template's: the usual ones, and those of `role_mapping`."""
+        return {**DEFAULT_ROLES, **self.role_mapping}
+
+    @property
     def reader(self) -> ConversationReader:
         """What reads the conversations of records."""
         return ConversationReader(
-            roles=self.role_mapping,
+            roles=self.roles,
             assistant_role=self.assistant_role,
             learn=self.learn,
             reasoning=self.reasoning,
@@ -228,8 +215,7 @@ class InstructionConfig(BaseModel):
         masks = [parse_mask_pattern(pattern) for pattern in self.loss_masking_jq_patterns]
         return frozenset(mask.field for mask in masks if mask.rest is None)
 
-    @model_validator(mode="after")
-    def _check(self) -> InstructionConfig:
+    def __post_init__(self) -> None:
         if self.message_construction:
             self._check_construction()
         elif self.loss_masking_jq_patterns:
@@ -252,7 +238,6 @@ class InstructionConfig(BaseModel):
                 raise ValueError(f"template_variables cannot set {name!r}, which each record has")
         if self.too_long != "refuse" and self.max_length is None:
             raise ValueError(f"too_long: {self.too_long} needs max_length")
-        return self
 
     def _check_construction(self) -> None:
         names = self.message_construction
@@ -263,7 +248,7 @@ class InstructionConfig(BaseModel):
         for option in ("optional_fields", "loss_masking_spans"):
             if unknown := set(getattr(self, option) or ()) - set(names):
                 raise ValueError(f"{option} names {min(unknown)!r}, which message_construction does not")
-        if unknown := set(self.role_prefixes) - set(self.role_mapping.values()):
+        if unknown := set(self.role_prefixes) - set(self.roles.values()):
             raise ValueError(f"role_prefixes names {min(unknown)!r}, to which role_mapping maps no role")
 
 
@@ -282,6 +267,15 @@ def parse_config(text: str, *, source: str = "configuration", folder: Path | Non
     return check_config(parse_yaml(text, source=source), source=source, folder=folder)
 
 
+def read_instruction_config(path: Path) -> InstructionConfig:
+    """Read a configuration from a YAML file.
+
+    Raises:
+        InputError: If the file cannot be read, or is not this configuration.
+    """
+    return check_config(read_yaml(str(path)), source=str(path), folder=path.parent)
+
+
 def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None = None) -> InstructionConfig:
     """Return options as a self-contained configuration.
 
@@ -294,12 +288,23 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
         InputError: If the options are invalid, or the file of a chat template cannot be read.
     """
     try:
-        config = InstructionConfig.model_validate(options)
-    except ValidationError as error:
-        raise InputError(f"{source}: {_explain(error)}") from error
-    if config.chat_template_file is None:
-        return _complete(_find_named_template(config, source), source)
-    path = (folder or Path()) / config.chat_template_file
+        tokens = name_special_tokens(options.get("special_tokens") or {})
+        config = msgspec.convert({**options, "special_tokens": tokens}, InstructionConfig)
+        name = config.chat_template
+        if config.chat_template_file is not None:
+            template = _read_file((folder or Path()) / config.chat_template_file)
+            config = structs.replace(config, chat_template=template, chat_template_file=None)
+        elif name is not None and re.fullmatch(r"[\w.+-]*", name):
+            config = structs.replace(config, chat_template=read_template(name))
+        msgspec.json.encode(config)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{source}: expected Unicode text in every option, got other text ({error})") from error
+    except (msgspec.ValidationError, ValueError) as error:
+        raise InputError(f"{source}: {_explain(str(error))}") from error
+    return config
+
+
+def _read_file(path: Path) -> str:
     try:
         with open_file(path) as file:
             template = file.read(MAX_TEMPLATE_BYTES + 1).decode("utf-8")
@@ -311,48 +316,20 @@ def check_config(options: Mapping[str, Any], *, source: str, folder: Path | None
         raise InputError(
             f"{path}: expected a chat template of at most {MAX_TEMPLATE_BYTES >> 20} MiB, got more; is it another file?"
         )
-    return _complete(config.model_copy(update={"chat_template": template, "chat_template_file": None}), source)
+    return template
 
 
-def _find_named_template(config: InstructionConfig, source: str) -> InstructionConfig:
-    """Replace the name of a template by its text."""
-    name = config.chat_template
-    if name is None or re.fullmatch(r"[\w.+-]*", name) is None:
-        return config
-    try:
-        return config.model_copy(update={"chat_template": read_template(name)})
-    except InputError as error:
-        raise InputError(f"{source}: chat_template: {error}") from error
-
-
-def _complete(config: InstructionConfig, source: str) -> InstructionConfig:
-    """Refuse text that has no UTF-8 encoding, which YAML escapes can spell."""
-    try:
-        config.model_dump_json()
-    except PydanticSerializationError as error:
-        reason = str(error).partition("UnicodeEncodeError: ")[2] or str(error)
-        raise InputError(f"{source}: expected Unicode text in every option, got other text ({reason})") from error
-    return config
-
-
-def read_instruction_config(path: Path) -> InstructionConfig:
-    """Read a configuration from a YAML file.
-
-    Raises:
-        InputError: If the file cannot be read, or is not this configuration.
-    """
-    return check_config(read_yaml(str(path)), source=str(path), folder=path.parent)
-
-
-def _explain(error: ValidationError) -> str:
-    found: list[str] = []
-    for detail in error.errors():
-        # Without the names of the alternatives of a union, such as `dict[str,str]`.
-        place = ".".join(str(part) for part in detail["loc"] if "[" not in str(part))
-        known: Any = InstructionConfig.model_fields
-        if detail["type"] == "extra_forbidden":
-            found.append(f"{place}: no such option; the options are {', '.join(known)}")
-        else:
-            message = describe_problem(detail)
-            found.append(f"{place}: {message}" if place else message)
-    return "; ".join(found)
+def _explain(problem: str) -> str:
+    """Return msgspec's message as one about an option: `Expected `str`, got `int` - at `$.separator``."""
+    message, _, place = problem.partition(" - at `$.")
+    name = place.rstrip("`").replace("[...]", "")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", message)
+    if unknown is not None:
+        return f"{unknown[1]}: no such option; the options are {', '.join(InstructionConfig.__struct_fields__)}"
+    wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
+    if wrong is not None:
+        values = get_args(get_type_hints(InstructionConfig)[name])
+        message = f"expected one of {', '.join(values[:-1])} or {values[-1]}, got {wrong[1]!r}"
+    if message.startswith("Expected"):
+        message = message.replace("Expected", "expected", 1).replace("`", "")
+    return f"{name}: {message}" if name else message

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError, UnencodableError
@@ -613,7 +614,7 @@ def make_recipe(
     shared_tokenizer(tokenizer)  # refuses other formats
     files = read_tokenizer_folder(Path(find_tokenizer(tokenizer_model).path))
     recipe = EncoderRecipe(
-        config=config.model_dump_json(),
+        config=msgspec.json.encode(config).decode(),
         tokenizer=tokenizer,
         engine=engine,
         special_tokens=tuple(sorted(files.special_tokens.items())),
@@ -637,4 +638,4 @@ def make_instruction_encoder(recipe: EncoderRecipe) -> InstructionEncoder:
         chat_templates=dict(recipe.chat_templates),
     )
     fast = make_fast_texts(recipe.tokenizer, recipe.engine, tokenizer)
-    return InstructionEncoder(InstructionConfig.model_validate_json(recipe.config), tokenizer, fast=fast)
+    return InstructionEncoder(msgspec.json.decode(recipe.config, type=InstructionConfig), tokenizer, fast=fast)

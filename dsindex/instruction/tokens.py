@@ -407,12 +407,7 @@ class FastTexts:
 
     def _encode(self, spelt: Sequence[bytes]) -> TokenBatch:
         """Return the tokens of texts in UTF-8."""
-        import pyarrow as pa
-
-        offsets = starts_of(list(map(len, spelt)))
-        data = b"".join(spelt)
-        column = pa.LargeStringArray.from_buffers(len(spelt), pa.py_buffer(offsets), pa.py_buffer(data))
-        return self._encoder.encode(column)
+        return self._encoder.encode([text.decode() for text in spelt])
 
     def _is_unchanged(self, spelt: bytes) -> bool:
         """Tell whether the normalizer leaves a text as it is: NFC is the only one that the fast engine has."""

@@ -89,7 +89,7 @@ def described_configurations(folder: str) -> Sequence[object]:
 
 def _parts(url: str) -> tuple[str, str | None, str]:
     """Return dataset, revision and path of an address."""
-    match = HUB_ADDRESS.fullmatch(url.removeprefix("hf://"))
+    match = HUB_ADDRESS.fullmatch(url)
     if match is None:
         raise ValueError(f"expected an address of a dataset on the Hub, got {url}")
     return match[1], None if match[2] is None else unquote(match[2]), match[3] or ""

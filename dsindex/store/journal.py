@@ -1,23 +1,20 @@
-"""Where a ledger's lines are: a file of the work folder, or the segments of one in an object store.
+"""The lines of a ledger: a file of the work folder, or numbered segments in a bucket.
 
 A line is handed over before the call that appends it returns. In a file, the system then has it; against power cuts,
-lines are synced in batches. In an object store, a batch becomes a segment, `ledger/00000001.jsonl` and so on, each of
-which is written once: a second driver finds its number taken.
+lines are synced in batches. In a bucket, a batch becomes a segment, `ledger/00000001.jsonl` and so on, each of which is
+written if absent: a second driver finds its number taken.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
-from dsindex.store.ownership import remove_named
-from dsindex.store.requests import fetch_later
 from dsindex.store.storage import open_own, output_error
-from dsindex.store.urls import ObjectUrl, joined
-from dsindex.store.writing import list_objects, put_if_absent, read_object, remove_objects
+from dsindex.store.store import store_of
+from dsindex.store.urls import is_url, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,41 +30,21 @@ MOST_LINE_BYTES = 256 << 20
 MOST_BYTES = 16 << 30
 """The limit on a ledger; one of a million shards has about 2 GiB."""
 FILE_SYNC_SECONDS = 1.0
-_SHORT_LINE_BYTES = 1 << 20
 SEGMENT_SECONDS = 5.0
 """A segment costs a request."""
-_MOST_SEGMENT_BYTES = 2 * MOST_LINE_BYTES
-
+_SHORT_LINE_BYTES = 1 << 20
 
 Journal: TypeAlias = "FileJournal | SegmentJournal"
-"""The lines of a ledger, of which more can be appended."""
 
 
 def ledger_path(work_dir: str) -> str:
     """Return the path of a work folder's ledger, or the address of the folder of its segments."""
-    return joined(work_dir, LEDGER_FOLDER if isinstance(work_dir, ObjectUrl) else LEDGER_FILE)
+    return joined(work_dir, LEDGER_FOLDER if is_url(work_dir) else LEDGER_FILE)
 
 
 def open_journal(path: str) -> Journal:
     """Return the journal at a path or an address that `ledger_path` returned."""
-    return SegmentJournal(path) if isinstance(path, ObjectUrl) else FileJournal(path)
-
-
-def has_journal(path: str) -> bool:
-    """Tell whether there is a journal at a path or an address."""
-    return bool(list_objects(path, most=1)) if isinstance(path, ObjectUrl) else os.path.exists(path)
-
-
-def remove_journal(work_dir: str) -> None:
-    """Remove the ledger of a marked work folder, from its end.
-
-    Raises:
-        OutputError: If that is refused.
-    """
-    if isinstance(work_dir, ObjectUrl):
-        remove_objects(reversed(_segment_urls(work_dir.with_suffix(f"/{LEDGER_FOLDER}"))))
-    else:
-        remove_named(work_dir, (LEDGER_FILE,))
+    return SegmentJournal(path) if is_url(path) else FileJournal(path)
 
 
 class FileJournal:
@@ -171,12 +148,13 @@ def _sound_lines(file: BufferedReader) -> Iterator[bytes]:
 
 
 class SegmentJournal:
-    """The segments of a work folder in an object store."""
+    """The segments of a work folder in a bucket."""
 
     sync_seconds = SEGMENT_SECONDS
 
-    def __init__(self, folder: ObjectUrl) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._store = store_of(folder)
         self._last = 0
         """Number of the last segment that is there."""
         self._pending = bytearray()
@@ -187,18 +165,14 @@ class SegmentJournal:
         Raises:
             FormatError: If one cannot be read.
         """
-        segments = _segment_urls(self._folder)
-        futures = [fetch_later(partial(read_object, url, most_bytes=_MOST_SEGMENT_BYTES + 1)) for url in segments]
-        for url, future in zip(segments, futures, strict=True):
-            found = future.result()
+        segments = sorted(filter(_number_of, (each.path for each in self._store.list(self._folder))), key=_number_of)
+        for path in segments:
+            found = self._store.read(path)
             if found is None:
-                msg = f"{url}: expected a segment of the ledger, it was removed meanwhile; run the same command again"
-                raise FormatError(msg)
-            if len(found[0]) > _MOST_SEGMENT_BYTES:
-                msg = f"{url}: expected a segment of the ledger, got more than {_MOST_SEGMENT_BYTES:,} bytes; remove it"
+                msg = f"{path}: expected a segment of the ledger, it was removed meanwhile; run the same command again"
                 raise FormatError(msg)
             yield from found[0].splitlines(keepends=True)
-        self._last = _number_of(segments[-1]) if segments else 0
+            self._last = _number_of(path)
 
     def begin(self) -> None:
         """Do nothing: the next segment is written with the first lines."""
@@ -216,8 +190,8 @@ class SegmentJournal:
         """
         if not self._pending:
             return
-        segment = self._folder.with_suffix(f"/{self._last + 1:08d}.jsonl")
-        if put_if_absent(segment, bytes(self._pending)) is None:
+        segment = joined(self._folder, f"{self._last + 1:08d}.jsonl")
+        if self._store.put_if_absent(segment, bytes(self._pending)) is None:
             msg = f"{segment}: expected to write this next, but another driver continues this job; wait for it"
             raise PlanError(msg)
         self._last += 1
@@ -228,13 +202,7 @@ class SegmentJournal:
         self.sync()
 
 
-def _segment_urls(folder: ObjectUrl) -> list[ObjectUrl]:
-    """Return the segments of a ledger, in order."""
-    found = [each.url for each in list_objects(folder)]
-    return sorted((url for url in found if _number_of(url)), key=_number_of)
-
-
-def _number_of(url: ObjectUrl) -> int:
+def _number_of(path: str) -> int:
     """Return the number of a segment; 0 for an object of another name."""
-    name, _, suffix = os.path.basename(url.key).partition(".")
+    name, _, suffix = os.path.basename(path).partition(".")
     return int(name) if suffix == "jsonl" and len(name) == 8 and name.isdecimal() else 0

@@ -172,25 +172,6 @@ def find_stored(beginning: str) -> list[str]:
     return [each.path for each in found if each.path.startswith(beginning)]
 
 
-def matching(name: str, paths: Sequence[str]) -> list[int]:
-    """Return the positions of the absolute paths that a path, a pattern or a folder names."""
-    if is_url(name):
-        return [position for position, path in enumerate(paths) if _names_object(name, path)]
-    if os.path.isdir(name):
-        folder = os.path.join(os.path.abspath(name), "")
-        return [position for position, path in enumerate(paths) if path.startswith(folder)]
-    named = {os.path.abspath(name)}
-    if not os.path.exists(name) and glob.has_magic(name):
-        named = {os.path.abspath(path) for path in glob.iglob(name, recursive=True)}
-    return [position for position, path in enumerate(paths) if path in named]
-
-
-def _names_object(url: str, path: str) -> bool:
-    if names_folder(url):
-        return path.startswith(url)
-    return is_match(path.split("/"), url.split("/")) if has_magic(url) else path == url
-
-
 def _list(path: str) -> Mapping[str, Entry]:
     try:
         with os.scandir(path) as entries:

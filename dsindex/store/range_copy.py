@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsindex.errors import InputError
-from dsindex.store.object_file import ObjectReader
 from dsindex.store.reading import open_readable
 from dsindex.store.storage import start_writeback, write_at
 from dsindex.store.types import InputStatus, Readable
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dsindex.errors import OutputError
+    from dsindex.store.object_file import ObjectReader
 
 
 OBJECTS_AHEAD = 8
@@ -84,6 +84,8 @@ def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
                 continue
             while left and is_url(left[0].path) and _has_room(ahead):
                 extent = left.popleft()
+                from dsindex.store.object_file import ObjectReader  # needs obstore
+
                 # An extent is known to exist, and nothing else of its object is read.
                 reader = ObjectReader(InputStatus(path=extent.path, size_bytes=extent.end, version=""))
                 reader.expect_forwards(extent.begin, extent.end)

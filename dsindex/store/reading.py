@@ -7,7 +7,6 @@ import mmap
 import os
 import tempfile
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
@@ -46,14 +45,6 @@ def input_status(path: str) -> InputStatus:
         InputError: If an object cannot be read.
     """
     return store_of(path).head(path)
-
-
-def look_at_all(function: Callable[[Item], Answer], items: Iterable[Item], *, places: Iterable[str]) -> list[Answer]:
-    """Call a function for each item: several at once if any of the places is an object."""
-    if not any(map(is_url, places)):
-        return list(map(function, items))
-    with ThreadPoolExecutor(_LOOKED_AT_ONCE, thread_name_prefix="dsindex-look") as pool:
-        return list(pool.map(function, items))
 
 
 def is_there(path: str) -> bool:

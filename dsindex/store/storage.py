@@ -15,7 +15,6 @@ import re
 import shutil
 import stat
 import sys
-import tempfile
 import uuid
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
@@ -24,7 +23,8 @@ from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 import xxhash
 
 from dsindex.errors import OutputError
-from dsindex.store.urls import ONLY_PATHS, ObjectUrl, is_url
+from dsindex.locations import Location
+from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -153,21 +153,6 @@ def open_own(path: str, *, most_bytes: int, folder: int | None = None) -> Buffer
         raise
 
 
-@contextlib.contextmanager
-def open_folder(path: str, *, inside: int | None = None) -> Iterator[int]:
-    """Open a folder for operations relative to it; a symbolic link inside another folder is not followed.
-
-    Raises:
-        OSError: If there is no such folder.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if inside is None else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags, dir_fd=inside)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def read_own(path: str, *, most_bytes: int, folder: int | None = None) -> bytes:
     """Return the content of a file that dsindex writes itself.
 
@@ -219,13 +204,6 @@ class StoredFile:
     size_bytes: int
     digest: str
     """Digest as returned by `digest_file`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSection(StoredFile):
-    """The size and digest of bytes in a file that has others before and after them."""
-
-    begin: int
 
 
 def combine_digests(block_digests: Iterable[bytes]) -> str:
@@ -399,72 +377,6 @@ def write_whole(path: str, data: Bytes, *, writer: str | None = None) -> None:
         file.write(data)
 
 
-def replace_file(path: str, data: Bytes, *, temporary: str) -> None:
-    """Write a small file atomically, through a temporary path that the caller can remove after a crash, or an object.
-
-    Raises:
-        OutputError: If the folder, the disk or the store refuses.
-    """
-    if isinstance(path, ObjectUrl):
-        from dsindex.store.writing import new_tag, put_object
-
-        put_object(path, data, tag=new_tag())
-        return
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(os.path.dirname(path))
-    except OSError as error:
-        raise output_error(path, error) from error
-
-
-@contextlib.contextmanager
-def create_file(path: str) -> Iterator[IO[bytes]]:
-    """Open a new file, whose folder is created, for writing; an object is sent when the block ends.
-
-    Raises:
-        OSError: If it cannot be written.
-        OutputError: If a folder or a store refuses.
-    """
-    if isinstance(path, ObjectUrl):
-        from dsindex.store.writing import put_object
-
-        with tempfile.TemporaryFile(prefix="dsindex-object-") as file:
-            yield file
-            file.seek(0)
-            put_object(path, file.read())
-        return
-    make_folder(os.path.dirname(path))
-    with open(path, "xb") as file:
-        yield file
-
-
-def create_empty(path: str) -> None:
-    """Create an empty file, or an object.
-
-    Raises:
-        OSError: If a folder refuses.
-        OutputError: If a store refuses.
-    """
-    if isinstance(path, ObjectUrl):
-        from dsindex.store.writing import put_object
-
-        put_object(path, b"")
-    else:
-        open(path, "xb").close()
-
-
-def append_all(file: IO[bytes], data: Bytes) -> None:
-    """Append all of `data` to an unbuffered file, repeating short writes."""
-    view = memoryview(data)
-    while len(view):
-        view = view[file.write(view) :]
-
-
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:
     """Write all of `data` at a byte offset, repeating short writes."""
     view = memoryview(data)
@@ -519,7 +431,7 @@ def require_path(path: str) -> None:
         OutputError: If it is one of these.
     """
     if is_url(path):
-        raise OutputError(f"{path.partition('?')[0]}: {ONLY_PATHS}")
+        raise OutputError(f"{Location(path)}: expected a path of this machine, got an address; copy finished files")
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
     if any(_SYSTEM_FOLDER.match(os.path.realpath(place)) for place in (path, folder)):
         msg = f"{path}: expected a place on a disk, got one in a folder of devices or of the system; choose another"
@@ -545,16 +457,11 @@ def make_folder(path: str) -> None:
 
 
 def remove_if_present(path: str) -> None:
-    """Remove a file or an object (idempotent).
+    """Remove a file (idempotent).
 
     Raises:
         OutputError: If that is refused.
     """
-    if isinstance(path, ObjectUrl):
-        from dsindex.store.writing import remove_objects
-
-        remove_objects([path])
-        return
     try:
         os.unlink(path)
     except FileNotFoundError:

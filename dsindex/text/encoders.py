@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from dsindex.arrow import number_array
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.record_blocks import TextColumn, string_buffers
+from dsindex.text.record_blocks import TextColumn
 from dsindex.text.sampling import set_aside
 from dsindex.text.token_ids import TokenColumn
 from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
@@ -21,7 +20,6 @@ from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from dsindex.text.record_blocks import RecordBlock
@@ -50,8 +48,8 @@ class Encoder(Protocol):
 
     engine: Engine
 
-    def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
-        """Encode texts without nulls, each on its own; special-token strings in a text become special tokens.
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Encode texts, each on its own; special-token strings in a text become special tokens.
 
         Raises:
             UnencodableError: If the library fails on some of them.
@@ -118,12 +116,12 @@ def _gathered(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.
     return np.repeat(starts_of(sizes)[order] - starts_of(own)[:-1], own) + np.arange(own.sum())
 
 
-def encode_leniently(encoder: Encoder, texts: pa.LargeStringArray) -> tuple[TokenBatch, pa.LargeStringArray]:
+def encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[TokenBatch, Sequence[str]]:
     """Encode texts for a sample; return their tokens and the texts, without those on which the library fails."""
     try:
         return encoder.encode(texts), texts
     except UnencodableError as error:
-        rest = texts.take(number_array(np.delete(np.arange(len(texts)), list(error.reasons))))
+        rest = [text for number, text in enumerate(texts) if number not in error.reasons]
         return encoder.encode(rest), rest
 
 
@@ -148,7 +146,7 @@ class ReferenceEncoder:
         self.engine = engine
         self._reference = reference_of(tokenizer)
 
-    def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Encode in calls of about 512 KiB, so that memory does not depend on the size of the batch."""
         tokens, lengths = [np.empty(0, np.uint32)], []
         name, first = "", 0
@@ -169,7 +167,7 @@ class ReferenceEncoder:
 
 
 class GigatokenEncoder:
-    """The fast engine: gigatoken on the Arrow buffers without copies; fixed tokens around a text are added afterwards.
+    """The fast engine, gigatoken; fixed tokens around a text are added afterwards.
 
     A text with a code point on which gigatoken can differ is encoded by the reference instead.
     """
@@ -180,18 +178,18 @@ class GigatokenEncoder:
         self._fast = fast_tokenizer(tokenizer)
         self._differing = _code_points(engine.differing)
 
-    def encode(self, texts: pa.LargeStringArray) -> TokenBatch:
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Encode all texts in one call, then encode again with the reference those on which gigatoken can differ."""
-        if len(texts) == 0:
+        if not texts:
             return TokenBatch(tokens=np.empty(0, np.uint32), lengths=np.empty(0, np.int64))
-        offsets, data = string_buffers(texts)
+        spelt = list(map(str.encode, texts))
         try:
             with library_errors():
-                tokens, lengths = self._fast.encode(offsets, data, self.engine.separator)
+                tokens, lengths = self._fast.encode(spelt, self.engine.separator)
         except LibraryError as error:
             msg = f"{self._tokenizer.name}: gigatoken fails on a text ({error}); use --engine reference"
             raise TokenizerError(msg) from error
-        numbers = self._differing.find_texts(offsets, data)
+        numbers = self._differing.find_texts(spelt)
         if numbers.size:
             tokens, lengths = self._with_reference(texts, numbers, tokens, lengths)
         if self.engine.prefix or self.engine.suffix:
@@ -200,7 +198,7 @@ class GigatokenEncoder:
 
     def _with_reference(
         self,
-        texts: pa.LargeStringArray,
+        texts: Sequence[str],
         numbers: NDArray[np.int64],
         tokens: NDArray[np.uint32],
         lengths: NDArray[np.int64],
@@ -208,7 +206,7 @@ class GigatokenEncoder:
         """Replace gigatoken's tokens of some texts with the reference's."""
         plain = replace(self.engine, name=self.engine.reference, add_special_tokens=False)
         try:
-            wanted = ReferenceEncoder(self._tokenizer, plain).encode(texts.take(number_array(numbers)))
+            wanted = ReferenceEncoder(self._tokenizer, plain).encode([texts[number] for number in numbers.tolist()])
         except UnencodableError as error:
             reasons = {int(numbers[number]): reason for number, reason in error.reasons.items()}
             raise UnencodableError(error.name, reasons) from error
@@ -242,24 +240,21 @@ def _code_points(ranges: tuple[tuple[int, int], ...]) -> CodePoints:
     return CodePoints(ranges)
 
 
-def _batches(texts: pa.LargeStringArray, batch_bytes: int) -> Iterator[list[str]]:
-    """Cut texts into lists of at most `batch_bytes`; a longer text gets its own list."""
-    if len(texts) == 0:
-        return
-    offsets, _ = string_buffers(texts)
-    begin = 0
-    while begin < len(texts):
-        end = int(np.searchsorted(offsets, offsets[begin] + batch_bytes, side="right")) - 1
-        end = max(end, begin + 1)
-        yield texts.slice(begin, end - begin).to_pylist()
-        begin = end
+def _batches(texts: Sequence[str], batch_bytes: int) -> Iterator[Sequence[str]]:
+    """Cut texts into lists of about `batch_bytes`; a longer text gets its own list."""
+    begin = size = 0
+    for number, text in enumerate(texts):
+        if number > begin and size + len(text) > batch_bytes:
+            yield texts[begin:number]
+            begin, size = number, 0
+        size += len(text)
+    if texts:
+        yield texts[begin:]
 
 
 # Find the texts that contain one of a set of code points, at memory speed for texts that are mostly ASCII.
 
 _NUM_CODE_POINTS = 0x110000
-_PIECE_BYTES = 1 << 20
-"""Text searched in one step."""
 
 
 class CodePoints:
@@ -283,29 +278,19 @@ class CodePoints:
         self._lowest = int(np.argmax(self._pairs)) >> 8
         self._is_empty = not flags.any()
 
-    def find_texts(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the numbers of the texts that contain a member, ascending.
-
-        Args:
-            offsets: Start of each text in `data`, then the end of the last one; shape [D + 1].
-            data: UTF-8.
-        """
-        if self._is_empty or len(offsets) < 2:
-            return np.empty(0, np.int64)
-        places = self._find_places(data, int(offsets[0]), int(offsets[-1]))
+    def find_texts(self, spelt: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the numbers of the texts, in UTF-8, that contain a member, ascending."""
+        nothing = np.empty(0, np.int64)
+        if self._is_empty or all(map(bytes.isascii, spelt)):
+            return nothing
+        data = np.frombuffer(b"".join(spelt), np.uint8)
+        high = np.flatnonzero(data[:-1] >= self._lowest)  # few in most texts
+        places = high[self._pairs[data[high].astype(np.int64) << 8 | data[high + 1]]]
         if not places.size:
-            return places
-        places = places[self._are_members(places, data, int(offsets[-1]))]
-        return np.unique(np.searchsorted(offsets, places, side="right") - 1)
-
-    def _find_places(self, data: NDArray[np.uint8], begin: int, end: int) -> NDArray[np.int64]:
-        """Return where characters begin in data[begin:end] that share their first two bytes with a member."""
-        found = [np.empty(0, np.int64)]
-        for start in range(begin, end - 1, _PIECE_BYTES):
-            stop = min(start + _PIECE_BYTES, end - 1)
-            high = np.flatnonzero(data[start:stop] >= self._lowest) + start  # few in most texts
-            found.append(high[self._pairs[data[high].astype(np.int64) << 8 | data[high + 1]]])
-        return np.concatenate(found)
+            return nothing
+        places = places[self._are_members(places, data, len(data))]
+        ends = np.cumsum(np.fromiter(map(len, spelt), np.int64, len(spelt)))
+        return np.unique(np.searchsorted(ends, places, side="right"))
 
     def _are_members(self, places: NDArray[np.int64], data: NDArray[np.uint8], end: int) -> NDArray[np.bool_]:
         """Decode the characters that begin at `places` and look them up."""

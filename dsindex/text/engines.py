@@ -330,12 +330,9 @@ def _check_gigatoken(
     _check_largest_id(document, tokenizer.vocabulary_size)
     check_added_tokens(document, shared_tokenizer(tokenizer))
     probes = probes_of([token["content"] for token in document.get("added_tokens") or []])
-    spelt = [probe.encode() for probe in probes]
-    offsets = np.cumsum([0, *map(len, spelt)], dtype=np.int64)
     try:
         with library_errors():
-            data = np.frombuffer(b"".join(spelt), np.uint8)
-            tokens, lengths = fast_tokenizer(tokenizer).encode(offsets, data, separator)
+            tokens, lengths = fast_tokenizer(tokenizer).encode(list(map(str.encode, probes)), separator)
     except LibraryError as error:
         summary = " ".join(str(error).partition("Location:")[0].split())
         raise Unsuitable(f"gigatoken says: {summary}") from error

@@ -12,7 +12,6 @@ import functools
 import itertools
 import os
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -47,13 +46,12 @@ class FastTokenizer:
         self._resident_when_built: int | None = None
 
     def encode(
-        self, offsets: NDArray[np.int64], data: NDArray[np.uint8], separator: Separator | None
+        self, texts: Sequence[bytes], separator: Separator | None
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Encode texts; special-token strings in a text become special tokens.
 
         Args:
-            offsets: Start of each text in `data`, then the end of the last one; shape [D + 1], at least one text.
-            data: UTF-8.
+            texts: The texts in UTF-8, at least one.
             separator: A token that can be between texts; None for none, which takes longer.
 
         Returns:
@@ -62,9 +60,7 @@ class FastTokenizer:
         Raises:
             RuntimeError, ValueError, TypeError: If gigatoken cannot load the tokenizer.
         """
-        backend = self._take(int(offsets[-1] - offsets[0]))
-        content = data.tobytes()  # slices of bytes are made in a tenth of the time of slices of a view
-        texts = [content[begin:end] for begin, end in pairwise(offsets.tolist())]
+        backend = self._take(sum(map(len, texts)))
         encoded = None if separator is None else _encode_joined(backend, texts, *separator)
         return _encode_each(backend, texts) if encoded is None else encoded
 

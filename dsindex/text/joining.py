@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dsindex.dtypes import starts_of
+from dsindex.text.record_blocks import TextColumn, by_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 JOINED = "text"
 """Name of the one output of several keys that are joined."""
@@ -38,33 +34,7 @@ def decode_separator(text: str) -> str:
     return _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], text)
 
 
-def join_texts(
-    columns: Sequence[tuple[pa.LargeStringArray, NDArray[np.int64] | None]], separator: str
-) -> pa.LargeStringArray:
-    """Join each record's texts with a separator, those of a list as well.
-
-    Args:
-        columns: For each key, all texts in order, and the number of each record's texts; None if each has one.
-        separator: The text between two texts.
-
-    Returns:
-        One text per record.
-    """
-    import pyarrow.compute as pc
-
-    from dsindex.arrow import text_array
-
-    between = text_array([separator])[0]
-    texts = [
-        texts if counts is None else pc.binary_join(_as_lists(texts, counts), between) for texts, counts in columns
-    ]
-    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, between)
-
-
-def _as_lists(texts: pa.LargeStringArray, counts: NDArray[np.int64]) -> pa.LargeListArray:
-    import pyarrow as pa
-
-    from dsindex.arrow import number_array
-
-    offsets = starts_of(counts)
-    return pa.LargeListArray.from_arrays(number_array(offsets), texts)
+def join_columns(columns: Sequence[TextColumn], separator: str) -> TextColumn:
+    """Join each record's texts with a separator, those of a list as well."""
+    joined = [map(separator.join, by_record(column.texts, column.texts_per_record)) for column in columns]
+    return TextColumn(texts=list(map(separator.join, zip(*joined, strict=True))), texts_per_record=None)

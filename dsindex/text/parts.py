@@ -117,21 +117,12 @@ def read_part(
             max_record_bytes=max_record_bytes,
         )
     selection = selection or select_keys(keys)
-    paths = selection.paths
-    if part.form.is_table and paths is not None and selection.vocabulary_size is None:
-        from dsindex.text.tables.records import read_table_records  # loads more of pyarrow
+    if part.form.is_table and selection.paths is not None:
+        from dsindex.text.tables import read_table_records  # loads more of pyarrow
 
-        blocks = read_table_records(part, paths, block_bytes=block_bytes, max_record_bytes=max_record_bytes)
-        return map(selection.finish, blocks)
-    lines: Iterator[LineBlock | LongLine]
-    if part.form.format in {"parquet", "arrow-file", "arrow-stream"} and paths is not None:
-        from dsindex.text.tables.lines import read_table_lines
-
-        # Token ids: of the table, only the column that leads to them becomes lines.
-        columns = {path[0]: path[:1] for path in paths.values()}
-        lines = read_table_lines(part, columns, block_bytes=block_bytes)
-    else:
-        lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
+        rows = read_table_records(part, selection, block_bytes=block_bytes, max_record_bytes=max_record_bytes)
+        return map(selection.finish, rows)
+    lines = read_part_lines(part, block_bytes=block_bytes, max_line_bytes=max_record_bytes)
     return parse_blocks(lines, selection, max_record_bytes)
 
 
@@ -150,6 +141,6 @@ def read_part_lines(
         return read_text_lines(part, block_bytes=block_bytes, max_line_bytes=max_line_bytes)
     if part.form.format == "document":
         return read_text_file(part, max_line_bytes=max_line_bytes)
-    from dsindex.text.tables.lines import read_table_lines
+    from dsindex.text.tables import read_table_lines
 
     return read_table_lines(part, block_bytes=block_bytes)

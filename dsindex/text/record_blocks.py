@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from dsindex.dtypes import starts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from dsindex.text.token_ids import TokenColumn
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextColumn:
-    """The texts of one key."""
+    """The texts of one key, without lone surrogates."""
 
-    texts: pa.LargeStringArray
+    texts: Sequence[str]
     """All texts of the block, in order."""
     texts_per_record: NDArray[np.int64] | None
     """Number of texts of each record, shape [records]; None if each record has one text."""
+
+    @classmethod
+    def of(cls, values: Sequence[str | list[str]]) -> TextColumn:
+        """Return the column of these values, one for each record."""
+        if list not in set(map(type, values)):
+            return cls(texts=values, texts_per_record=None)  # type: ignore[arg-type]  # all are texts
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        counts = np.fromiter(map(len, lists), np.int64, len(lists))
+        return cls(texts=[text for texts in lists for text in texts], texts_per_record=counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +71,7 @@ class RecordBlock:
     num_filtered: int = 0
     """Number of records that a condition or a sample leaves out; they are in no column."""
     num_bytes: int = 0
-    """Size of its lines in the text, with newlines."""
+    """Size of its lines in the text, with newlines; of rows of a table, of their texts."""
     blank_lines: NDArray[np.int64] | None = None
     """Line numbers of the blank lines; None if there are none, or if they are not known."""
     read_line: Callable[[int], bytes] | None = None
@@ -74,18 +85,21 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
 
 def text_sizes(column: TextColumn) -> NDArray[np.int64]:
     """Return the size of each record's texts in UTF-8, shape [records]."""
-    bounds, counts = string_buffers(column.texts)[0], column.texts_per_record
-    return np.diff(bounds if counts is None else bounds[starts_of(counts)])
+    sizes = np.fromiter(map(_size, column.texts), np.int64, len(column.texts))
+    counts = column.texts_per_record
+    return sizes if counts is None else np.diff(starts_of(sizes)[starts_of(counts)])
 
 
-def string_buffers(texts: pa.LargeStringArray) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the buffers of an Arrow array without copies.
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
-    Returns:
-        Offsets of shape [D + 1] into the bytes, which need not start at 0 if the array is a slice; and all the bytes.
+
+def by_record(items: Sequence[Item], counts: NDArray[np.int64] | None) -> Iterator[Sequence[Item]]:
+    """Yield the items of each record; the counts are None if each has one.
+
+    >>> list(by_record("abc", np.array([2, 0, 1])))
+    ['ab', '', 'c']
     """
-    _, ends, data = texts.buffers()
-    if ends is None:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    offsets = np.frombuffer(ends, np.int64, count=len(texts) + 1, offset=8 * texts.offset)
-    return offsets, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    if counts is None:
+        return ([item] for item in items)
+    return (items[begin:end] for begin, end in pairwise(starts_of(counts).tolist()))

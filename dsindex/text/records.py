@@ -170,10 +170,7 @@ def _decode_block(
     values = decoder.read_lines(memoryview(block.data)[int(starts[0]) : block.num_bytes])
     if values is None or len(values[0]) != len(numbers):
         return None
-    try:
-        columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
-    except UnicodeEncodeError:  # a lone surrogate
-        return None
+    columns = {name: selection.build_column(own) for name, own in zip(selection.names, values, strict=True)}
     is_blank = len(numbers) < len(block.starts)
     return RecordBlock(
         num_lines=len(block.starts),

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from dsindex.arrow import number_array
 from dsindex.dtypes import starts_of
 from dsindex.json_text import encode_json
-from dsindex.text.record_blocks import BadRecord, TextColumn, string_buffers
+from dsindex.text.record_blocks import BadRecord, TextColumn
 from dsindex.text.token_ids import TokenColumn
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ def _line_bytes(block: RecordBlock, number: int) -> bytes:
     texts: dict[str, object] = {}
     for key, column in keep_records(block, kept).columns.items():
         if isinstance(column, TextColumn):
-            own = column.texts.to_pylist()
-            texts[key] = own[0] if column.texts_per_record is None else own
+            own = column.texts
+            texts[key] = own[0] if column.texts_per_record is None else list(own)
     return encode_json(texts)
 
 
@@ -117,33 +116,22 @@ def hash_records(block: RecordBlock) -> NDArray[np.uint64]:
 
 
 def _hash_column(column: TextColumn | TokenColumn) -> NDArray[np.uint64]:
+    items: list[bytes]
     if isinstance(column, TokenColumn):
-        ids = column.tokens.astype("<u4", copy=False)
-        hashes, counts = _hash_items(ids.data.cast("B"), starts_of(column.lengths) * 4), column.sequences_per_record
+        ids = column.tokens.astype("<u4", copy=False).tobytes()
+        ends = (starts_of(column.lengths) * 4).tolist()
+        items, counts = [ids[begin:end] for begin, end in pairwise(ends)], column.sequences_per_record
     else:
-        bounds, data = string_buffers(column.texts)
-        hashes, counts = _hash_items(data.data, bounds), column.texts_per_record
+        items, counts = list(map(str.encode, column.texts)), column.texts_per_record
+    hashes = np.fromiter((_digest(item) for item in items), np.uint64, len(items))
     if counts is None:
         return hashes
-    ends = np.cumsum(counts).tolist()
-    stored = hashes.astype("<u8", copy=False)
-    begin = 0
-    joined = np.empty(len(ends), np.uint64)
-    for record, end in enumerate(ends):
-        own = stored[begin:end]
-        joined[record] = own[0] if end - begin == 1 else xxhash.xxh3_64_intdigest(own.tobytes(), seed=HASH_SEED)
-        begin = end
-    return joined
+    own = np.split(hashes.astype("<u8", copy=False), np.cumsum(counts)[:-1])
+    return np.array([each[0] if len(each) == 1 else _digest(each.tobytes()) for each in own[: len(counts)]], np.uint64)
 
 
-def _hash_items(data: memoryview, bounds: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash the bytes between each two of the bounds."""
-    digest, seed = xxhash.xxh3_64_intdigest, HASH_SEED
-    return np.fromiter(
-        (digest(data[begin:end], seed=seed) for begin, end in pairwise(bounds.tolist())),
-        np.uint64,
-        count=len(bounds) - 1,
-    )
+def _digest(content: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(content, seed=HASH_SEED)
 
 
 def _filter_tokens(column: TokenColumn, kept: NDArray[np.bool_]) -> TokenColumn:
@@ -164,7 +152,7 @@ def _filter_column(column: TextColumn | TokenColumn, kept: NDArray[np.bool_]) ->
 
 def _filter_texts(column: TextColumn, kept: NDArray[np.bool_]) -> TextColumn:
     counts = column.texts_per_record
-    if counts is None:
-        return replace(column, texts=column.texts.take(number_array(np.flatnonzero(kept))))
-    texts = column.texts.take(number_array(np.flatnonzero(np.repeat(kept, counts))))
-    return replace(column, texts=texts, texts_per_record=counts[kept])
+    own = kept if counts is None else np.repeat(kept, counts)
+    return TextColumn(
+        texts=list(compress(column.texts, own.tolist())), texts_per_record=None if counts is None else counts[kept]
+    )

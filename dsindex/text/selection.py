@@ -20,8 +20,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import numpy as np
-
 from dsindex.errors import InputError, RecordProblem
 from dsindex.text.fields import (
     Texts,
@@ -31,7 +29,7 @@ from dsindex.text.fields import (
     show_place,
     type_name,
 )
-from dsindex.text.joining import JOINED, join_texts
+from dsindex.text.joining import JOINED, join_columns
 from dsindex.text.record_blocks import RecordBlock, TextColumn
 from dsindex.text.token_ids import Ids, TokenColumn, build_token_column, find_id_fault
 
@@ -181,25 +179,14 @@ class Selection:
 
     def build_column(self, values: Sequence[Any]) -> TextColumn | TokenColumn:
         """Return the column of one key, given its value in each record."""
-        from dsindex.arrow import text_array  # pyarrow is slow to load, and not needed to parse options
-
-        if self.vocabulary_size is not None:
-            return build_token_column(values)
-        if list not in set(map(type, values)):
-            return TextColumn(texts=text_array(values), texts_per_record=None)
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        return TextColumn(
-            texts=text_array([text for texts in lists for text in texts]),
-            texts_per_record=np.array([len(texts) for texts in lists], np.int64),
-        )
+        return TextColumn.of(values) if self.vocabulary_size is None else build_token_column(values)
 
     def finish(self, block: RecordBlock) -> RecordBlock:
         """Return a block with the columns of the outputs, one if the texts of all keys are joined."""
         if self.join is None:
             return block
         columns = [column for column in block.columns.values() if isinstance(column, TextColumn)]
-        joined = join_texts([(column.texts, column.texts_per_record) for column in columns], self.join)
-        return replace(block, columns={JOINED: TextColumn(texts=joined, texts_per_record=None)})
+        return replace(block, columns={JOINED: join_columns(columns, self.join)})
 
     def _open_patterns(self) -> Patterns:
         from dsindex.text.jq import FieldPattern, open_patterns
@@ -217,13 +204,14 @@ class Selection:
                 value = find_value(record, key.path)
             elif answers is not None:
                 value = answers.value(key.name)
-            wrong = self._find_fault(key, value)
+            wrong = self.find_fault(key, value)
             if wrong is not None:
                 return wrong
             values.append(value)
         return cast("Values", values)
 
-    def _find_fault(self, key: TextKey, value: object) -> str | None:
+    def find_fault(self, key: TextKey, value: object) -> str | None:
+        """Describe a value that is not one of a key; None if it is."""
         if self.vocabulary_size is not None:
             expected = f"a list of token ids from 0 to {self.vocabulary_size - 1}"
             wrong = find_id_fault(value, self.vocabulary_size)

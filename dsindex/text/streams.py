@@ -2,13 +2,12 @@
 
 A line begins at the start of the text or after a newline byte, and ends before the next newline byte or at the end of
 the text. A part owns the lines that begin in it, so any cut of a file into parts yields each line once. The parts of a
-plain file are byte ranges; those of a compressed one begin where its members do.
+plain file are byte ranges; a compressed one has a single part.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +19,7 @@ from dsindex.store.reading import open_readable
 from dsindex.text.compressed import Decoder
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     from dsindex.text.forms import TextPart
 
 
-# Where the lines of a part come from: a range of a plain file, or members of a compressed one, read forwards.
+# Where the lines of a part come from: a range of a plain file, or a whole compressed one, read forwards.
 #
-# A source yields text from shortly before the part to the end of the file, and stops once at the part's own end. The
-# lines of a part are those that begin after the first byte of its text and up to its end, so that no byte before a part
-# is needed to read it; at the start of the file the first line is its own as well.
+# A plain source yields text from the byte before the part to the end of the file, and stops once at the part's own end.
+# The lines of a part are those that begin after the first byte of its text and up to its end, so that no byte before a
+# part is needed to read it; at the start of the file the first line is its own as well.
 
 OVERRUN_BYTES = 64 << 10
 """Bytes read at a time past the end of a range, where only the rest of one line is needed."""
@@ -46,13 +45,13 @@ class ByteSource(Protocol):
     """Text that is read forwards. Positions count from where the source begins."""
 
     @property
-    def origin(self) -> int | None:
-        """Offset in the file of the first byte; None if the file is compressed."""
+    def origin(self) -> int:
+        """Offset in the text of the first byte."""
         ...
 
     @property
     def own_end(self) -> int | None:
-        """Position of the last byte at which one of the part's lines may begin; None as long as it is not known."""
+        """Position of the last byte at which one of the part's lines may begin; None: any of the file."""
         ...
 
     @property
@@ -100,15 +99,13 @@ class PlainSource:
 
 
 class StreamSource:
-    """The members of a compressed file that begin in its bytes [begin, end), and what follows them."""
+    """The text of a compressed file."""
 
-    origin = None
+    origin = 0
+    own_end = None
 
-    def __init__(self, path: str, file: Readable, container: Container, begin: int, end: int) -> None:
-        self._decoder = Decoder(path, file, container, begin=begin)
-        self._end = end
-        self._position = 0
-        self.own_end: int | None = None
+    def __init__(self, path: str, file: Readable, container: Container) -> None:
+        self._decoder = Decoder(path, file, container)
 
     @property
     def at_end(self) -> bool:
@@ -116,16 +113,12 @@ class StreamSource:
         return self._decoder.at_end
 
     def read_into(self, view: memoryview[int]) -> int:
-        """Fill `view`, with less only at the end of the members or of the file; return the number of bytes."""
+        """Fill `view`, with less only at the end of the file; return the number of bytes."""
         done = 0
         while done < len(view) and not self._decoder.at_end:
             text = self._decoder.read(min(len(view) - done, PIECE_BYTES))
             view[done : done + len(text)] = text
             done += len(text)
-            if self.own_end is None and self._decoder.is_between_members and self._decoder.member_begin >= self._end:
-                self.own_end = self._position + done
-                break
-        self._position += done
         return done
 
 
@@ -143,7 +136,7 @@ def open_source(part: TextPart) -> Iterator[ByteSource]:
         if container == "plain":
             yield PlainSource(path, file, part.begin, part.end)
         else:
-            yield StreamSource(path, file, container, part.begin, part.end)
+            yield StreamSource(path, file, container)
 
 
 @contextmanager
@@ -281,10 +274,8 @@ def read_lines(
 ) -> Iterator[LineBlock | LongLine]:
     """Yield the lines of a part, in order; the last one may extend beyond its end.
 
-    The lines of a part of a plain file begin in its bytes. Those of a part of a compressed file begin after the first
-    byte of the text of its members, and up to the first byte after it; their offsets count from the first of them. At
-    the start of a file the first line is its own as well. One block is held in memory, or the longest line if that is
-    larger.
+    The lines of a part of a plain file begin in its bytes; a compressed file has one part. One block is held in memory,
+    or the longest line if that is larger.
 
     Args:
         part: A part of a regular file.
@@ -350,8 +341,6 @@ class _PartReader:
     searched: int = 0
     """buffer[:searched] has no newline, so a long line is not searched again with every read."""
     line: int = 0
-    first: int = 0
-    """Position of the part's first line."""
 
     def __post_init__(self) -> None:
         self.buffer = bytearray(self.block_bytes)
@@ -368,7 +357,6 @@ class _PartReader:
             if newline >= 0 and not self.is_past_own_end(self.base + newline + 1):
                 self.drop(newline + 1)
                 self.searched = 0
-                self.first = self.base
                 return True
             if self.source.at_end:
                 return False
@@ -413,11 +401,6 @@ class _PartReader:
             return self.buffer.find(_NEWLINE, self.searched, self.filled) + 1
         return self.buffer.rfind(_NEWLINE, self.searched, self.filled) + 1
 
-    def offset_of(self, position: int) -> int:
-        """Return an offset in the file; of a compressed file, counted from the part's first line."""
-        origin = self.source.origin
-        return position - self.first if origin is None else position + origin
-
     def cut_block(self, cut: int) -> LineBlock:
         newlines = np.flatnonzero(np.frombuffer(self.buffer, np.uint8, cut) == _NEWLINE)
         ends = newlines if self.buffer[cut - 1] == _NEWLINE else np.append(newlines, cut)
@@ -428,7 +411,7 @@ class _PartReader:
         return LineBlock(
             data=self.buffer,
             num_bytes=cut,
-            offset=self.offset_of(self.base),
+            offset=self.base + self.source.origin,
             first_line=self.line,
             starts=starts,
             ends=ends,
@@ -446,11 +429,9 @@ class _PartReader:
     def grow(self, num_bytes: int) -> None:
         """Lengthen the buffer in place, where the kernel moves pages: old and new memory would be twice the line."""
         try:
-            _resize(self.buffer, len(self.buffer) + num_bytes)
+            self.buffer.extend(bytes(num_bytes))
         except BufferError:  # the last block is still in use
-            larger = bytearray(len(self.buffer) + num_bytes)
-            memoryview(larger)[: self.filled] = memoryview(self.buffer)[: self.filled]
-            self.buffer = larger
+            self.buffer = self.buffer + bytes(num_bytes)
         self.searched = self.filled
 
     def skip_line(self, limit: int) -> LongLine:
@@ -467,69 +448,4 @@ class _PartReader:
         cut = min(cut, self.filled)
         self.drop(cut)
         self.searched = 0  # the rest may contain whole lines, which are yielded before more is read
-        return LongLine(offset=self.offset_of(begin), line=self.line, head=head, num_bytes=num_bytes, limit=limit)
-
-
-def _resize(buffer: bytearray, size: int) -> None:
-    """Set the size of a buffer; added bytes are not cleared, since that faults their pages in under the GIL.
-
-    Raises:
-        BufferError: If something still refers to its memory.
-    """
-    ctypes.pythonapi.PyByteArray_Resize(ctypes.py_object(buffer), ctypes.c_ssize_t(size))
-
-
-# Cut the text of a compressed file that can only be decoded from its start into pieces of whole lines.
-#
-# The pieces are given by offsets in the compressed file, so that their number is known before anything is decoded. A
-# piece ends with the line that is incomplete, or would begin next, when the file was decoded up to its last offset.
-
-READ_BYTES = 1 << 20
-"""Text decoded at a time."""
-
-
-def split_stream(
-    path: str, container: Container, bounds: Sequence[int], *, expected_size: int | None = None
-) -> Generator[tuple[int, bytes]]:
-    """Decode a file from its start and yield its text with the number of the piece that each part of it belongs to.
-
-    Args:
-        path: The file.
-        container: How it is compressed.
-        bounds: Offsets in the file, ascending from 0 to its size: piece k is about what [bounds[k], bounds[k + 1])
-            decodes to.
-        expected_size: Size of the file in bytes when the job was planned.
-
-    Yields:
-        Pieces' numbers, ascending, and consecutive text of at most READ_BYTES. A piece inside one long line has none.
-
-    Raises:
-        InputError: If the file cannot be read, has changed, is damaged or cut off.
-    """
-    with opened_input(path, expected_size) as file:
-        file.expect_forwards(0, file.size_bytes)
-        decoder = Decoder(path, file, container)
-        last = len(bounds) - 2
-        piece = 0
-        for number in range(len(bounds) - 1):
-            in_earlier_line = number > 0
-            for text in _decode(decoder, None if number == last else bounds[number + 1]):
-                cut = 0
-                if in_earlier_line:
-                    cut = text.find(b"\n") + 1
-                    yield piece, text[:cut] if cut else text
-                    in_earlier_line = not cut
-                if not in_earlier_line:
-                    piece = number
-                    if cut < len(text):
-                        yield piece, text[cut:] if cut else text
-
-
-def _decode(decoder: Decoder, before: int | None) -> Iterator[bytes]:
-    """Yield all text that the file's bytes before an offset decode to; None: all of it."""
-    while True:
-        text = decoder.read(READ_BYTES, before=before)
-        if text:
-            yield text
-        elif decoder.at_end or (before is not None and not decoder.has_input(before)):
-            return
+        return LongLine(offset=begin + self.source.origin, line=self.line, head=head, num_bytes=num_bytes, limit=limit)

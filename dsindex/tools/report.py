@@ -23,7 +23,7 @@ from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.machine import available_cpus
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
-from dsindex.store.urls import absolute, real_path
+from dsindex.store.urls import absolute
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
@@ -145,7 +145,7 @@ def run_report(options: ReportConfig, *, reporter: Reporter) -> ReportResult:
     """
     _check_output(options.output)
     opened = [_open(_with_masks(tell_kind(path)), options.tokenizer_model) for path in options.prefix]
-    places = [real_path(each.files[-1]) for each in opened]
+    places = [os.path.realpath(each.files[-1]) for each in opened]
     for each, place in zip(opened, places, strict=True):
         if places.count(place) > 1:
             raise InputError(f"{each.name}: expected every dataset once, got it twice; leave one out")

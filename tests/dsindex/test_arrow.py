@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dsindex.arrow import number_array, numbers_of, text_array, valid_of
+from dsindex.arrow import number_array, numbers_of
 from tests.support.golden import OWN
 
 WATCHED_BUILD = """
@@ -40,20 +40,8 @@ def test_build_does_not_look_for_pandas(tmp_path, form):
 
 
 def test_arrays_have_the_values():
-    assert text_array([]).to_pylist() == []
-    assert text_array(["", "ä", "\U0001f600"]).to_pylist() == ["", "ä", "\U0001f600"]
-    with pytest.raises(UnicodeEncodeError):
-        text_array(["\ud800"])
     for dtype in (np.int32, np.int64, np.uint16, np.float32):
         array = number_array(np.arange(6, dtype=dtype)[::2])
         assert array.to_pylist() == [0, 2, 4]
         assert (numbers_of(array[1:]).tolist(), numbers_of(array[1:]).dtype) == ([2, 4], dtype)
         assert numbers_of(array[3:]).tolist() == []
-
-
-def test_nulls_are_found_at_any_place():
-    expected = [number % 3 > 0 for number in range(40)]
-    array = pa.array([7 if valid else None for valid in expected])
-    for begin in (0, 5, 16, 39, 40):
-        assert valid_of(array[begin:]).tolist() == expected[begin:]
-    assert valid_of(pa.nulls(3)).tolist() == [False] * 3

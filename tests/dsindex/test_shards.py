@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.engine.tasks import ShardTask
+from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, lay_out_documents, lay_out_pbin_documents, tokenize_shard
-from dsindex.errors import BadRecordError, TokenizerError
-from dsindex.store.ownership import MARKER_FILE, mark_folder
-from dsindex.text import audit
+from dsindex.errors import TokenizerError
 from dsindex.text.encoders import TokenBatch
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import load_tokenizer, shared_tokenizer
@@ -84,33 +83,6 @@ def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out,
     assert fitting.tokens.max() == 70_000
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("last", ['{"text": "good"}', "{bad"], ids=["whole", "bad at the end"])
-def test_shard_is_audited_before_it_counts_and_before_what_lies_behind(tmp_path, monkeypatch, last):
-    path = tmp_path / "text.jsonl"
-    path.write_text(
-        "\n".join([*['{"text": "' + 12 * "a text of many, with é " + '"}'] * 48_000, last]), encoding="utf-8"
-    )
-    audited = []
-
-    def differ(_tokenizer, _engine, texts):
-        audited.extend(texts.to_pylist())
-        msg = "they differ"
-        raise TokenizerError(msg)
-
-    monkeypatch.setattr(audit, "audit", differ)
-    with pytest.raises(TokenizerError, match="they differ"):
-        tokenize_shard(task_of(path), settings_in(tmp_path))
-    assert (
-        2 <= len(audited) <= 8
-    )  # those of four positions in each 8 MiB that fall into a text, over all blocks at once
-    assert {file for file in tmp_path.rglob("*") if file.is_file()} == {path, tmp_path / "work" / MARKER_FILE}
-    monkeypatch.setattr(audit, "audit", lambda *_: None)
-    if last == "{bad":
-        with pytest.raises(BadRecordError):
-            tokenize_shard(task_of(path), settings_in(tmp_path))
-
-
 @pytest.mark.parametrize("num_ranges", [1, 2, 5])
 def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path, num_ranges):
     new_letters = ["\u088f", "\u0c5c", "\ua7ce", "\U000323b0"]
@@ -139,7 +111,7 @@ def settings_in(folder):
     tokenizer = load_tokenizer(str(OWN.plain_tokenizer))
     work_dir = folder / "work"
     work_dir.mkdir(exist_ok=True)
-    mark_folder(str(work_dir))
+    write_marker(str(work_dir), "plan")
     return ShardSettings(
         tokenizer=tokenizer,
         engine=choose_engine(tokenizer, "gigatoken", add_special_tokens=True),

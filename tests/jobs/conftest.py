@@ -8,9 +8,9 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.options.build import BuildConfig
+from tests.support.buckets import ACCESS_KEY, SECRET_KEY
 from tests.support.golden import OWN
 from tests.support.jobs import config_of
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY
 from tests.support.processes import start_ray
 
 

@@ -218,7 +218,7 @@ def test_somebody_elses_file_is_never_replaced(tmp_path, chats, what):
     else:
         folder.write_text("mine")
     with pytest.raises(OutputError, match=rf"{folder}\S*: expected an export of dsindex and nothing else"):
-        run_config(job(tmp_path, chats, replace=True), CONFIG)
+        run_config(job(tmp_path, chats, replace=True, split_seed=5), CONFIG)
 
 
 def test_masks_of_another_dataset_are_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Jobs that read and write buckets: the bytes of a disk, whatever fails on the way and whenever they are killed."""
 
+import json
 import os
 import random
 import re
@@ -9,14 +10,19 @@ import sys
 import threading
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("obstore")
 
 from dsindex.cli.main import main
+from dsindex.engine.input_paths import find_paths
+from dsindex.engine.inputs import look_at_inputs
 from tests.faults.corpus import write_corpus
-from tests.faults.object_kills import CHAT, KINDS, name_job, objects
+from tests.objects.jobs import CHAT, KINDS, name_job, objects
 from tests.support.buckets import CUT, LOST, SECRET_KEY
+from tests.support.compressed import COMPRESSORS
 from tests.support.conversations import CONVERSATIONS
 from tests.support.golden import OWN, ROOT
 from tests.support.published import published
@@ -229,3 +235,73 @@ def test_listing_is_made_again(store, answer, texts, tmp_path, cli):
 def test_what_is_not_there_is_a_sentence(source, words, cli, tmp_path):
     command = ["build", "--input", source, "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
     assert words in cli([*command, str(tmp_path / "x")], 1).err
+
+
+FORMS = ("text.jsonl", "rows.parquet", "stream.arrow", "text.one.gz", "text.frames.zst")
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory):
+    """The same records in every form."""
+    folder = tmp_path_factory.mktemp("forms")
+    write_corpus(folder / "text.jsonl", num_lines=300, broken={})
+    plain = (folder / "text.jsonl").read_bytes()
+    for name in ("one.gz", "frames.zst"):
+        (folder / f"text.{name}").write_bytes(COMPRESSORS[name](plain))
+    table = pa.table({"text": [json.loads(line)["text"] for line in plain.splitlines() if line.strip()]})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=40)
+    with pa.ipc.new_stream(folder / "stream.arrow", table.schema) as stream:
+        stream.write_table(table, max_chunksize=50)
+    return folder
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("name", FORMS)
+def test_inputs_in_a_bucket_give_the_bytes_of_a_disk(name, store, forms, tmp_path):
+    store.put("src", forms)
+    for source, out in ((f"{forms}/{name}", "disk"), (f"s3://src/{name}", "bucket")):
+        words = ["build", "--input", source, "--tokenizer-model", str(OWN.plain_tokenizer), "--append-eod"]
+        assert main([*words, "--shard-size", "4KiB", "--output-prefix", str(tmp_path / out / "x")]) == 0
+    found, wanted = published(tmp_path / "bucket"), published(tmp_path / "disk")
+    assert {name: each for name, each in found.items() if "manifest" not in name} == {
+        name: each for name, each in wanted.items() if "manifest" not in name
+    }
+
+
+@pytest.mark.parametrize(("pattern", "names"), [
+    ("s3://src/d/*.jsonl", ["d/a.jsonl", "d/b c.jsonl"]),
+    ("s3://src/d/[b]*", ["d/b c.jsonl"]),
+    ("s3://src/**/*.jsonl", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+    ("s3://src/d/", ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl"]),
+])  # fmt: skip
+def test_patterns_and_folders_are_listed_once(store, pattern, names):
+    for name in ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl", "d/.hidden.jsonl", "d/notes.md"]:
+        store.put(f"src/{name}", b"{}")
+    store.put("src/d/", b"")
+    assert [file.path for file in look_at_inputs(find_paths([pattern]))] == [f"s3://src/{name}" for name in names]
+    assert len(store.requests) == 1  # sizes and ETags come with the listing
+
+
+def test_piped_text_is_that_of_a_disk(store, pipe, tmp_path):
+    text = b"".join(OWN.docs.read_bytes().splitlines(keepends=True)[:60])
+    words = ["build", "--input", "-", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
+    pipe(text)
+    assert main([*words, str(tmp_path / "x")]) == 0
+    pipe(text)
+    assert main([*words, "s3://out/k/x"]) == 0
+    assert objects(store, "k") == published(tmp_path)
+
+
+def test_nothing_secret_is_written_or_shown(store, texts, tmp_path, capfd):
+    store.put("src", texts)
+    signed = store.client.generate_presigned_url("get_object", Params={"Bucket": "src", "Key": "text.jsonl"})
+    (tmp_path / "list").write_text(f"{signed}\n{signed.replace('text.jsonl', 'gone.jsonl')}\n")
+    (tmp_path / "one").write_text(f"{signed}\n")
+    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--on-bad-record", "quarantine", "--keep-shards"]
+    assert main([*words, "--input-list", str(tmp_path / "one"), "--output-prefix", str(tmp_path / "out" / "x")]) == 0
+    assert main([*words, "--input-list", str(tmp_path / "list"), "--output-prefix", str(tmp_path / "out" / "y")]) == 1
+    shown = "".join(capfd.readouterr()).encode()
+    written = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(written) > 4
+    for secret in (SECRET_KEY.encode(), re.search(rb"Signature=([^&]+)", signed.encode())[1]):
+        assert not any(secret in text for text in [shown, *written])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import dsindex
+from tests.support.buckets import ACCESS_KEY, ENVIRONMENT, SECRET_KEY, serving_buckets
 from tests.support.golden import ROOT
 from tests.support.local_cluster import local_cluster
-from tests.support.object_server import ACCESS_KEY, SECRET_KEY, serving_objects
 from workflows.demo_text import write_demo_conversations, write_demo_jsonl
 from workflows.pretraining import train_tokenizer
 
@@ -27,11 +27,10 @@ DATASETS = {
 
 @pytest.fixture(scope="module")
 def store_url(demo):
-    contents = {f"bucket/text/{path.name}": path.read_bytes() for path in (demo / "text").iterdir()}
-    with pytest.MonkeyPatch.context() as patch, serving_objects(objects=contents, min_part_bytes=1) as store:
-        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        patch.setenv("AWS_ENDPOINT_URL", store.url)
+    with pytest.MonkeyPatch.context() as patch, serving_buckets("bucket") as store:
+        store.put("bucket/text", demo / "text")
+        for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": store.url}.items():
+            patch.setenv(name, value)
         yield store.url
 
 

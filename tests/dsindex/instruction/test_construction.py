@@ -18,7 +18,7 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
     pytest.param("- a", "expected a mapping", id="list"),
     pytest.param("a: [", "expected YAML", id="not-yaml"),
     pytest.param("a: !!python/object/apply:os.system [ls]", "expected YAML", id="object"),
-    pytest.param("special_tokens: {bos_token: 1}", "special_tokens.bos_token", id="not-a-text"),
+    pytest.param("special_tokens: {bos_token: 1}", "special_tokens: expected str, got int", id="not-a-text"),
     pytest.param("loss_masking_jq_patterns: [.a]", "needs message_construction", id="mask-without-construction"),
     pytest.param("message_construction: [a, a]", "names a field twice: a, a", id="twice"),
     pytest.param("message_construction: [a]\nchat_template: x", "got both", id="both"),
@@ -37,7 +37,7 @@ from tests.support.conversations import HUMAN, SPEC_RECORD, SPEC_YAML, config, c
     pytest.param("special_tokens: [<s>, <s>]", "special_tokens: .*names '<s>' twice", id="token-twice"),
     pytest.param("too_long: split", "needs max_length", id="no-length"),
     pytest.param("too_long: chop\nmax_length: 5", "too_long: expected one of refuse, .* got 'chop'", id="policy"),
-    pytest.param("max_length: 1", "max_length: expected at least 2, got 1", id="length"),
+    pytest.param("max_length: 1", "max_length: expected int >= 2", id="length"),
     pytest.param('separator: "\\ud800"', r"expected Unicode text in every option, got .*\\ud800", id="no-unicode"),
 ])  # fmt: skip
 def test_configuration_says_what_is_wrong(text, match):
@@ -59,7 +59,7 @@ def test_configuration_takes_its_template_from_a_file_beside_it(tmp_path):
 
 
 def test_roles_are_added_to_the_usual_ones():
-    roles = parse_config("role_mapping: {bot: assistant, system: user}").role_mapping
+    roles = parse_config("role_mapping: {bot: assistant, system: user}").roles
     assert {name: roles[name] for name in ("bot", "system", "human", "developer", "function_call", "observation")} == {
         "bot": "assistant",
         "system": "user",

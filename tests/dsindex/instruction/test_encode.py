@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
@@ -187,7 +188,7 @@ def test_folder_with_a_broken_template_is_refused(tmp_path, template):
 
 def learnt_text(config, record, template=PLAIN):
     tokenizer = train("bytes")
-    options = parse_config(config).model_copy(update={"chat_template": template})
+    options = msgspec.structs.replace(parse_config(config), chat_template=template)
     encoded = InstructionEncoder(options, tokenizer).encode(record)
     return tokenizer.decode(encoded.tokens[encoded.mask == 1])
 

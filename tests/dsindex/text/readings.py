@@ -36,8 +36,7 @@ class Reading:
         assert block.num_lines == block.num_blank + len(block.offsets) + len(block.bad)
         columns = []
         for column in block.columns.values():
-            column.texts.validate(full=True)
-            texts = column.texts.to_pylist()
+            texts = column.texts
             if column.texts_per_record is None:
                 columns.append([[text] for text in texts])
             else:

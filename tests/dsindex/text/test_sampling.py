@@ -51,10 +51,8 @@ def test_what_is_kept_is_consistent(tmp_path):
         assert sample.num_filtered + len(numbers) == 3000
         assert sample.num_lines == 3000
         assert sample.offsets.tolist() == [block.offsets.tolist()[number] for number in numbers]
-        assert sample.columns["text"].texts.to_pylist() == [records[number]["text"] for number in numbers]
-        assert sample.columns["title"].texts.to_pylist() == [
-            title for number in numbers for title in records[number]["title"]
-        ]
+        assert sample.columns["text"].texts == [records[number]["text"] for number in numbers]
+        assert sample.columns["title"].texts == [title for number in numbers for title in records[number]["title"]]
     assert 230 < len(small.lines) < 370
     assert 1400 < len(large.lines) < 1600
     assert set(small.lines.tolist()) <= set(large.lines.tolist())

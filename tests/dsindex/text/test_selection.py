@@ -27,7 +27,7 @@ def read(path, selection, **options):
 
 def texts(blocks, name):
     columns = [block.columns[name] for block in blocks]
-    return [text for column in columns if isinstance(column, TextColumn) for text in column.texts.to_pylist()]
+    return [text for column in columns if isinstance(column, TextColumn) for text in column.texts]
 
 
 def test_names_paths_and_programs_are_read_from_one_line():

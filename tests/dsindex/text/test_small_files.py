@@ -60,7 +60,7 @@ def write(folder, texts):
 
 def rows(block, number=None):
     [column] = block.columns.values()
-    texts = column.texts.to_pylist()
+    texts = column.texts
     kept = list(zip(block.offsets.tolist(), block.lines.tolist(), texts, strict=True))
     bad = [
         (record.file if number is None else number, record.offset, record.line, record.line_bytes, record.reason)

@@ -121,35 +121,3 @@ def exported(tmp_path_factory):
     config = job(folder / "out" / "chat", str(source), workers=1, **EXPORTED)
     run(config, CONSTRUCTED)
     return published(folder / "out")
-
-
-@pytest.fixture
-def bucket(tmp_path, monkeypatch):
-    """The same file in a public bucket: Ray's workers have no credentials."""
-    pytest.importorskip("obstore")
-    from tests.support.object_server import serving_objects
-
-    (tmp_path / "in").mkdir()
-    lines = CONVERSATIONS.read_bytes().splitlines()[:60]
-    (tmp_path / "in" / "chats.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-    with serving_objects() as server:
-        server.put("b", tmp_path / "in")
-        server.public.add("b")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        yield server
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("way", [*WAYS, {"shard_size": "6KiB", "fails_after": 2, "workers": 1}], ids=str, indirect=True)
-def test_exports_of_a_bucket_are_those_of_the_disk(tmp_path, bucket, exported, way, monkeypatch):
-    options = dict(way)
-    fails_after = options.pop("fails_after", None)
-    source = "s3://b/chats.jsonl"
-    if options.get("executor") == "ray":
-        monkeypatch.delenv("AWS_ENDPOINT_URL")
-        source = f"{bucket.url}/b/chats.jsonl"
-    config = job(tmp_path / "out" / "chat", source, **EXPORTED, **options)
-    run(config, CONSTRUCTED, fails_after=fails_after)
-    assert published(tmp_path / "out") == exported
-    assert bucket.count("GET") > 0

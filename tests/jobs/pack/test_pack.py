@@ -242,7 +242,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize(("pattern", "line", "text"), PATTERNS.values(), ids=PATTERNS)
 def test_pattern_gives_the_text(pattern, line, text):
-    assert list(open_pattern(pattern).read_lines([line.encode()])) == [[text]]
+    assert open_pattern(pattern).read_line(line.encode()) == [text]
 
 
 BAD_RECORDS = {

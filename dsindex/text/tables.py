@@ -1,0 +1,464 @@
+"""Read Parquet and Arrow IPC with pyarrow: the wanted columns as blocks of records, or whole rows as lines of JSON.
+
+A column holds strings, lists of strings, or with token ids lists of integers; dictionaries are decoded. Binary values
+are read as UTF-8. In JSON, times are in ISO 8601, decimals are texts, durations are seconds, and maps lists of pairs.
+
+A part is a range of row groups of Parquet, of record batches of an Arrow file, or the whole of an Arrow stream. Offsets
+are numbers of row groups or record batches, lines are numbers of rows from 0 at the start of the part.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import os
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dsindex.errors import InputError
+from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, describe_long_line, text_sizes
+from dsindex.text.streams import LineBlock, opened_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow.parquet as pq
+
+    from dsindex.store.types import Readable
+    from dsindex.text.forms import TableFormat, TextPart
+    from dsindex.text.selection import Selection
+
+    Columns: TypeAlias = Mapping[str, tuple[str, ...]]
+    """Names of the fields that lead to each wanted column, by its name."""
+
+_MOST_ROWS = 4096
+"""Rows decoded at a time."""
+_FEW_BYTES = 64
+"""A row group with fewer bytes a row holds a dictionary, of which a row may be much larger."""
+_DICTIONARY_BYTES = 64 << 20
+_PRE_BUFFERED_BYTES = 64 << 20
+"""A row group up to this size is requested as a whole."""
+_SHOWN_COLUMNS = 12
+_SHOWN_CHARACTERS = 200
+
+
+def measure_table(
+    path: str, format: TableFormat, columns: Columns | None, *, expected_size: int | None = None
+) -> list[int]:
+    """Check that a table has the wanted columns, and return about the bytes of each row group or record batch.
+
+    Args:
+        path: A regular file.
+        format: The file's format.
+        columns: The wanted columns; None for all.
+        expected_size: Size of the file in bytes when the job was planned.
+
+    Raises:
+        InputError: If the file is damaged or encrypted, or a column is missing or of another type.
+    """
+    with opened_input(path, expected_size) as file, errors_named(path, f"a table ({format}) with a readable schema"):
+        source = pa.PythonFile(_TableFile(file), mode="r")
+        if format != "parquet":
+            reader = pa.ipc.open_file(source) if format == "arrow-file" else pa.ipc.open_stream(source)
+            _check_columns(path, reader.schema, columns)
+            num_groups = reader.num_record_batches if format == "arrow-file" else 1
+            return [file.size_bytes // max(1, num_groups)] * num_groups
+        opened = _open_parquet(file)
+        _check_columns(path, opened.schema_arrow, columns)
+        leaves = _leaf_columns(opened, columns)
+        return [_text_bytes(opened, group, leaves) for group in range(opened.metadata.num_row_groups)]
+
+
+def read_table_records(
+    part: TextPart, selection: Selection, *, block_bytes: int, max_record_bytes: int
+) -> Iterator[RecordBlock]:
+    """Read the rows of a part as records; a selection has paths.
+
+    A row is bad if a value is not one of its key, or if its texts together are larger than the limit. The `line_bytes`
+    of a bad row are the wanted columns as an object of JSON.
+
+    Raises:
+        InputError: If the file is damaged, lacks a column or changes while it is read.
+    """
+    columns = selection.paths or {}
+    for group, first_row, values in _read_rows(part, columns, block_bytes):
+        bad: dict[int, BadRecord] = {}
+        if not all(set(map(type, column)) == {str} for column in values) or _size_of(values) > max_record_bytes:
+            for row, own in enumerate(zip(*values, strict=True)):
+                reason = _find_fault(selection, own, max_record_bytes)
+                if reason is not None:
+                    line = encode_row(dict(zip(columns, own, strict=True)))[:max_record_bytes]
+                    bad[row] = BadRecord(offset=group, line=first_row + row, line_bytes=line, reason=reason)
+        num_rows = len(values[0])
+        kept = np.array([row for row in range(num_rows) if row not in bad] if bad else range(num_rows), np.int64)
+        if bad:
+            values = [[column[row] for row in kept.tolist()] for column in values]
+        built = {name: selection.build_column(own) for name, own in zip(columns, values, strict=True)}
+        yield RecordBlock(
+            num_lines=num_rows,
+            num_blank=0,
+            offsets=np.full(len(kept), group, np.int64),
+            lines=kept + first_row,
+            columns=built,
+            bad=tuple(bad.values()),
+            num_bytes=sum(
+                int(text_sizes(column).sum()) if isinstance(column, TextColumn) else column.tokens.nbytes
+                for column in built.values()
+            ),
+        )
+
+
+def read_table_lines(part: TextPart, *, block_bytes: int) -> Iterator[LineBlock]:
+    """Read the rows of a part, each as an object of JSON on a line, with all columns.
+
+    Raises:
+        InputError: If the file is damaged, has two columns of one name, or changes while it is read.
+    """
+    for group, first_row, [lines] in _read_rows(part, None, block_bytes):
+        yield LineBlock.of_lines(lines, np.full(len(lines), group, np.int64), first_row)
+
+
+def encode_row(row: dict[str, Any]) -> bytes:
+    """Return a row as JSON; of a text that is not UTF-8, readers of JSON then say so.
+
+    >>> encode_row({"a": datetime.date(2026, 1, 31), "b": b"x"})
+    b'{"a":"2026-01-31","b":"x"}'
+    """
+    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    raise TypeError(f"a value of the type {type(value).__name__}, which JSON has not")
+
+
+def _find_fault(selection: Selection, values: tuple[Any, ...], limit: int) -> str | None:
+    for key, value in zip(selection.keys, values, strict=True):
+        if isinstance(value, bytes) or (isinstance(value, list) and bytes in set(map(type, value))):
+            return f"expected UTF-8 under the key {key.name!r}, got other bytes"
+        fault = selection.find_fault(key, value)
+        if fault is not None:
+            return fault
+    size = _size_of([[value] for value in values])
+    return describe_long_line(size, limit) if size > limit else None
+
+
+def _size_of(columns: Sequence[Sequence[Any]]) -> int:
+    """Return the size of all texts in UTF-8."""
+    size = 0
+    for column in columns:
+        for value in column:
+            for text in value if isinstance(value, list) else (value,):
+                if isinstance(text, str):
+                    size += len(text) if text.isascii() else len(text.encode())
+    return size
+
+
+def _texts_of(array: pa.Array) -> list[Any]:
+    """Return an array's values, with bytes instead of texts where not all are UTF-8."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    inner = kind.value_type if _is_list(kind) else kind
+    if pa.types.is_dictionary(inner):
+        return _texts_of(array.cast(_with_items(kind, inner.value_type)))
+    try:
+        array.validate(full=True)
+        values: list[Any] = array.to_pylist()
+        is_binary = pa.types.is_binary(inner) or pa.types.is_large_binary(inner) or pa.types.is_binary_view(inner)
+        return list(map(_decoded, values)) if is_binary else values
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        wanted = pa.large_binary() if pa.types.is_large_string(inner) else pa.binary()
+        return list(map(_decoded, array.cast(_with_items(kind, wanted)).to_pylist()))
+
+
+def _with_items(kind: pa.DataType, item: pa.DataType) -> pa.DataType:
+    """Return a type of strings or lists with another type of string."""
+    if not _is_list(kind):
+        return item
+    return pa.large_list(item) if pa.types.is_large_list(kind) else pa.list_(item)
+
+
+def _decoded(value: Any) -> Any:  # noqa: ANN401 - a value of a table
+    if isinstance(value, list):
+        return list(map(_decoded, value))
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
+
+
+def _lines_of(array: pa.StructArray) -> list[bytes]:
+    """Return rows as objects of JSON."""
+    names = [field.name for field in array.type]
+    columns = [_plain_of(array.field(number)) for number in range(len(names))]
+    return [encode_row(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _plain_of(array: pa.Array) -> list[Any]:
+    """Return an array's values as objects of Python; times are cut to microseconds, which Python has."""
+    if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+        array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
+    try:
+        array.validate(full=True)
+        values: list[Any] = array.to_pylist()
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        values = []
+        for number in range(len(array)):
+            try:
+                values += array.slice(number, 1).to_pylist()
+            except UnicodeDecodeError:
+                values.append(b"\xff")
+    return values
+
+
+def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Iterator[tuple[int, int, list[list[Any]]]]:
+    """Yield the wanted columns of about `block_bytes` of rows, or all as lines of JSON, with group and first row."""
+    path, row = part.path, 0
+    purpose = f"a table ({part.form.format}) with readable rows"
+    with opened_input(path, part.expected_size) as file, errors_named(path, purpose):
+        for group, batch in _read_batches(part, file, columns, block_bytes):
+            places = _check_columns(path, batch.schema, columns)
+            if columns is None:
+                arrays = [pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))]
+            else:
+                arrays = [_nested_column(batch, places[name]) for name in columns]
+            for array in arrays:
+                array.validate()
+            size = sum(array.nbytes for array in arrays)
+            step = max(1, batch.num_rows * block_bytes // max(1, size))
+            for begin in range(0, batch.num_rows, step):
+                convert = _lines_of if columns is None else _texts_of
+                pieces = [convert(array.slice(begin, step)) for array in arrays]
+                yield group, row, pieces
+                row += len(pieces[0])
+
+
+def _read_batches(
+    part: TextPart, file: Readable, columns: Columns | None, block_bytes: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    source = pa.PythonFile(_TableFile(file), mode="r")
+    if part.form.format == "arrow-stream":
+        yield from enumerate(pa.ipc.open_stream(source))
+    elif part.form.format == "arrow-file":
+        reader = pa.ipc.open_file(source)
+        _check_range(part, reader.num_record_batches)
+        yield from ((number, reader.get_batch(number)) for number in range(part.begin, part.end))
+    else:
+        opened = _open_parquet(file)
+        _check_range(part, opened.metadata.num_row_groups)
+        _check_columns(part.path, opened.schema_arrow, columns)
+        names = None if columns is None else [".".join(path) for path in columns.values()]
+        leaves = _leaf_columns(opened, columns)
+        groups = range(part.begin, part.end)
+        if max((_text_bytes(opened, group, leaves) for group in groups), default=0) <= _PRE_BUFFERED_BYTES:
+            opened = _open_parquet(file, metadata=opened.metadata, pre_buffer=True)
+        for group in groups:
+            num_rows = opened.metadata.row_group(group).num_rows
+            text_bytes = _text_bytes(opened, group, leaves)
+            rows = min(_MOST_ROWS, block_bytes * num_rows // max(1, text_bytes))
+            if text_bytes < _FEW_BYTES * num_rows:
+                rows = min(rows, max(16, _DICTIONARY_BYTES // max(1, text_bytes)))
+            yield from (
+                (group, batch)
+                for batch in opened.iter_batches(max(1, rows), row_groups=[group], columns=names, use_threads=False)
+            )
+
+
+def _check_range(part: TextPart, num_groups: int) -> None:
+    if part.end > num_groups:
+        raise InputError(
+            f"{part.path}: expected at least {part.end} row groups, got {num_groups}; the file changed since the job "
+            "was planned, run it again from the start"
+        )
+
+
+def _open_parquet(file: Readable, **options: Any) -> pq.ParquetFile:  # noqa: ANN401 - those of pyarrow
+    import pyarrow.parquet as pq
+
+    source = pa.PythonFile(_TableFile(file), mode="r")
+    return pq.ParquetFile(source, buffer_size=1 << 20, page_checksum_verification=True, **options)
+
+
+def _leaf_columns(opened: pq.ParquetFile, columns: Columns | None) -> list[int]:
+    """Return the numbers of the stored columns of a Parquet file that the wanted columns consist of, None for all."""
+    paths = [opened.schema.column(number).path for number in range(len(opened.schema))]
+    wanted = None if columns is None else tuple(".".join(path) for path in columns.values())
+    return [
+        number
+        for number, path in enumerate(paths)
+        if wanted is None or any(path == column or path.startswith(f"{column}.") for column in wanted)
+    ]
+
+
+def _text_bytes(opened: pq.ParquetFile, group: int, leaves: Sequence[int]) -> int:
+    if leaves:  # pyarrow's metadata ends the process at an encrypted column; this raises, and reads nothing
+        next(opened.reader.iter_batches(0, [group], column_indices=leaves, use_threads=False), None)
+    row_group = opened.metadata.row_group(group)
+    sizes = [row_group.column(leaf).total_uncompressed_size for leaf in leaves]
+    if min(row_group.num_rows, *sizes, 0) < 0:
+        raise ValueError(f"a negative size in row group {group}")
+    return sum(sizes)
+
+
+class _TableFile:
+    """An open file as pyarrow reads it: it never asks for more bytes than there are, whatever the file claims.
+
+    pyarrow decodes paths as UTF-8, so it gets this object instead of a name.
+    """
+
+    closed = False
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._position = 0
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        """Return up to `num_bytes` bytes, all that are left if negative."""
+        left = max(0, self._file.size_bytes - self._position)
+        content = self._file.read_at(left if num_bytes < 0 else min(num_bytes, left), self._position)
+        self._position += len(content)
+        return content
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position, which may be behind the end."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size_bytes}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: whoever opened the file closes it."""
+
+
+# Find the wanted columns in a table's schema, and refuse those that hold something else.
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    return any(test(kind) for test in (*tests, types.is_binary, types.is_large_binary, types.is_binary_view))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_wanted(kind: pa.DataType) -> bool:
+    """Tell whether a column holds strings, or lists of strings, of ids or of lists of ids."""
+    if not _is_list(kind):
+        return _is_string(kind)
+    inner = kind.value_type
+    return _is_string(inner) or pa.types.is_integer(inner.value_type if _is_list(inner) else inner)
+
+
+def _check_columns(path: str, schema: pa.Schema, columns: Columns | None) -> dict[str, tuple[int, ...]]:
+    """Return where each wanted column is: its number, and that of the field at each level below.
+
+    Raises:
+        InputError: If a column is missing, is there twice, or has another type; of all columns, if two have one name.
+    """
+    if columns is None:
+        _require_different_names(path, schema)
+        return {}
+    return {name: _find_column(path, schema, name, fields) for name, fields in columns.items()}
+
+
+def _find_column(path: str, schema: pa.Schema, name: str, fields: tuple[str, ...]) -> tuple[int, ...]:
+    kind = pa.struct(list(schema))
+    places: list[int] = []
+    for depth, field in enumerate(fields):
+        if not pa.types.is_struct(kind):
+            outer = ".".join(fields[:depth])
+            raise InputError(
+                f"{path}: expected a column of structs at {outer!r}, to read {name!r}, got {kind}; {_choice(schema)}"
+            )
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        if names.count(field) != 1:
+            got = "no such column" if field not in names else f"{names.count(field)} columns of that name"
+            raise InputError(f"{path}: expected the column {name!r}, got {got}; {_choice(schema)}")
+        places.append(names.index(field))
+        kind = kind.field(places[-1]).type
+    if not _is_wanted(kind):
+        wanted = "strings or of lists of strings"
+        raise InputError(f"{path}: expected a column of {wanted} at {name!r}, got {kind}; {_choice(schema)}")
+    return tuple(places)
+
+
+def _require_different_names(path: str, schema: pa.Schema) -> None:
+    """Refuse columns, or fields of a struct, of the same name: an object of JSON would have only the last of them."""
+    kinds = [pa.struct(list(schema))]
+    while kinds:
+        kind = kinds.pop()
+        inner = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+        kinds += [field.type for field in inner]
+        for name, count in (Counter(field.name for field in inner) if pa.types.is_struct(kind) else {}).items():
+            if count > 1:
+                msg = f"{path}: expected columns of different names, got {count} of the name {name!r}; rename them"
+                raise InputError(msg)
+
+
+def _nested_column(batch: pa.RecordBatch, places: tuple[int, ...]) -> pa.Array:
+    """Return a column; it is null wherever a struct around it is null."""
+    array = batch.column(places[0])
+    return pc.struct_field(array, list(places[1:])) if len(places) > 1 else array
+
+
+def _choice(schema: pa.Schema) -> str:
+    """Return the remedy for a wrong column: those that there are."""
+    shown = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS])
+    more = f" and {len(schema) - _SHOWN_COLUMNS} more" if len(schema) > _SHOWN_COLUMNS else ""
+    return f"it has the columns {shown[: 4 * _SHOWN_CHARACTERS]}{more}; choose with --json-keys"
+
+
+@contextmanager
+def errors_named(path: str, what: str) -> Iterator[None]:
+    """Turn what pyarrow raises at a damaged or foreign file into a sentence.
+
+    Raises:
+        InputError: For every error of pyarrow, of the system and of decoding.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError, KeyError) as error:
+        lines = str(error).strip().splitlines()
+        shown = (lines[0] if lines else type(error).__name__)[:_SHOWN_CHARACTERS]
+        remedy = "it may be cut off or damaged, fetch or write it again"
+        if "crypt" in shown:
+            remedy = "decrypt it into a new file"
+        elif isinstance(error, NotImplementedError) or "odec" in shown:
+            remedy = f"pyarrow {pa.__version__} does not read that, write it again without it"
+        raise InputError(f"{path}: expected {what}, got an error ({shown}); {remedy}") from error

@@ -1,1 +1,0 @@
-"""Read tables (Parquet, Arrow IPC) as the same blocks of records and lines that JSONL becomes."""
