@@ -206,20 +206,9 @@ def pack(config: PackConfig) -> PackResult:
 
 def join_packed(config: JoinConfig) -> PbinHeader:
     """Join `.pbin` files, as `dsindex pack --merge` does."""
-    from dsindex.engine.dispatch import RetryPolicy, ordered_runner
     from dsindex.formats.pbin import PBIN_VERSIONS, join_pbin_files
 
-    executor = make_executor(config)
-    try:
-        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-        return join_pbin_files(
-            config.merge,
-            config.output,
-            version=PBIN_VERSIONS[config.pbin_era],
-            run_tasks=ordered_runner(executor, name="merge", policy=policy),
-        )
-    finally:
-        executor.close()
+    return join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
 
 
 @takes(InstructConfig)
@@ -243,31 +232,15 @@ def convert(config: ConvertCommand) -> ConvertResult:
     """Convert a dataset without loss, as `dsindex convert` does: MMIDIDX to `.pbin` or back, or between `.pbin`s."""
     from dsindex.jobs.conversion import convert_dataset
 
-    config = on_connected_cluster(config)
-    names = {name: _seen_from_anywhere(config, getattr(config, name)) for name in ("source", "destination")}
-    with open_reporter(config.progress) as reporter:
-        reporter.stage("convert", total=1, unit="datasets")
-        conversion = convert_dataset(config.replaced(**names))
-        reporter.advance(1)
-    return conversion
+    return convert_dataset(config)
 
 
 @takes(RawIndexConfig)
 def raw_index(config: RawIndexConfig) -> RawIndexAccount:
     """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
-    from dsindex.engine.dispatch import RetryPolicy, ordered_runner
     from dsindex.formats.raw_index import create_raw_index
 
-    executor = make_executor(config)
-    try:
-        executor.require_seen([config.file])
-        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-        run_tasks = ordered_runner(executor, name="raw-index", policy=policy)
-        return create_raw_index(
-            config.file, config.output, drop_faulty_entries=config.drop_faulty_entries, run_tasks=run_tasks
-        )
-    finally:
-        executor.close()
+    return create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
 
 
 @takes(InspectConfig)

@@ -16,9 +16,7 @@ cd "$(dirname "$0")/.."
 tests=(
     -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
     tests/faults/test_ray_kills.py
-    tests/jobs/api/test_functions.py::test_ray_that_a_call_starts_leaves_nothing_behind
-    tests/jobs/test_ray_workers.py::test_error_is_reported_and_dead_worker_replaced
-    tests/jobs/test_ray_address.py
+    tests/jobs/test_ray.py
 )
 
 python=$folder/bin/python

@@ -10,7 +10,7 @@ from dsindex.options.datasets import RawIndexConfig
 
 DESCRIPTION = """\
 Write the raw index of a JSONL file: where each line begins and how long it is, as Modalities'
-`create_raw_index` writes it, byte for byte, in parallel ranges of the file.
+`create_raw_index` writes it, byte for byte.
 
 Every line must be JSON by the rules of Python's json.loads; a blank line is faulty. The first
 faulty line is an error, unless --drop-faulty-entries leaves such lines out of the index.

@@ -236,7 +236,7 @@ class RayExecutor(Executor):
         self._queue.clear()
         for worker in list(self._workers):
             self._dismiss(worker)
-        if not self._is_guest:
+        if not self._is_guest and self._head_answers():
             with keeping_sigterm():
                 ray.shutdown()
 
@@ -246,12 +246,18 @@ class RayExecutor(Executor):
         if now - self._looked < LOOK_SECONDS:
             return
         self._looked = now
-        if try_port(*self._head.rsplit(":", 1)) is None:
-            self._answered = now
+        if self._head_answers():
             self._count_cpus()
         elif now - self._answered >= LOST_SECONDS:
             msg = f"{self._head}: the head of the Ray cluster has not answered for {LOST_SECONDS:.0f} s and is lost"
             raise ClusterLostError(msg)
+
+    def _head_answers(self) -> bool:
+        """Try the head before what waits for its answer: Ray ends this process if that takes a minute."""
+        answers = try_port(*self._head.rsplit(":", 1)) is None
+        if answers:
+            self._answered = time.monotonic()
+        return answers
 
     def _count_cpus(self) -> None:
         now = time.monotonic()
@@ -282,9 +288,9 @@ class RayExecutor(Executor):
             worker.since = time.monotonic()
             task = worker.actor.run.options(name=show_name(call.name))
             worker.reference = task.remote(self._check, call.function, *call.arguments)
-        if self._queue and time.monotonic() >= self._hires_from:
-            most = self._num_workers or self.slots + self.backlog
-            self._hire_up_to(min(most, len(self._workers) + len(self._queue)))
+        most = min(self._num_workers or self.slots + self.backlog, len(self._workers) + len(self._queue))
+        if len(self._workers) < most and time.monotonic() >= self._hires_from and self._head_answers():
+            self._hire_up_to(most)
 
     def _hire_up_to(self, number: int) -> None:
         """Ask for workers until there are `number`."""
@@ -295,7 +301,8 @@ class RayExecutor(Executor):
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        ray.kill(worker.actor)
+        if self._head_answers():
+            ray.kill(worker.actor)
 
     def _take(self, worker: _Worker) -> Outcome | None:
         """Take what a worker was waited for: that it has begun, or the end of its attempt."""

@@ -16,10 +16,10 @@ import numpy as np
 from dsindex.dtypes import starts_of
 from dsindex.errors import FormatError, LimitError
 from dsindex.formats import PICKLE_START
+from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
 from dsindex.formats.pickled_pairs import read_pairs, write_pairs
-from dsindex.formats.raw_index import run_in_threads
-from dsindex.formats.token_copy import TokenRun, write_token_file
 from dsindex.store.reading import open_items, open_stored
+from dsindex.store.storage import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.mmididx import Tokens
-    from dsindex.formats.raw_index import RunTasks
 
 
 DATA_LENGTH_BYTES = 8
@@ -288,16 +287,13 @@ JOIN_SHORTFALL = 12
 """Bytes by which each preceding file lowers the offsets."""
 
 
-def join_pbin_files(
-    paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION, run_tasks: RunTasks = run_in_threads
-) -> PbinHeader:
+def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION) -> PbinHeader:
     """Write the documents of several `.pbin` files, of any versions, one file after the other.
 
     Args:
         paths: In output order.
         output: The new file, which must not exist.
         version: Version of the new file.
-        run_tasks: Runs the copies.
 
     Returns:
         The header of the new file.
@@ -319,20 +315,29 @@ def join_pbin_files(
     merged = PbinHeader(
         version=version, token_bytes=headers[0].token_bytes, data_bytes=sum(header.data_bytes for header in headers)
     )
-
     lengths = np.concatenate([read_document_lengths(*pair) for pair in zip(paths, headers, strict=True)])
-    runs = [token_run(path, header) for path, header in zip(paths, headers, strict=True)]
-    write_token_file(
-        output,
-        runs,
-        dtype=merged.dtype,
-        head=merged.to_bytes(),
-        write_tail=lambda file: write_pbin_index(file, merged, lengths),
-        run_tasks=run_tasks,
-    )
+    write_pbin(output, merged, [token_run(*pair) for pair in zip(paths, headers, strict=True)], lengths)
     return merged
+
+
+def write_pbin(
+    output: str, header: PbinHeader, runs: Sequence[TokenRun], document_lengths: NDArray[np.integer[Any]]
+) -> None:
+    """Write a `.pbin`, which appears complete or not at all.
+
+    Raises:
+        FormatError: If an id does not fit the token type.
+        OutputError: If it exists, or cannot be written.
+    """
+    refuse_existing([output], inputs=[run.path for run in runs])
+    head = header.to_bytes()
+    with atomic_writer(output) as file:
+        file.write(head)
+        for run in runs:
+            copy_tokens(file, run, header.dtype)
+        write_pbin_index(file, header, document_lengths)
 
 
 def token_run(path: str, header: PbinHeader) -> TokenRun:
     """Return all tokens of a `.pbin` as one run."""
-    return TokenRun(path=path, offset=header.version.header_bytes, dtype=header.dtype.str, num_tokens=header.num_tokens)
+    return TokenRun(path=path, offset=header.version.header_bytes, dtype=header.dtype, num_tokens=header.num_tokens)

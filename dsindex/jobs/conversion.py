@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.engine.dispatch import RetryPolicy, ordered_runner
 from dsindex.engine.report import Report, show_datasets
-from dsindex.engine.start import make_executor
 from dsindex.errors import FormatError, InputError, LimitError
 from dsindex.formats.mmididx import CHUNK_ITEMS, IndexBuilder, SequenceIndex, check_index, read_index
-from dsindex.formats.new_files import NewFiles, new_file_error
+from dsindex.formats.new_file import TokenRun, copy_tokens, refuse_existing
 from dsindex.formats.pbin import (
     CURRENT_VERSION,
     PBIN_VERSIONS,
@@ -29,12 +27,10 @@ from dsindex.formats.pbin import (
     read_document_lengths,
     read_pbin_header,
     token_run,
-    write_pbin_index,
+    write_pbin,
 )
-from dsindex.formats.raw_index import run_in_threads
-from dsindex.formats.token_copy import TokenRun, copy_tokens, write_token_file
 from dsindex.store.reading import stored_size
-from dsindex.store.storage import DigestingWriter
+from dsindex.store.storage import atomic_writer
 from dsindex.store.urls import as_prefix
 
 if TYPE_CHECKING:
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.formats.pbin import PbinVersion
-    from dsindex.formats.raw_index import RunTasks
     from dsindex.options.datasets import ConvertCommand
 
 TYPE_OF_SIZE: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<i4")}
@@ -85,7 +80,6 @@ def convert_to_pbin(
     *,
     version: PbinVersion = CURRENT_VERSION,
     flatten: bool = False,
-    run_tasks: RunTasks = run_in_threads,
 ) -> ConvertResult:
     """Write a `.pbin` with the documents of an MMIDIDX dataset.
 
@@ -94,7 +88,6 @@ def convert_to_pbin(
         output: The new `.pbin`, which must not exist.
         version: Version of the new file.
         flatten: Join the sequences of each document, instead of refusing what a `.pbin` cannot represent.
-        run_tasks: Runs the copies.
 
     Raises:
         FormatError: If the dataset is damaged, or cannot be represented as a `.pbin`.
@@ -116,15 +109,8 @@ def convert_to_pbin(
 
     bounds = [(ends - begins) // index.dtype.itemsize for begins, ends in document_bounds(index, bin_bytes)]
     lengths = np.concatenate([np.empty(0, np.int64), *bounds])
-    run = TokenRun(path=bin_path, offset=0, dtype=index.dtype.str, num_tokens=num_tokens)
-    write_token_file(
-        output,
-        [run],
-        dtype=header.dtype,
-        head=header.to_bytes(),
-        write_tail=lambda file: write_pbin_index(file, header, lengths),
-        run_tasks=run_tasks,
-    )
+    run = TokenRun(path=bin_path, offset=0, dtype=index.dtype, num_tokens=num_tokens)
+    write_pbin(output, header, [run], lengths)
     return ConvertResult(
         outputs=(output,), num_documents=index.header.num_documents, num_tokens=num_tokens, dtype=header.dtype
     )
@@ -136,7 +122,6 @@ def convert_to_indexed(
     *,
     version: PbinVersion | None = None,
     dtype: np.dtype[Any] | None = None,
-    run_tasks: RunTasks = run_in_threads,
 ) -> ConvertResult:
     """Write an MMIDIDX dataset with the documents of a `.pbin`: one sequence each, none for an empty document.
 
@@ -145,7 +130,6 @@ def convert_to_indexed(
         prefix: Path of the new dataset without `.bin` or `.idx`, neither of which may exist.
         version: Version of the `.pbin`; detected if None.
         dtype: The token type; None for that of TYPE_OF_SIZE.
-        run_tasks: Runs the copies.
 
     Raises:
         FormatError: If the file is damaged, or an id does not fit the token type.
@@ -155,20 +139,19 @@ def convert_to_indexed(
     header = read_pbin_header(path, version=version)
     wanted = TYPE_OF_SIZE[header.token_bytes] if dtype is None else dtype.newbyteorder("<")
     idx_path, bin_path = f"{prefix}.idx", f"{prefix}.bin"
-    with NewFiles([bin_path, idx_path], inputs=[path]) as [new_bin, new_idx]:
-        builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
-        try:
-            lengths = read_document_lengths(path, header)
-            filled = lengths > 0
-            builder.add_documents(lengths[filled], filled.astype(np.int64))
-            copy_tokens(new_bin, [token_run(path, header)], dtype=wanted, run_tasks=run_tasks)
-            builder.write(DigestingWriter(new_idx.file))
-        except OverflowError as error:
-            raise LimitError(f"{path}: {error}") from error
-        except OSError as error:  # from the index or the builder's temporary files
-            raise new_file_error(idx_path, error) from error
-        finally:
-            builder.close()
+    refuse_existing((bin_path, idx_path), inputs=[path])
+    lengths = read_document_lengths(path, header)
+    filled = lengths > 0
+    builder = IndexBuilder(wanted, folder=os.path.dirname(prefix) or ".")
+    try:
+        builder.add_documents(lengths[filled], filled.astype(np.int64))
+        with atomic_writer(idx_path) as idx_file, atomic_writer(bin_path) as bin_file:
+            copy_tokens(bin_file, token_run(path, header), wanted)
+            builder.write(idx_file)
+    except OverflowError as error:
+        raise LimitError(f"{path}: {error}") from error
+    finally:
+        builder.close()
     return ConvertResult(
         outputs=(bin_path, idx_path),
         num_documents=builder.num_documents,
@@ -177,9 +160,7 @@ def convert_to_indexed(
     )
 
 
-def convert_version(
-    path: str, output: str, *, version: PbinVersion, run_tasks: RunTasks = run_in_threads
-) -> ConvertResult:
+def convert_version(path: str, output: str, *, version: PbinVersion) -> ConvertResult:
     """Write a copy of a `.pbin` in another version.
 
     Raises:
@@ -187,7 +168,7 @@ def convert_version(
         LimitError: If the version cannot hold tokens of this size.
         OutputError: If the output exists or cannot be written.
     """
-    header = join_pbin_files([path], output, version=version, run_tasks=run_tasks)
+    header = join_pbin_files([path], output, version=version)
     num_documents = len(read_document_lengths(output, header))
     return ConvertResult(
         outputs=(output,), num_documents=num_documents, num_tokens=header.num_tokens, dtype=header.dtype
@@ -249,29 +230,14 @@ def convert_dataset(config: ConvertCommand) -> ConvertResult:
     """
     source, destination = config.source, config.destination
     version = PBIN_VERSIONS[config.pbin_era] if config.pbin_era else None
-    executor = make_executor(config)
-    try:
-        ends = ("",) if _is_packed(source) else (".bin", ".idx")
-        executor.require_seen(
-            (f"{source if _is_packed(source) else as_prefix(source)}{end}" for end in ends),
-            folders=[os.path.dirname(os.path.abspath(destination))],
+    if not _is_packed(source):
+        return convert_to_pbin(
+            as_prefix(source), destination, version=version or CURRENT_VERSION, flatten=config.flatten
         )
-        policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-        run_tasks = ordered_runner(executor, name="convert", policy=policy)
-        if not _is_packed(source):
-            return convert_to_pbin(
-                as_prefix(source),
-                destination,
-                version=version or CURRENT_VERSION,
-                flatten=config.flatten,
-                run_tasks=run_tasks,
-            )
-        if _is_packed(destination):
-            return convert_version(source, destination, version=version or CURRENT_VERSION, run_tasks=run_tasks)
-        dtype = np.dtype(config.token_type) if config.token_type else None
-        return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype, run_tasks=run_tasks)
-    finally:
-        executor.close()
+    if _is_packed(destination):
+        return convert_version(source, destination, version=version or CURRENT_VERSION)
+    dtype = np.dtype(config.token_type) if config.token_type else None
+    return convert_to_indexed(source, as_prefix(destination), version=version, dtype=dtype)
 
 
 def _is_packed(path: str) -> bool:

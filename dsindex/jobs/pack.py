@@ -33,7 +33,8 @@ from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
 
     from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from dsindex.engine.tasks import Part
     from dsindex.engine.work import Work
     from dsindex.formats.pbin import PbinVersion
-    from dsindex.formats.raw_index import RunTasks
     from dsindex.jobs.text_job import MadeShards
     from dsindex.options.pack import PackConfig
     from dsindex.store.storage import Bytes, StoredFile
@@ -89,7 +89,12 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
 
 
 def make_ends(
-    header: PbinHeader, parts: Sequence[Part], *, work_dir: str, identity: str, run_tasks: RunTasks
+    header: PbinHeader,
+    parts: Sequence[Part],
+    *,
+    work_dir: str,
+    identity: str,
+    run_tasks: Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]],
 ) -> PbinEnds:
     """Write the header and the index of a `.pbin` to files of their own.
 

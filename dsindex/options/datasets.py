@@ -44,7 +44,7 @@ class Decoded(Options):
     """The tokenizer, if it moved or is not recorded."""
 
 
-class ConvertCommand(ExecutorConfig):
+class ConvertCommand(Options):
     """`dsindex convert`: MMIDIDX to `.pbin` or back."""
 
     source: Dataset = option("SRC", positional=True, kw_only=False, parse=one_prefix)
@@ -179,7 +179,7 @@ class TraceConfig(Decoded):
             raise ValueError("--data-parallel-rank needs --step, --micro-batch-size and --data-parallel-size")
 
 
-class RawIndexConfig(ExecutorConfig):
+class RawIndexConfig(Options):
     """`dsindex raw-index`: the lines of a JSONL file."""
 
     file: Path = option("FILE.jsonl", positional=True, kw_only=False)

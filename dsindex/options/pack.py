@@ -15,7 +15,6 @@ from dsindex.errors import InputError, UsageError
 from dsindex.option_problems import show_value
 from dsindex.options.config import (
     PBIN_SUFFIX,
-    ExecutorConfig,
     OptionalPath,
     Path,
     Paths,
@@ -45,7 +44,7 @@ class PackCommand(Options):
     """Join these files instead of packing text."""
 
 
-class JoinConfig(ExecutorConfig):
+class JoinConfig(Options):
     """`dsindex pack --merge`: `.pbin` files joined to one."""
 
     merge: Paths = option(default=...)

@@ -24,11 +24,10 @@ def run(command, *arguments):
     return command.run(parse(command.__name__.rpartition(".")[2].replace("_", "-"), *arguments))
 
 
-@pytest.mark.parametrize("executor", ["local", "processes"])
-def test_raw_index_says_what_became_of_the_lines(tmp_path, capsys, executor):
+def test_raw_index_says_what_became_of_the_lines(tmp_path, capsys):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"{}\n{\n[1]\n\n")
-    options = [path, "--executor", executor, "--workers", 2]
+    options = [path]
     assert run(raw_index_command, *options, "--drop-faulty-entries", "--output", tmp_path / "y.idx") == 0
     assert (tmp_path / "y.idx").read_bytes() == pickle.dumps([(0, 2), (5, 3)], protocol=4)
     said = capsys.readouterr().out
@@ -50,12 +49,6 @@ def test_convert_goes_both_ways_and_between_eras(tmp_path, capsys):
     assert "3 documents, 3 tokens of type uint16" in capsys.readouterr().out
 
 
-def test_convert_in_spawned_processes(tmp_path):
-    source = write_pbin(tmp_path / "x.pbin", [[1, 2, 3]] * 10, version="2024-04")
-    assert run(convert_command, source, tmp_path / "y.pbin", "--executor", "processes", "--workers", 1) == 0
-    assert (tmp_path / "y.pbin").read_bytes() == pbin_bytes([[1, 2, 3]] * 10, version="current")
-
-
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 @pytest.mark.parametrize("command", [
     ["convert", "{}/a.pbin", "{}/taken.pbin"],
@@ -66,7 +59,7 @@ def test_output_that_is_an_input_by_another_name_is_refused(tmp_path, cli, comma
     write_pbin(tmp_path / "a.pbin", [[1, 2, 3]])
     link(tmp_path / "a.pbin", tmp_path / "taken.pbin")
     before = {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()}
-    said = cli([*(word.format(tmp_path) for word in command), "--executor", "local"], 1).err
+    said = cli([word.format(tmp_path) for word in command], 1).err
     assert "taken.pbin: expected another file than the input" in said or "other than the file itself" in said
     assert {path.name: (path.read_bytes(), path.lstat().st_ino) for path in tmp_path.iterdir()} == before
 

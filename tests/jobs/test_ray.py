@@ -171,10 +171,12 @@ def test_build_without_a_cpu_says_that_others_have_them(executor, monkeypatch, t
 def test_lost_head_ends_the_job_before_ray_ends_the_process(executor, monkeypatch):
     monkeypatch.setattr("dsindex.engine.ray.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("dsindex.engine.ray.LOST_SECONDS", 0.0)
+    head = executor._head
     with nobody() as address:
         executor._head = address
         with pytest.raises(ClusterLostError, match="has not answered for 0 s and is lost"):
             executor.wait(0.0)
+    executor._head = head
 
 
 # Whole commands.

@@ -140,7 +140,7 @@ def test_foreign_dataset_is_reported_from_its_tokens(tmp_path, capsys):
     page = report(tmp_path, GOLDEN_EOD, "--tokenizer-model", str(OWN.plain_tokenizer))
     assert any("<|endoftext|>" in text for text in page.texts["pre"])
     packed = str(tmp_path / "x.pbin")
-    assert main(["convert", GOLDEN_EOD, packed, "--executor", "local", "--flatten"]) == 0
+    assert main(["convert", GOLDEN_EOD, packed, "--flatten"]) == 0
     assert report(tmp_path, packed).texts["h2"] == [packed]
 
 

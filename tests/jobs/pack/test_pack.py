@@ -221,7 +221,7 @@ def test_command_packs_and_merges(tmp_path, capsys):
     code, shown = said(capsys, "--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
     assert (code, "files of different vocabularies" in shown) == (1, True)
     write_pbin(tmp_path / "two.pbin", [[7, 8]], version="2024-01-30", token_bytes=2)
-    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin", "--executor", "local")
+    merged = ("--merge", one, tmp_path / "two.pbin", "--output", tmp_path / "both.pbin")
     assert said(capsys, *merged)[0] == 0
     texts = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
     tokens = np.frombuffer(texts, "<u2", int.from_bytes(texts[:8], "little") // 2, 12)
