@@ -40,7 +40,8 @@ def test_commands_have_flags_that_exist():
     ]
     assert commands
     for place, words in commands:
-        name = words[1]
+        if (name := words[1]) == "--version":
+            continue
         assert name in COMMANDS, f"{place}: there is no command {name}"
         assert parses(words[1:]), f"{place}: dsindex {name} refuses its flags"
 
