@@ -52,6 +52,8 @@ class ShardProvenance:
     """1-based line number of the shard's first line in its input."""
     first_offset: int = 0
     """Offset of the shard's first line, if its rows count from there."""
+    digest: str = ""
+    """What `digest_file` returned for the file when it was written."""
 
     @property
     def dtype(self) -> np.dtype[Any]:

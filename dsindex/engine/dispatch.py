@@ -31,8 +31,6 @@ K = TypeVar("K")
 POLL_SECONDS = 0.5
 WINDOW = 8
 """Calls per slot that are started beyond the first whose result is missing, if results are wanted in order."""
-READY_SECONDS = 0.02
-"""Pause before asking again for a call that is not ready yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +71,7 @@ class _Flight(Generic[K]):
 
 def run_calls(
     executor: Executor,
-    calls: Iterable[tuple[K, Call] | None],
+    calls: Iterable[tuple[K, Call]],
     *,
     on_result: Callable[[K, Any], Iterable[tuple[K, Call]] | None],
     policy: RetryPolicy | None = None,
@@ -107,29 +105,23 @@ class Dispatch(Generic[K]):
 
     Args:
         executor: The executor to run them on.
-        calls: Keys and calls, consumed as slots become free; None says that the next one is not ready yet.
+        calls: Keys and calls, consumed as slots become free.
         policy: Budgets and deadline.
         statistics: Counters to increase.
         on_idle: Called at least every half second while waiting for a result.
-        order: Returns the number of a key of `calls` in the job's order; None: the order of `calls`.
     """
 
     def __init__(
         self,
         executor: Executor,
-        calls: Iterable[tuple[K, Call] | None],
+        calls: Iterable[tuple[K, Call]],
         *,
         policy: RetryPolicy | None = None,
         statistics: DispatchStatistics | None = None,
         on_idle: Callable[[], None] | None = None,
-        order: Callable[[K], int] | None = None,
     ) -> None:
         self._executor = executor
         self._calls = iter(calls)
-        self._are_all_begun = False
-        self._is_waiting = False
-        """Whether the next call is not ready yet."""
-        self._order = order
         self._released: deque[tuple[K, Call]] = deque()
         """Calls that followed a result, to be started next."""
         self._num_begun = 0
@@ -144,11 +136,6 @@ class Dispatch(Generic[K]):
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
         self.faults: list[BaseException] = []
         """The faults of all calls that ended with one."""
-
-    @property
-    def first_fault(self) -> int | None:
-        """Number, in the job's order, of the first call that failed so far; calls after it are not started."""
-        return None if self._fault is None or self._fault[0][0] else self._fault[0][1]
 
     def release(self, calls: Iterable[tuple[K, Call]]) -> None:
         """Add calls that follow a result; they are started before the rest."""
@@ -166,7 +153,7 @@ class Dispatch(Generic[K]):
             while True:
                 raise_missed_stop()
                 self._start_calls()
-                if not self._in_flight and not self._is_waiting:
+                if not self._in_flight:
                     break
                 for outcome in self._wait():
                     flight = self._attempts.pop(outcome.attempt_id, None)
@@ -181,49 +168,25 @@ class Dispatch(Generic[K]):
             raise self._fault[1]
 
     def _wait(self) -> list[Outcome]:
-        """Return attempts that ended, waiting for one, but not long if a call may become ready meanwhile."""
-        has_room = self._is_waiting and len(self._in_flight) < self._room
-        seconds = READY_SECONDS if has_room else POLL_SECONDS
-        if self._paused:
-            seconds = min(seconds, max(0.0, self._paused[0][0] - time.monotonic()))
-        return self._executor.wait(seconds)
-
-    @property
-    def _room(self) -> int:
-        """Number of calls that may be in flight; executors grow and shrink with their cluster."""
-        return self._executor.slots + self._executor.backlog
+        """Return attempts that ended, waiting for one, but not beyond the next retry."""
+        pause = self._paused[0][0] - time.monotonic() if self._paused else POLL_SECONDS
+        return self._executor.wait(min(POLL_SECONDS, max(0.0, pause)))
 
     def _start_calls(self) -> None:
         while self._paused and self._paused[0][0] <= time.monotonic():
             _, turn = heapq.heappop(self._paused)
             if turn in self._in_flight:  # otherwise abandoned meanwhile
                 self._start(self._in_flight[turn])
-        for flight in self._next_calls():
-            self._in_flight[flight.turn] = flight
-            self._start(flight)
-
-    def _next_calls(self) -> Iterator[_Flight[K]]:
-        """Yield the next calls while more may be in flight; after a fault only those before it."""
-        self._is_waiting = False
-        while len(self._in_flight) < self._room:
-            follows = bool(self._released) and self._fault is None
-            if follows:
-                following: tuple[K, Call] | None = self._released.popleft()
-            elif self._are_all_begun or (self._fault is not None and self._order is None):
-                return
-            else:
-                try:
-                    following = next(self._calls)
-                except StopIteration:
-                    self._are_all_begun = True
-                    return
+        # Executors grow and shrink with their cluster.
+        while self._fault is None and len(self._in_flight) < self._executor.slots + self._executor.backlog:
+            follows = bool(self._released)
+            following = self._released.popleft() if follows else next(self._calls, None)
             if following is None:
-                self._is_waiting = True
                 return
             self._num_begun += 1
-            number = self._num_begun if follows or self._order is None else self._order(following[0])
-            if self._fault is None or (follows, number) < self._fault[0]:
-                yield _Flight(*following, turn=(follows, number))
+            flight = _Flight(*following, turn=(follows, self._num_begun))
+            self._in_flight[flight.turn] = flight
+            self._start(flight)
 
     def _start(self, flight: _Flight[K]) -> None:
         flight.attempt_id = self._executor.start(flight.call)

@@ -69,8 +69,6 @@ class Executor(ABC):
     """Number of calls that run at once."""
     backlog: int
     """Number of calls to start beyond `slots`, so that no slot waits for the driver."""
-    is_cluster = False
-    """Whether calls may run on other machines than the driver's."""
     waiting: str | None = None
     """What calls wait for, and since when, as text; None if some run."""
 

@@ -14,6 +14,7 @@ finished     everything is published
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
+from dsindex.engine.plan import is_plan
 from dsindex.engine.tasks import ShardResult
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.journal import BODY_OFFSET, ledger_path, open_journal
@@ -56,7 +58,8 @@ class Ledger:
         for line in self._journal.read():
             entry = read_entry(line)
             if entry is not None:
-                self._take(entry)
+                with contextlib.suppress(KeyError, TypeError, ValueError, msgspec.ValidationError):
+                    self._take(entry)
 
     @property
     def has_work(self) -> bool:
@@ -80,7 +83,7 @@ class Ledger:
     def _take(self, entry: Mapping[str, Any]) -> None:
         match entry["kind"]:
             case "plan":
-                self.plan = dict(entry["plan"])
+                self.plan = entry["plan"] if is_plan(entry["plan"]) else None
                 self.is_publishing = self.is_finished = False
             case "shard":
                 self.shards[entry["task"]] = msgspec.convert(entry["result"], ShardResult)

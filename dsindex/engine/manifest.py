@@ -322,7 +322,7 @@ def read_manifest(prefix: str) -> Manifest | None:
         FormatError: If it cannot be read, naming the first field that is missing or has a wrong type.
     """
     path = manifest_path(prefix)
-    remedy = "restore the file, or rebuild with --fresh"
+    remedy = "restore the file, or rebuild with --replace"
     try:
         with open_readable(path) as file:
             if file.size_bytes > LARGEST_MANIFEST_BYTES:
@@ -341,7 +341,7 @@ def read_manifest(prefix: str) -> Manifest | None:
         place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
         raise FormatError(
             f"{path}: expected a valid {place}, got a damaged manifest ({first['msg']}); restore the file, "
-            f"or rebuild with --fresh"
+            f"or rebuild with --replace"
         ) from error
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.engine.tasks import MergeRange, Part, Piece
-from dsindex.errors import FormatError, OutputError
+from dsindex.engine.worker import refuse_written
+from dsindex.errors import FormatError
 from dsindex.formats.mmididx import (
     BOUNDARY,
     CHUNK_ITEMS,
@@ -31,7 +32,7 @@ from dsindex.formats.mmididx import (
 from dsindex.store.range_copy import Extent, open_sources, write_chunks
 from dsindex.store.reading import input_status
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
-from dsindex.store.store import open_output, store_of
+from dsindex.store.store import open_output
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
@@ -310,20 +311,6 @@ def merge_whole(pieces: Sequence[Piece], path: str, suffix: str) -> StoredFile:
     return file.as_stored(suffix)
 
 
-def require_written(path: str, expected: str, digest: str) -> None:
-    """Compare a file of a shard with what its worker wrote; another one is removed, to be made again.
-
-    Raises:
-        OutputError: If they differ.
-    """
-    if digest != expected:
-        store_of(path).delete([path])
-        raise OutputError(
-            f"{path}: expected what was written there, got other bytes, which are removed; run the same command again: "
-            f"it makes what was lost; and check the disk"
-        )
-
-
 def _read_pieces(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """Yield the bytes of pieces in order, in chunks that share a buffer."""
     buffer = memoryview(bytearray(COPY_BYTES))
@@ -340,8 +327,8 @@ def _read_pieces(pieces: Sequence[Piece]) -> Iterator[memoryview]:
             if piece.swapped_bytes > 1:
                 np.frombuffer(chunk, f"<u{piece.swapped_bytes}").byteswap(inplace=True)
             yield chunk
-        if digester is not None and whole is not None:
-            require_written(piece.path, whole.digest, digester.hexdigest())
+        if digester is not None and whole is not None and digester.hexdigest() != whole.digest:
+            refuse_written(piece.path)
 
 
 def _chunks(source: Source, begin: int, end: int, buffer: memoryview) -> Iterator[memoryview]:

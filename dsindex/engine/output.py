@@ -29,16 +29,14 @@ from dsindex.engine.merge import (
     merge_whole,
     merged_header,
     plan_merge,
-    require_written,
     write_merged_index,
 )
 from dsindex.engine.plan import describe_inputs, describe_settings
 from dsindex.engine.tasks import MergeRange, Part, Piece
-from dsindex.engine.worker import ShardQuarantine, write_quarantine
+from dsindex.engine.worker import ShardQuarantine, require_written, write_quarantine
 from dsindex.errors import OutputError, PlanError
 from dsindex.formats.mmididx import IndexHeader
 from dsindex.json_text import name_bytes, show_name
-from dsindex.store.reading import digest_file
 from dsindex.store.storage import (
     StoredFile,
     combine_digests,
@@ -218,6 +216,7 @@ def shard_provenance(
                 first_input=task.input,
                 first_line=first_line,
                 first_offset=first_offset,
+                digest=file.digest,
             )
         )
     return tuple(provenance)
@@ -233,6 +232,7 @@ def shard_quarantine(
             files=[inputs[number] for number in task.inputs],
             first_line=first_line,
             first_offset=first_offset,
+            digest=result.quarantine.digest,
         )
         for (task, result), (first_line, first_offset) in zip(results, first_places(results), strict=True)
         if result.quarantine is not None
@@ -716,7 +716,7 @@ def make_index(parts: Sequence[Part], path: str) -> StoredFile:
     """
     for part in parts:
         if part.idx is not None:
-            require_written(part.idx_path, part.idx.digest, digest_file(part.idx_path))
+            require_written(part.idx_path, part.idx.digest)
     with open_output(path) as file:
         write_merged_index(file, parts)
     return file.as_stored("idx")
@@ -724,6 +724,8 @@ def make_index(parts: Sequence[Part], path: str) -> StoredFile:
 
 def make_provenance(shards: Sequence[ShardProvenance], path: str) -> StoredFile:
     """Write the merged provenance, which is complete or absent."""
+    for shard in shards:
+        require_written(shard.path, shard.digest)
     with open_output(path) as file:
         write_provenance(file, shards)
     return file.as_stored(PROVENANCE_SUFFIX)
@@ -731,6 +733,8 @@ def make_provenance(shards: Sequence[ShardProvenance], path: str) -> StoredFile:
 
 def make_quarantine(shards: Sequence[ShardQuarantine], path: str) -> StoredFile:
     """Write the merged quarantine, which is complete or absent."""
+    for shard in shards:
+        require_written(shard.path, shard.digest)
     with open_output(path) as file:
         write_quarantine(file, shards)
     return file.as_stored(QUARANTINE_SUFFIX)

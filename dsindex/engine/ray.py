@@ -19,7 +19,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import ray
 import ray.exceptions
@@ -163,7 +162,6 @@ class RayExecutor(Executor):
         if not self._is_guest:
             with keeping_sigterm():
                 connect(address, workers)
-        self.is_cluster = address is not None
         self._head: str = ray.get_runtime_context().gcs_address
         self._num_workers = workers
         self._environment = {name: os.environ[name] for name in STORE_VARIABLES if name in os.environ}
@@ -187,8 +185,6 @@ class RayExecutor(Executor):
 
     def require_seen(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
         """Let workers check their versions and these paths before their next call."""
-        if not self.is_cluster:
-            return
         paths = list(dict.fromkeys(absolute(path) for path in local_paths(files) if os.path.isfile(path)))
         spread = islice(paths, 0, None, -(-len(paths) // CHECKED_FILES) or 1)
         sizes = {path: os.stat(path).st_size for path in spread}
@@ -254,7 +250,7 @@ class RayExecutor(Executor):
 
     def _head_answers(self) -> bool:
         """Try the head before what waits for its answer: Ray ends this process if that takes a minute."""
-        answers = try_port(*self._head.rsplit(":", 1)) is None
+        answers = try_port(self._head) is None
         if answers:
             self._answered = time.monotonic()
         return answers
@@ -374,29 +370,26 @@ def require_listener(address: str) -> str:
     Raises:
         TaskError: If it is no such address, or nobody listens there.
     """
-    try:
-        parts = urlsplit(f"//{address}")
-        host, port = parts.hostname, parts.port or CLUSTER_PORT
-    except ValueError:  # a port that is no number, or an incomplete IPv6 address
-        host, port = None, 0
-    if not host or "/" in address or "@" in address:
+    parts = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:/@\[\]]+)(?::([0-9]{1,5}))?", address)
+    if parts is None or int(parts[2] or CLUSTER_PORT) >= 1 << 16:
         raise TaskError(
             f"--address: expected a cluster's head as HOST:PORT, such as head:{CLUSTER_PORT}, or auto, got "
             f"{show_name(without_secrets(address))}; a job server takes jobs: ray job submit --address "
             f"http://HOST:8265 -- dsindex …"
         )
-    reason = try_port(host, port)
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    head = f"{parts[1]}:{parts[2] or CLUSTER_PORT}"
+    reason = try_port(head)
     if reason is not None:
         raise TaskError(
-            f"{shown}: expected the head of a Ray cluster, but nothing answers there ({reason}); check --address or "
+            f"{head}: expected the head of a Ray cluster, but nothing answers there ({reason}); check --address or "
             f"RAY_ADDRESS, or use --executor local"
         )
-    return shown
+    return head
 
 
-def try_port(host: str, port: str | int) -> str | None:
-    """Return why no connection is accepted there; None if one is."""
+def try_port(address: str) -> str | None:
+    """Return why no connection is accepted at HOST:PORT; None if one is."""
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except TimeoutError:

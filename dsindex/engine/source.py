@@ -300,7 +300,20 @@ class TextSource:
         """
         fallback = self.engine.describe_fallback() if encodes else None
         folder = describe_folder(self.config.tokenizer_model, self.tokenizer) if encodes else []
-        return (*filter(None, [fallback]), *folder, *self.notes)
+        twice = self._describe_two_eods() if encodes else None
+        return (*filter(None, [fallback, twice]), *folder, *self.notes)
+
+    def _describe_two_eods(self) -> str | None:
+        """Return a note if the post-processor ends texts with EOD, and another is appended; Megatron writes both."""
+        if self.eod_id is None or self.tokenizer.library != "tokenizers" or not self.engine.add_special_tokens:
+            return None
+        if shared_tokenizer(self.tokenizer).encode("a text").ids[-1:] != [self.eod_id]:
+            return None
+        return (
+            f"every document ends with {self.tokenizer.eod_token!r} twice, as with Megatron: the tokenizer's "
+            "post-processor adds one, and --append-eod another; leave --append-eod out, or add "
+            "--tokenizer-hf-no-include-special-tokens"
+        )
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""

@@ -14,7 +14,7 @@ import os
 import secrets
 import tempfile
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import xxhash
@@ -26,7 +26,7 @@ from dsindex.engine.work_folder import require_marked
 from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.reading import fingerprint_input, open_stored, require_unchanged
+from dsindex.store.reading import digest_file, fingerprint_input, open_stored, require_unchanged
 from dsindex.store.storage import (
     BUFFER_BYTES,
     ArrowSink,
@@ -240,6 +240,8 @@ class ShardQuarantine:
     """1-based line number of the shard's first line in its input."""
     first_offset: int = 0
     """Offset of the shard's first line, if its records' offsets count from there."""
+    digest: str = ""
+    """What `digest_file` returned for the file when it was written."""
 
 
 def quarantine_line(path: str, record: BadRecord) -> bytes:
@@ -347,6 +349,7 @@ def read_file_results(stored: StoredFile, work_dir: str) -> list[FileResult]:
         FormatError: If they are damaged.
     """
     path = joined(work_dir, stored.name)
+    require_written(path, stored.digest)
     remedy = "run the same command again to rebuild the shard"
     try:
         with open_stored(path) as file:
@@ -575,6 +578,30 @@ class KeyWriter:
             idx=idx,
             **own,
         )
+
+
+def require_written(path: str, digest: str) -> None:
+    """Compare a file of a shard with what its worker wrote; another one is removed, to be made again.
+
+    Raises:
+        OutputError: If they differ.
+        InputError: If it cannot be read.
+    """
+    if digest_file(path) != digest:
+        refuse_written(path)
+
+
+def refuse_written(path: str) -> NoReturn:
+    """Remove a file of a shard that has other bytes than its worker wrote, so that the next run makes it again.
+
+    Raises:
+        OutputError: Always.
+    """
+    store_of(path).delete([path])
+    raise OutputError(
+        f"{path}: expected what was written there, got other bytes, which are removed; run the same command again: "
+        f"it makes what was lost; and check the disk"
+    )
 
 
 def check_unchanged(task: ShardTask) -> None:

@@ -7,15 +7,18 @@ Packs (dsindex.jobs.packs) and exports are made of what is published, so a finis
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 import xxhash
 
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.job import open_job
 from dsindex.engine.manifest import read_manifest
+from dsindex.engine.output import assemble
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.source import open_source
@@ -34,7 +37,7 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
 )
 from dsindex.jobs.packs import Packings
-from dsindex.jobs.text_job import Made, TextJob, TextResult, make_text_shards
+from dsindex.jobs.text_job import TextResult, make_text_shards
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
@@ -47,14 +50,15 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from dsindex.engine.job import Job, JobOutcome
+    from dsindex.engine.executors import Executor
+    from dsindex.engine.job import JobOutcome
     from dsindex.engine.manifest import Content, RecordedPacking
+    from dsindex.engine.output import Output
     from dsindex.engine.progress import Reporter
-    from dsindex.engine.work import Work
+    from dsindex.engine.source import TextSource
     from dsindex.instruction.config import InstructionConfig
     from dsindex.instruction.encode import EncoderRecipe
     from dsindex.jobs.packs import MadePacking
-    from dsindex.jobs.text_job import MadeShards
     from dsindex.store.storage import StoredFile
 
 
@@ -124,156 +128,158 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
     with piped_input_named(work_folder_path(config), config.input):
-        return _Instruct(config, instruction, reporter).run()
-
-
-class _Instruct(TextJob):
-    def __init__(self, config: InstructConfig, instruction: InstructionConfig, reporter: Reporter) -> None:
-        super().__init__(config, reporter)
-        self._config = config
         source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
-        tokenizer = source.tokenizer
-        self._dtype = dtype_for_vocabulary(tokenizer.vocabulary_size)
-        self._splits = [
-            SplitOutputs(split=split, config=config, work_dir=self.work_dir, dtype=self._dtype)
+        # Reports wrong tokens, patterns and templates before work begins.
+        recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
+        source = replace(source, engine=recipe.engine)
+        dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
+        plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
+        splits = [
+            SplitOutputs(split=split, config=config, work_dir=work_folder_path(config), dtype=dtype)
             for split in split_names(config.split)
         ]
-        # Reports wrong tokens, patterns and templates before work begins.
-        self._recipe = make_recipe(instruction, tokenizer, config.tokenizer_model, engine=source.engine)
-        self.source = replace(source, engine=self._recipe.engine)
-        self._instruction = orjson.loads(self._recipe.config)
-        self._chat_files = xxhash.xxh3_64_hexdigest(
-            orjson.dumps([self._recipe.special_tokens, self._recipe.chat_templates])
-        )
-        settings = {
-            **self.source.settings(),
-            **self._instruction,
-            "special tokens and chat templates of the tokenizer's folder": self._chat_files,
-            "split": config.split,
-            "split-seed": config.split_seed,
-            "output-prefix": str(absolute(config.output_prefix)),
-        }
-        self.plan = Plan(settings=settings, inputs=self.source.inputs)
-        self._token_sources = [split.token_sources(self.plan.plan_id, self.source.text_bytes) for split in self._splits]
-
-        self.outputs = [source.output for group in self._token_sources for source in group]
-        self._packings = Packings(config, [split.prefix for split in self._splits], reporter)
-        self._eos_id = _find_eos(self._recipe, instruction)
-        self._exports: list[MadeExport] = []
-
-    def run(self) -> InstructResult:
-        engine = self.source.engine
-        outcome = self.carry_out(
-            holds_gil=self.source.text_bytes > THREADS_UP_TO_BYTES[engine.name == "gigatoken"],
-        )
-        self._packings.make()
-        return self._report(outcome)
-
-    def conclude(self, job: Job) -> None:
-        """Make the exports."""
-        if not self._config.export:
-            return
-        self._packings.make()
-        sources = [
-            ExportSource(
-                split=split.split,
-                prefix=split.prefix,
-                content=_published(split.prefixes[0]),
-                mask_content=_published(split.prefixes[1]),
-            )
-            for split in self._splits
-        ]
-        tokenizer = self.source.describe_tokenizer().model_dump(exclude_none=True)
-        self._exports = [
-            make_export(
-                kind,
-                self._config,
-                sources,
-                eos_id=self._eos_id,
-                tokenizer=tokenizer,
-                executor=job.executor,
-                reporter=self.reporter,
-            )
-            for kind in self._config.export
-        ]
-
-    def examine(self) -> None:
-        """Check the places of packs and exports, and the disk space."""
-        self._packings.examine()
-        examine_exports(self._config, self._eos_id)
-        total = self.source.text_bytes
-        # No sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed.
-        estimate = Estimate(tokens=total / 3, documents=total / 500)
-        check_room(
-            estimate,
-            itemsize=self._dtype.itemsize + MASK_DTYPE.itemsize,
-            num_keys=2,
-            output_folder=folder_of(self._config.output_prefix),
-            work_dir=self.work_dir,
-            unfinished=[output.token_file for output in self.outputs],
-        )
-
-    def make(self, work: Work) -> Made:
-        self.shards = self._encode(work)
-        results = self.shards.results
-        inputs = [file.path for file in self.source.inputs]
-        return Made(
-            groups=tuple(
-                tuple(split.datasets(sources, results, inputs))
-                for split, sources in zip(self._splits, self._token_sources, strict=True)
-            ),
-            num_shards=len(results),
-        )
-
-    def describe(self, made: Made, files: Sequence[dict[str, StoredFile]]) -> list[Content]:
-        remaining = iter(files)
-        contents: list[Content] = []
-        results = [] if self.shards is None else self.shards.results
-        for split, group in zip(self._splits, made.groups, strict=True):
-            described = [(dataset, next(remaining)) for dataset in group]
-            contents += split.contents(self.source, self._instruction, results, described)
-        return contents
-
-    def _encode(self, work: Work) -> MadeShards:
-        """Make every shard."""
-        config = self._config
-        settings = InstructionSettings(
-            recipe=self._recipe,
-            vocabulary_size=self.source.tokenizer.vocabulary_size,
-            dtype=self._dtype.str,
-            fractions=config.split,
-            split_seed=config.split_seed,
-            **self.source.shard_options(),
-        )
-        sources = [source for group in self._token_sources for source in group]
-        return make_text_shards(work, self.source, settings, sources, function=encode_shard)
-
-    def _report(self, outcome: JobOutcome) -> InstructResult:
-        contents = outcome.contents
-        remaining = iter(contents)
-        groups = [[next(remaining) for _ in split.prefixes] for split in self._splits]
-        packings: Sequence[MadePacking | None] = self._packings.make() or [None] * len(groups)
-        first = contents[0].record_counts
-        counts = first.model_copy(update={"kept": first.kept + first.elsewhere, "elsewhere": 0})
-        return InstructResult(
-            splits=tuple(
-                BuiltSplit(
-                    prefix=split_prefix(self._config.output_prefix, split.split),
-                    statistics=InstructionStatistics.of_counts(group[0].statistics or {}),
-                    packing=None if packing is None else packing.facts,
-                    files={
-                        prefix.removeprefix(f"{split.prefix}_"): content.digests
-                        for prefix, content in zip(split.prefixes, group, strict=True)
-                    }
-                    | ({} if packing is None else {packing.prefix.removeprefix(f"{split.prefix}_"): packing.files}),
+        targets = [split.token_sources(plan.plan_id, source.text_bytes) for split in splits]
+        outputs = [target.output for group in targets for target in group]
+        packings = Packings(config, [split.prefix for split in splits], reporter)
+        eos_id = _find_eos(recipe, instruction)
+        made_bytes, exports = 0, []
+        with open_job(
+            config,
+            plan,
+            outputs,
+            reporter=reporter,
+            text_bytes=source.text_bytes,
+            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
+        ) as job:
+            if job.work is not None:
+                for note in source.first_notes(encodes=True):
+                    reporter.say(note)
+                packings.examine()
+                examine_exports(config, eos_id)
+                _check_room(config, source, outputs, itemsize=dtype.itemsize + MASK_DTYPE.itemsize)
+                settings = InstructionSettings(
+                    recipe=recipe,
+                    vocabulary_size=source.tokenizer.vocabulary_size,
+                    dtype=dtype.str,
+                    fractions=config.split,
+                    split_seed=config.split_seed,
+                    **source.shard_options(),
                 )
-                for split, group, packing in zip(self._splits, groups, packings, strict=True)
-            ),
-            packed=any(packing is not None and not packing.already_complete for packing in packings),
-            bad_records=contents[0].bad_records or {},
-            exports=tuple(self._exports),
-            **{**self.outcome_fields(outcome), "counts": counts},
+                sources = [target for group in targets for target in group]
+                shards = make_text_shards(job.work, source, settings, sources, function=encode_shard)
+                inputs = [file.path for file in source.inputs]
+                groups = [
+                    split.datasets(own, shards.results, inputs) for split, own in zip(splits, targets, strict=True)
+                ]
+                files = iter(assemble([dataset for group in groups for dataset in group], job.work))
+                described = [[(dataset, next(files)) for dataset in group] for group in groups]
+                contents = [
+                    content
+                    for split, made in zip(splits, described, strict=True)
+                    for content in split.contents(source, json.loads(recipe.config), shards.results, made)
+                ]
+                job.publish(
+                    groups,
+                    contents,
+                    num_shards=len(shards.results),
+                    engine=source.engine,
+                    tokenizer_path=config.tokenizer_model,
+                )
+                made_bytes = shards.made_bytes
+            if config.export:
+                packings.make()
+                exports = _make_exports(config, splits, source, eos_id, job.executor, reporter)
+        packed = packings.make()
+    return _report(config, source, splits, job.published, packed, exports, made_bytes)
+
+
+def _settings(config: InstructConfig, source: TextSource, recipe: EncoderRecipe) -> dict[str, Any]:
+    """Return everything but the inputs that the output depends on."""
+    files = msgspec.json.encode([recipe.special_tokens, recipe.chat_templates])
+    return {
+        **source.settings(),
+        **json.loads(recipe.config),
+        "special tokens and chat templates of the tokenizer's folder": xxhash.xxh3_64_hexdigest(files),
+        "split": config.split,
+        "split-seed": config.split_seed,
+        "output-prefix": str(absolute(config.output_prefix)),
+    }
+
+
+def _check_room(config: InstructConfig, source: TextSource, outputs: Sequence[Output], *, itemsize: int) -> None:
+    """Check the disk space; no sample is rendered: 3 bytes per token and 500 bytes per conversation are assumed."""
+    check_room(
+        Estimate(tokens=source.text_bytes / 3, documents=source.text_bytes / 500),
+        itemsize=itemsize,
+        num_keys=2,
+        output_folder=folder_of(config.output_prefix),
+        work_dir=work_folder_path(config),
+        unfinished=[output.token_file for output in outputs],
+    )
+
+
+def _make_exports(
+    config: InstructConfig,
+    splits: Sequence[SplitOutputs],
+    source: TextSource,
+    eos_id: int | None,
+    executor: Executor,
+    reporter: Reporter,
+) -> list[MadeExport]:
+    published = [
+        ExportSource(
+            split=split.split,
+            prefix=split.prefix,
+            content=_published(split.prefixes[0]),
+            mask_content=_published(split.prefixes[1]),
         )
+        for split in splits
+    ]
+    tokenizer = source.describe_tokenizer().model_dump(exclude_none=True)
+    return [
+        make_export(kind, config, published, eos_id=eos_id, tokenizer=tokenizer, executor=executor, reporter=reporter)
+        for kind in config.export
+    ]
+
+
+def _report(
+    config: InstructConfig,
+    source: TextSource,
+    splits: Sequence[SplitOutputs],
+    outcome: JobOutcome,
+    packed: Sequence[MadePacking],
+    exports: Sequence[MadeExport],
+    made_bytes: int,
+) -> InstructResult:
+    contents = iter(outcome.contents)
+    groups = [[next(contents) for _ in split.prefixes] for split in splits]
+    first = outcome.contents[0].record_counts
+    packings: Sequence[MadePacking | None] = packed or [None] * len(groups)
+    return InstructResult(
+        splits=tuple(
+            BuiltSplit(
+                prefix=split_prefix(config.output_prefix, split.split),
+                statistics=InstructionStatistics.of_counts(group[0].statistics or {}),
+                packing=None if packing is None else packing.facts,
+                files={
+                    prefix.removeprefix(f"{split.prefix}_"): content.digests
+                    for prefix, content in zip(split.prefixes, group, strict=True)
+                }
+                | ({} if packing is None else {packing.prefix.removeprefix(f"{split.prefix}_"): packing.files}),
+            )
+            for split, group, packing in zip(splits, groups, packings, strict=True)
+        ),
+        packed=any(not packing.already_complete for packing in packed),
+        bad_records=outcome.contents[0].bad_records or {},
+        exports=tuple(exports),
+        already_complete=outcome.already_complete,
+        counts=first.model_copy(update={"kept": first.kept + first.elsewhere, "elsewhere": 0}),
+        input_bytes=source.total_bytes,
+        made_bytes=made_bytes,
+        seconds=outcome.seconds,
+        run=outcome.run,
+        input_notes=source.notes,
+    )
 
 
 def _published(prefix: str) -> Content:

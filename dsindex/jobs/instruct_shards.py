@@ -172,13 +172,6 @@ class _Shard:
         with attempt.errors_named():
             self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
 
-    @property
-    def so_far(self) -> tuple[int, int, int]:
-        """Bytes of text, conversations and tokens so far."""
-        splits = self._splits.values()
-        conversations = sum(split.statistics["conversations"] for split in splits)
-        return self._text_bytes, conversations, sum(split.num_tokens for split in splits)
-
     def add(self, block: LineBlock | LongLine) -> None:
         """Encode lines and append them to this attempt's files."""
         if isinstance(block, LongLine):

@@ -32,6 +32,7 @@ from dsindex.text.tokenizer_file import (
     read_folder_config,
     read_tokenizer_bytes,
     require_object,
+    set_token_flags,
     token_text,
 )
 
@@ -220,10 +221,13 @@ def _read_file(path: str, file: str, options: TokenizerOptions) -> tuple[Tokeniz
     name, content = os.path.basename(os.path.abspath(path)), read_tokenizer_bytes(file)
     kind, document = kind_of_file(file, content, options)
     if kind == "tokenizer.json":
-        tokenizer = _describe(file, content, document, name=name)
         config = read_folder_config(path) if os.path.isdir(path) else {}
+        tokenizer = _describe(file, content, document, name=name)
         if config:
             check_config_agrees(path, config, shared_tokenizer(tokenizer))
+            flagged = set_token_flags(content, config)
+            if flagged != content:
+                tokenizer = _describe(file, flagged, parse_json(file, flagged), name=name)
         return tokenizer, token_text(config.get("eos_token"))
     if kind == "SentencePiece":
         return _describe_sentencepiece(file, content, name=name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from dsindex.errors import TokenizerError
 from dsindex.store.storage import open_file
 from dsindex.store.urls import ONLY_INPUTS, refuse_address
+from dsindex.text.compressed import describe_lfs_pointer
 from dsindex.text.conversion import (
     FAMILIES,
     MEGATRON_SPECIAL_TOKENS,
@@ -194,25 +195,52 @@ def parse_json(file: str, content: bytes) -> object:
 
 
 def read_folder_config(folder: str) -> dict[str, Any]:
-    """Read the folder's other files; tokenizer_config.json takes precedence over special_tokens_map.json.
+    """Read the folder's other files.
+
+    As in transformers, special_tokens_map.json takes precedence over a tokenizer_config.json without an
+    added_tokens_decoder, and otherwise the latter does.
 
     Raises:
         TokenizerError: If one holds no JSON object.
     """
-    merged: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         file = os.path.join(folder, name)
         if os.path.isfile(file):
-            with open_file(file) as stream:
-                found = require_object(file, parse_json(file, stream.read(LARGEST_FILE_BYTES)))
-            merged.update((key, value) for key, value in found.items() if value is not None)
-    return merged
+            document = require_object(file, parse_json(file, read_tokenizer_bytes(file)))
+            found[name] = {key: value for key, value in document.items() if value is not None}
+    tokens, config = found.get("special_tokens_map.json", {}), found.get("tokenizer_config.json", {})
+    return tokens | config if "added_tokens_decoder" in config else config | tokens
+
+
+def set_token_flags(content: bytes, config: dict[str, Any]) -> bytes:
+    """Return a tokenizer.json whose added tokens have the flags of tokenizer_config.json, as transformers has it.
+
+    The bytes are the same if the files agree.
+    """
+    decoder = config.get("added_tokens_decoder")
+    flags = {
+        text: token for token in (decoder if isinstance(decoder, dict) else {}).values() if (text := token_text(token))
+    }
+    document = json.loads(content)
+    differs = False
+    for token in document.get("added_tokens") or []:
+        own = flags.get(token.get("content"))
+        if not isinstance(own, dict):
+            continue
+        for name in _TOKEN_FLAGS:
+            if isinstance(own.get(name), bool) and token.get(name) != own[name]:
+                token[name], differs = own[name], True
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() if differs else content
 
 
 def token_text(token: object) -> str | None:
     """Return a token's text; the folder's files store a string, or an object with its content."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
+
+
+_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.Tokenizer) -> None:
@@ -225,6 +253,11 @@ def check_config_agrees(folder: str, config: dict[str, Any], loaded: tokenizers.
         TokenizerError: Naming the difference.
     """
     remedy = f"use --tokenizer-model {os.path.join(folder, 'tokenizer.json')} for the tokenizer.json alone"
+    if config.get("split_special_tokens"):
+        raise TokenizerError(
+            f"{folder}: expected special tokens to be found in texts, got split_special_tokens in "
+            f"tokenizer_config.json, with which transformers splits them like other text; {remedy}"
+        )
     missing = next((token for token in _config_tokens(config) if loaded.token_to_id(token) is None), None)
     if missing is not None:
         raise TokenizerError(
@@ -306,7 +339,7 @@ def read_tokenizer_bytes(file: str) -> bytes:
     """Return a tokenizer's bytes.
 
     Raises:
-        TokenizerError: If the file cannot be read, or is far too large for a tokenizer.
+        TokenizerError: If the file cannot be read, is a Git LFS pointer, or is far too large for a tokenizer.
     """
     try:
         with open_file(file) as stream:
@@ -314,10 +347,13 @@ def read_tokenizer_bytes(file: str) -> bytes:
             if size > LARGEST_FILE_BYTES:
                 msg = f"{file}: expected a tokenizer's file, got one of {size} bytes; pass the tokenizer, not the input"
                 raise TokenizerError(msg)
-            return stream.read()
+            content = stream.read()
     except OSError as error:
         msg = f"{file}: the tokenizer cannot be read ({error.strerror}); check the path and its permissions"
         raise TokenizerError(msg) from error
+    if (pointer := describe_lfs_pointer(content)) is not None:
+        raise TokenizerError(f"{file}: expected a tokenizer's file, got {pointer}")
+    return content
 
 
 def kind_of_file(file: str, content: bytes, options: TokenizerOptions) -> tuple[FileKind, object]:

@@ -9,7 +9,7 @@ from tests.docs.examples import PAGES, ROOT
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _SECTION = re.compile(r"formats\.md,? (?:§|sections? )(\d+)")
 _MODULE = re.compile(r"`((?:dsindex|tests|workflows|docs|cluster_configs)/[\w./]+)`")
-_CONTRACT = re.compile(r'contracts\.md, "([^"]+)"')
+_CONTRACT = re.compile(r'architecture\.md, "([^"]+)"')
 
 
 def headings(page):
@@ -37,7 +37,7 @@ def test_links_lead_to_files_and_headings(page):
         assert not anchor or anchor in anchors, f"{page.name}: no heading for {target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", ["architecture", "contracts"])
+@pytest.mark.parametrize("page", ["architecture"])
 def test_modules_named_exist(page):
     named = _MODULE.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
@@ -46,7 +46,7 @@ def test_modules_named_exist(page):
 
 def test_code_cites_sections_that_exist():
     formats = {heading.split(".")[0] for heading in headings(ROOT / "docs" / "formats.md") if heading[0].isdigit()}
-    contracts = set(headings(ROOT / "docs" / "contracts.md"))
+    contracts = set(headings(ROOT / "docs" / "architecture.md"))
     sources = [path for folder in ("dsindex",) for path in (ROOT / folder).rglob("*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in sources}
     assert {number for text in texts.values() for number in _SECTION.findall(text)} >= {"1", "2", "3"}

@@ -33,7 +33,7 @@ LINES = OWN.docs.read_bytes().splitlines(keepends=True)
 INPUTS = st.lists(st.sampled_from(["a.jsonl", "b.jsonl", "c.jsonl"]), min_size=1, max_size=3)
 PREFIXES = st.sampled_from(["out/x", "out/y", "link/x"])
 WORK_DIRS = st.sampled_from([None, None, None, "work", "data", "out"])
-OPTIONS = st.sets(st.sampled_from(["--replace", "--keep-shards", "--replace", "--no-provenance"]), max_size=2)
+OPTIONS = st.sets(st.sampled_from(["--replace", "--keep-shards", "--no-provenance"]), max_size=2)
 KILLS = st.one_of(st.none(), st.none(), st.integers(0, 160))
 SUFFIXES = ("bin", "idx", "provenance.parquet")
 
@@ -80,14 +80,12 @@ class Model(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.sampled_from(["x_text_document", "y_text_document", "z"]), min_size=1, max_size=3),
           output=st.sampled_from(["out/m", "out/x_text_document", "link/y_text_document", "out/z"]),
-          options=st.sets(st.sampled_from(["--replace", "--keep-shards", "--replace"])), kill=KILLS)  # fmt: skip
+          options=st.sets(st.sampled_from(["--replace", "--keep-shards"])), kill=KILLS)  # fmt: skip
     def merge(self, names, output, options, kill):
         prefixes = [self.folder / "out" / name for name in names]
         is_foreign = output == "out/z"
         command = ["merge", "--input", *map(str, prefixes)]
-        chosen = sorted(
-            options - {"--replace"} if is_foreign else options
-        )  # --fresh would ask to replace the user's own
+        chosen = sorted(options - {"--replace"} if is_foreign else options)  # it would replace the user's own
         ended = self.run([*command, "--output-prefix", str(self.folder / output), *chosen], kill)
         if ended.code == 0:
             files = [Path(f"{prefix}.{suffix}") for prefix in prefixes for suffix in ("bin", "idx")]

@@ -133,7 +133,6 @@ def test_worker_of_a_call_past_its_deadline_is_replaced(executor, tmp_path):
 def test_worker_that_does_not_see_what_the_driver_sees_is_named(executor, tmp_path):
     """One machine plays two nodes: the file changes before the workers look."""
     (tmp_path / "seen").write_text("abc")
-    executor.is_cluster = True
     executor.require_seen([str(tmp_path / "seen")], [str(tmp_path)])
     assert len(run(executor, call(process_id, 0))) == 1
     executor.require_seen([str(tmp_path / "seen")])

@@ -14,6 +14,7 @@ import pytest
 from tokenizers import AddedToken
 
 from dsindex.errors import TokenizerError
+from dsindex.text.encoders import make_encoder
 from dsindex.text.engines import choose_engine
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod
 from dsindex.text.tokenizer_file import find_tokenizer
@@ -61,7 +62,7 @@ CONFIG_EOS, MAP_EOS = {"tokenizer_config": {"eos_token": "<|eot|>"}}, {"special_
     (CONFIG_EOS, None, (0, "<|eot|>")),
     ({"tokenizer_config": {"eos_token": {"content": "<|bos|>", "special": True}}}, None, (1, "<|bos|>")),
     (MAP_EOS, None, (1, "<|bos|>")),
-    ({**MAP_EOS, **CONFIG_EOS}, None, (0, "<|eot|>")),
+    ({**MAP_EOS, **CONFIG_EOS}, None, (1, "<|bos|>")),
     ({**MAP_EOS, "tokenizer_config": {"eos_token": None}}, None, (1, "<|bos|>")),
     (CONFIG_EOS, "<|bos|>", (1, "<|bos|>")),
 ])  # fmt: skip
@@ -311,3 +312,65 @@ def test_path_comes_before_name(home, monkeypatch):
     (home / "work" / "gpt2" / "tokenizer.json").write_bytes(trained.with_template("<|bos|> $A"))
     monkeypatch.chdir(home / "work")
     assert load_tokenizer("gpt2").revision is None
+
+
+ADDED = ["<a>", "<b>", "<c>"]
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+AS_IT_IS = [15496, 220, 50257, 995, 220, 50257, 87, 220, 50259, 331]
+"""Ids of the text in tokenizer.json alone."""
+
+
+def decoder(**flags):
+    return {str(50257 + number): {"content": text, **FLAGS, **flags} for number, text in enumerate(ADDED)}
+
+
+@pytest.mark.parametrize(("config", "tokens", "expected"), [
+    # Honoured: ids of transformers 4.57.1 and 5.24.0.
+    ({"added_tokens_decoder": decoder(lstrip=True, rstrip=True)}, {}, [15496, 50257, 6894, 50257, 87, 50259, 88]),
+    (
+        {"added_tokens_decoder": decoder(single_word=True)}, {},
+        [15496, 220, 50257, 995, 1279, 64, 29, 87, 220, 50259, 331],
+    ),
+    ({"eos_token": "<a>"}, {"eos_token": "<b>"}, "<b>"),
+    ({"eos_token": "<a>", "added_tokens_decoder": decoder()}, {"eos_token": "<b>"}, "<a>"),
+    ({"eos_token": {"content": "<c>", "lstrip": True}}, {}, "<c>"),
+    # Refused.
+    ({"split_special_tokens": True}, {}, "split_special_tokens in tokenizer_config.json"),
+    ({"add_bos_token": True, "bos_token": "<a>"}, {}, "disagree on the tokens around a text"),
+    ({"add_eos_token": True, "eos_token": "<a>"}, {}, "disagree on the tokens around a text"),
+    ({"additional_special_tokens": ["<new>"]}, {}, "'<new>' is missing"),
+    ({"extra_special_tokens": {"image_token": "<new>"}}, {}, "'<new>' is missing"),
+    ({}, {"pad_token": "<new>"}, "'<new>' is missing"),
+    # Without effect.
+    ({"additional_special_tokens": ["<a>", "<b>"]}, {}, AS_IT_IS),
+    ({"extra_special_tokens": ["<a>"]}, {}, AS_IT_IS),
+    ({"clean_up_tokenization_spaces": True}, {}, AS_IT_IS),
+    ({"model_max_length": 2, "padding_side": "left", "truncation_side": "left"}, {}, AS_IT_IS),
+    ({"add_prefix_space": True}, {}, AS_IT_IS),
+    ({"chat_template": "{{ messages }}", "errors": "replace", "legacy": False, "use_fast": False}, {}, AS_IT_IS),
+    ({"split_special_tokens": False, "add_bos_token": False}, {}, AS_IT_IS),
+])  # fmt: skip
+def test_settings_of_a_folder_are_honoured_refused_or_without_effect(config, tokens, expected, tmp_path):
+    """The table of docs/tokenizers.md, row by row, with GPT-2 and three added tokens."""
+    document = json.loads((TOKENIZERS["gpt2"] / "tokenizer.json").read_bytes())
+    document["added_tokens"] += [{"id": 50257 + number, "content": text, **FLAGS} for number, text in enumerate(ADDED)]
+    path = folder(tmp_path / "t", json.dumps(document).encode(), tokenizer_config=config, special_tokens_map=tokens)
+    if isinstance(expected, list):
+        tokenizer = load_tokenizer(path)
+        engine = choose_engine(tokenizer, "auto", add_special_tokens=True)
+        batch = make_encoder(tokenizer, engine).encode(["Hello <a> world <a>x <c> y"])
+        assert batch.tokens.tolist() == expected
+    elif expected in ADDED:
+        assert load_tokenizer(path).eod_token == expected
+    else:
+        with pytest.raises(TokenizerError, match=expected):
+            load_tokenizer(path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model", "tokenizer_config.json"])
+def test_git_lfs_pointers_are_named(name, tmp_path):
+    folder(tmp_path, trained.byte_level())
+    (tmp_path / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")
+    place = tmp_path / name if name.endswith(".model") else tmp_path
+    with pytest.raises(TokenizerError, match=f"{name}: expected a tokenizer's file, got a Git LFS pointer"):
+        load_tokenizer(str(place))

@@ -405,7 +405,7 @@ def test_output_that_went_is_made_again_of_the_kept_shards(make_pack, tmp_path, 
 def test_files_of_others_beside_the_output_stay(make_pack, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "docs.pbin").write_bytes(b"precious")
-    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--fresh"):
+    with pytest.raises(OutputError, match=r"docs\.pbin: exists already.*--replace"):
         run_config(make_pack())
     assert (tmp_path / "out" / "docs.pbin").read_bytes() == b"precious"
     for suffix in ("bin", "idx"):
