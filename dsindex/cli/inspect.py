@@ -15,7 +15,7 @@ type, sizes, origin, quantiles of the documents' lengths, and documents drawn fr
 
 Tokens are divided by │, and characters that control a terminal are escaped. The tokenizer is the
 one in the manifest, if it is unchanged; without one, ids are shown. Tokens of instruction data that
-are trained on are green in a terminal, and in brackets elsewhere.
+are trained on are in brackets.
 
 Exit code 0: readable. 1: damaged; each finding is one line."""
 EXAMPLES = (

@@ -172,7 +172,7 @@ def open_job(
         locks += [owned.enter_context(hold_output(output.prefix)) for output in sorted(outputs, key=_prefix_of)]
         ledger = Ledger(work_dir)
         is_same = ledger.plan is not None and not _changes(ledger.plan, plan)
-        is_publishing = ledger.is_publishing and is_same
+        is_publishing = ledger.is_publishing and not ledger.is_finished and is_same
         finished = find_finished(outputs, plan, replaces=config.replace, is_publishing=is_publishing)
         make = partial(make_executor, config, text_bytes=0 if finished else text_bytes, holds_gil=holds_gil)
         job = Job(plan=plan, make_executor=make, owned=owned)

@@ -102,8 +102,8 @@ def _color(match: re.Match[str]) -> str:
 
 
 def write_json(stream: TextIO, value: object) -> None:
-    """Write a value as JSON on one line, in ASCII if the stream cannot encode it otherwise."""
-    line = encode_json(value, newline=True)
+    """Write a value as JSON on one line, in ASCII to a terminal, or if the stream cannot encode it otherwise."""
+    line = encode_json(value, newline=True, ascii_only=stream.isatty())  # C1 characters may control a terminal
     try:
         line.decode().encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -324,11 +324,11 @@ def read_runs(
     return places, times
 
 
-def tokens_by_times(places: NDArray[np.int64], times: NDArray[np.int64]) -> dict[int, int]:
-    """Return how many tokens were read how many times, from the result of `read_runs`."""
+def tokens_by_times(places: NDArray[np.int64], times: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return how many tokens were read not at all, once, twice, …, from the result of `read_runs`."""
     sizes = np.diff(places)
     counted = np.bincount(times[:-1], weights=sizes.astype(np.float64)) if len(sizes) else np.zeros(0)
-    return {number: int(count) for number, count in enumerate(counted.tolist()) if count}
+    return tuple(map(int, counted.tolist()))
 
 
 # The order in which the datasets of a continued blend take turns.

@@ -306,21 +306,6 @@ class IndexedStore(TokenStore):
         for begin in range(0, self.num_sequences, BLOCK_ITEMS):
             yield self._lengths[begin : begin + BLOCK_ITEMS].astype(np.int64)
 
-    def sequence_span(self, sequence: int) -> tuple[int, int]:
-        """Return the first token of a sequence, and one past its last.
-
-        Raises:
-            IndexError: If there is no such sequence.
-        """
-        _require(self.paths[1], sequence, self.num_sequences, "sequence")
-        begin = int(self._pointers[sequence]) >> self._shift
-        return begin, begin + int(self._lengths[sequence])
-
-    def document_of(self, sequence: int) -> int:
-        """Return the document of a sequence that there is."""
-        # Not np.searchsorted, which would copy all of the boundaries: they are not aligned in the file.
-        return bisect.bisect_right(self._boundaries, sequence) - 1
-
 
 class PackedStore(TokenStore):
     """A `.pbin` of any version.

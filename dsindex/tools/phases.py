@@ -117,8 +117,8 @@ class ReadTokens:
     prefix: str
     num_samples: int
     """Samples of it that were read."""
-    tokens_by_times: dict[int, int]
-    """Number of times → tokens that were read so often, as inputs."""
+    tokens_by_times: tuple[int, ...]
+    """Tokens that were read, as inputs, not at all, once, twice, …"""
 
 
 def count_read_tokens(samples: GPTDataset | BlendedDataset, consumed: int) -> list[ReadTokens]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dsindex.amounts import align, count, format_size, short_number
 from dsindex.engine.report import Report
-from dsindex.engine.standard_streams import is_colored
 from dsindex.options.mix_amounts import show_percent
 from dsindex.tools.token_text import show_text
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Columns where the output is no terminal."""
 BORDER = "│"
-STYLES = {"border": "2", "name": "1", "escape": "33", "learnt": "32", "damage": "31"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,13 +331,13 @@ def _failures(report: VerifyReport) -> Iterator[str]:
 
 
 def _show_inspected(seen: InspectResult) -> list[str]:
-    """Return an inspection as text; trainable tokens are green in a terminal, and in brackets elsewhere."""
-    lines = [_styled(f"{seen.path}: {seen.kind}", "name")]
+    """Return an inspection as text; trainable tokens are in brackets."""
+    lines = [show_text(f"{seen.path}: {seen.kind}")]
     lines += [line for name, value in seen.facts.items() for line in _fact(name, value)]
     lines += [line for what, summary in seen.lengths.items() for line in _lengths(what, summary)]
     lines += [line for excerpt in seen.excerpts for line in _excerpt(excerpt)]
     lines += [f"  note: {show_text(note)}" for note in seen.notes]
-    return [*lines, *(f"  {_styled('FOUND:', 'damage')} {show_text(finding)}" for finding in seen.findings)]
+    return [*lines, *(f"  FOUND: {show_text(finding)}" for finding in seen.findings)]
 
 
 def _fact(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of JSON
@@ -347,19 +345,19 @@ def _fact(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of J
         value = [f"{path} {format_size(size)}" for path, size in value.items()]
     values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
     for number, each in enumerate(values):
-        title = f"  {_styled(name, 'name')}: " if number == 0 else " " * (len(name) + 4)
+        title = f"  {show_text(name)}: " if number == 0 else " " * (len(name) + 4)
         yield f"{title}{show_text(str(each))}"
 
 
 def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
     mean = f", {summary.total / summary.count:,.1f} on average" if summary.count else ""
-    yield f"  {_styled(f'tokens of {what}', 'name')}: {summary.total:,}{mean}, {summary.empty:,} empty"
+    yield f"  tokens of {what}: {summary.total:,}{mean}, {summary.empty:,} empty"
     if summary.quantiles:
         yield "    " + "  ".join(f"{share}%: {value:,}" for share, value in summary.quantiles.items())
 
 
 def _excerpt(excerpt: Excerpt) -> Iterator[str]:
-    head = f"  {_styled(excerpt.title, 'name')}"
+    head = f"  {show_text(excerpt.title)}"
     if excerpt.text is not None:
         yield from (head, f"    {show_text(excerpt.text)}")
         return
@@ -373,13 +371,11 @@ def _tokens(excerpt: Excerpt) -> Iterator[str]:
         learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
         place += len(piece.ids)
         text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
-        shown = show_text(text)
-        style = "learnt" if learnt else "escape" if shown != text else None
-        shown = f"[{shown}]" if learnt and not is_colored() else shown
+        shown = f"[{show_text(text)}]" if learnt else show_text(text)
         if line and width + len(shown) + 1 > most:
             yield line
             line, width = "", 0
-        line += _styled(shown, style, is_safe=True) + _styled(BORDER, "border")
+        line += f"{shown}{BORDER}"
         width += len(shown) + 1
         if piece.text is not None and "\n" in piece.text:
             yield line
@@ -448,10 +444,11 @@ def _show_consumed(read: ConsumedTokens) -> list[str]:
     lines = [f"after {read.consumed:,} of {count(read.num_samples, 'sample')}:"]
     for each in read.datasets:
         lines.append(f"{each.prefix}: {count(each.num_samples, 'sample')}")
-        total = max(1, sum(each.tokens_by_times.values()))
+        total = max(1, sum(each.tokens_by_times))
         lines += [
             f"  read {times} time{'s' * (times != 1)}: {count(tokens, 'token')}, {show_percent(tokens / total)}"
-            for times, tokens in each.tokens_by_times.items()
+            for times, tokens in enumerate(each.tokens_by_times)
+            if tokens
         ]
     return lines
 
@@ -465,8 +462,3 @@ def _origin(origin: DocumentOrigin | None) -> str:
 
 def _step(step: int | None, rank: int | None) -> str:
     return ("" if step is None else f", step {step}") + ("" if rank is None else f", rank {rank}")
-
-
-def _styled(text: str, style: str | None, *, is_safe: bool = False) -> str:
-    shown = text if is_safe else show_text(text)
-    return f"\x1b[{STYLES[style]}m{shown}\x1b[0m" if style is not None and is_colored() else shown

@@ -27,11 +27,9 @@ from dsindex.tools.results import CheckResult, VerifyReport
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_files import (
     cut_documents,
-    cut_rows,
     cut_tokens,
     find_foreign_counts,
     find_wrong_sums,
-    judge_rows,
     judge_tokens,
     verify_digest,
     verify_ends,
@@ -222,12 +220,9 @@ class _Verification:
                 yield Check(name=name, function=verify_ends, pieces=cut_documents(self._subject, content.eod_id))
             provenance = f"{self._prefix}.{PROVENANCE_SUFFIX}"
             if content.account is not None and is_stored(provenance):
-                yield Check(
-                    name=ROWS,
-                    function=verify_rows,
-                    pieces=cut_rows(provenance, structure.num_documents),
-                    judge=partial(judge_rows, provenance, content, structure),
-                )
+                without_row = 0 if structure.version is None else content.account.empty_documents
+                rows = (provenance, structure.num_documents, without_row, content.inputs)
+                yield Check(name=ROWS, function=verify_rows, pieces=[rows])
         if config.cache is not None:
             yield self._check_caches(config.cache)
         if config.same_as is not None:

@@ -24,15 +24,17 @@ from dsindex.tools.kinds import open_store, tokens_of
 from dsindex.tools.results import DatasetCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from dsindex.engine.manifest import Content, Manifest
+    from numpy.typing import NDArray
+
+    from dsindex.engine.manifest import Content, Manifest, RecordedInput
     from dsindex.formats.mmididx import SequenceIndex
     from dsindex.store.types import Readable
     from dsindex.tools.kinds import DocumentRun, Subject
 
 DOCUMENTS_PER_PIECE = 1 << 18
-ROWS_PER_PIECE = 1 << 20
+ROWS_AT_ONCE = 1 << 20
 CHUNK_BYTES = 4 << 20
 SHOWN = 3
 """Findings of one piece that are shown."""
@@ -94,8 +96,8 @@ def _read_pair(prefix: str) -> Structure:
 
 def _count_empty(index: SequenceIndex) -> int:
     empty = 0
-    for begin in range(0, index.header.num_documents, ROWS_PER_PIECE):
-        boundaries = index.document_indices[begin : begin + ROWS_PER_PIECE + 1]
+    for begin in range(0, index.header.num_documents, ROWS_AT_ONCE):
+        boundaries = index.document_indices[begin : begin + ROWS_AT_ONCE + 1]
         empty += int(np.count_nonzero(boundaries[1:] == boundaries[:-1]))
     return empty
 
@@ -331,99 +333,57 @@ def verify_quarantine(path: str, expected: int) -> list[str]:
     return [f"{path}: expected {expected} quarantined records as in the manifest, got {lines}; {REMEDY}"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsResult:
-    """What was read of consecutive rows of a provenance file."""
+def verify_rows(path: str, num_documents: int, without_row: int, inputs: Sequence[RecordedInput]) -> list[str]:
+    """Check that a provenance has a row for each document, in the order of inputs and lines, and inside the inputs.
 
-    first: tuple[int, int, int] | None = None
-    """Input, offset and line of the first row."""
-    last: tuple[int, int, int] | None = None
-    limits: tuple[tuple[int, int, int, int], ...] = ()
-    """Of each input that occurs: its number, rows, largest offset and largest line."""
-    findings: tuple[str, ...] = ()
-
-
-def cut_rows(path: str, num_documents: int) -> list[tuple[str, int, int]]:
-    """Cut the rows of a provenance file into pieces."""
-    bounds = range(0, num_documents, ROWS_PER_PIECE)
-    return [(path, begin, min(begin + ROWS_PER_PIECE, num_documents)) for begin in bounds]
-
-
-def verify_rows(path: str, begin: int, end: int) -> RowsResult:
-    """Check that rows are in the order of their inputs, offsets and lines; return what `judge_rows` needs."""
+    Args:
+        path: The file, which is read once.
+        num_documents: Documents of the dataset.
+        without_row: Records that were kept, but are no documents.
+        inputs: What the manifest says of the inputs.
+    """
+    kept, last = np.zeros(len(inputs), np.int64), np.array([[-1], [0], [0]], np.int64)
     try:
-        inputs, offsets, lines = read_rows(path, begin, end)
+        if (num_rows := count_rows(path)) != num_documents:
+            return [f"{path}: expected a row for each of {num_documents} documents, got {num_rows}; {REMEDY}"]
+        for begin in range(0, num_rows, ROWS_AT_ONCE):
+            columns = read_rows(path, begin, min(begin + ROWS_AT_ONCE, num_rows))
+            rows = np.concatenate((last, np.stack([column.astype(np.int64) for column in columns])), axis=1)
+            if (wrong := _first_wrong_row(rows, inputs)) is not None:
+                got = "input {}, offset {}, line {}".format(*rows[:, wrong + 1].tolist())
+                what = "expected inputs and lines in order, inside the inputs of the manifest"
+                return [f"{path}: {what}, got {got} for document {begin + wrong}; {REMEDY}"]
+            kept += np.bincount(rows[0, 1:], minlength=len(inputs))
+            last = rows[:, -1:]
     except FormatError as error:
-        return RowsResult(findings=(f"{error}; {REMEDY}",))
-    steps = [np.diff(column.astype(np.int64)) for column in (inputs, offsets, lines)]
+        return [f"{error}; {REMEDY}"]
+    return [
+        f"{path}: expected {file.kept} documents from {file.path} as in the manifest"
+        + (f" (or up to {without_row} fewer, which have no tokens)" if without_row else "")
+        + f", got {rows}; {REMEDY}"
+        for file, rows in zip(inputs, kept.tolist(), strict=True)
+        if file.kept is not None and not file.kept - without_row <= rows <= file.kept
+    ][:SHOWN]
+
+
+def _first_wrong_row(rows: NDArray[np.int64], inputs: Sequence[RecordedInput]) -> int | None:
+    """Return the first of rows [input, offset, line] that cannot be; the first column is the row before them."""
+    numbers, offsets, lines = rows[:, 1:]
+    steps = np.diff(rows, axis=1)
     # All rows of a row group of a table have its number as their offset.
     is_ahead = (steps[0] > 0) | ((steps[0] == 0) & (steps[1] >= 0) & (steps[2] > 0))
-    findings = [
-        f"{path}: expected documents in the order of their inputs and lines, got input {inputs[at + 1]}, offset "
-        f"{offsets[at + 1]}, line {lines[at + 1]} for document {begin + at + 1}; {REMEDY}"
-        for at in np.flatnonzero(~is_ahead)[:1].tolist()
-    ]
-    # Line 1 is at byte 0, and every line before takes at least its newline; row groups are numbered.
-    negative = np.flatnonzero((inputs < 0) | (offsets < 0) | (lines < 1))[:1].tolist()
-    findings += [f"{path}: expected numbers from 0, got others for document {begin + at}; {REMEDY}" for at in negative]
-    if findings:
-        return RowsResult(findings=tuple(findings))
-    ends = [*(np.flatnonzero(steps[0]) + 1).tolist(), len(inputs)]
-    columns = (inputs, offsets, lines)
-    rows = [tuple(int(column[at]) for column in columns) for at in (0, *(end - 1 for end in ends))]
-    limits = [
-        (number, size, offset, line)
-        for (number, offset, line), size in zip(rows[1:], np.diff([0, *ends]).tolist(), strict=True)
-    ]
-    return RowsResult(
-        first=(rows[0][0], rows[0][1], rows[0][2]), last=(limits[-1][0], *limits[-1][2:]), limits=tuple(limits)
-    )
+    known = np.clip(numbers, 0, len(inputs) - 1)
+    most = 2**63 - 1
+    last_lines = np.array([most if file.lines is None else file.lines for file in inputs], np.int64)[known]
+    ends = np.array([_text_end(file, most) for file in inputs], np.int64)[known]
+    is_inside = (known == numbers) & (offsets >= 0) & (offsets < ends) & (lines >= 1) & (lines <= last_lines)
+    # Line 1 of a text is at byte 0, and every line takes at least its newline.
+    is_inside &= (ends == most) | (lines - 1 <= offsets)
+    wrong = np.flatnonzero(~(is_ahead & is_inside))
+    return int(wrong[0]) if len(wrong) else None
 
 
-def judge_rows(path: str, content: Content, structure: Structure, results: Iterator[RowsResult]) -> Iterator[str]:
-    """Compare the rows of each input with the manifest."""
-    try:
-        num_rows = count_rows(path)
-    except FormatError as error:
-        num_rows = -1
-        yield f"{error}; {REMEDY}"
-    if num_rows not in {-1, structure.num_documents}:
-        yield f"{path}: expected a row for each of {structure.num_documents} documents, got {num_rows}; {REMEDY}"
-    kept: dict[int, int] = {}
-    last = (-1, 0, 0)
-    for result in results:
-        yield from result.findings if num_rows == structure.num_documents else ()
-        if result.findings or num_rows != structure.num_documents or result.first is None or result.last is None:
-            return
-        follows = last[0] < result.first[0]
-        if not follows and (last[0] > result.first[0] or last[1] > result.first[1] or last[2] >= result.first[2]):
-            got = f"got {result.first} after {last}"
-            yield f"{path}: expected rows in the order of their inputs and lines, {got}; {REMEDY}"
-        last = result.last
-        for number, rows, offset, line in result.limits:
-            kept[number] = kept.get(number, 0) + rows
-            yield from _outside(path, content, number, offset, line)
-    without_row = 0 if structure.version is None else content.record_counts.empty_documents
-    yield from _missing_rows(path, content, kept, without_row)
-
-
-def _outside(path: str, content: Content, number: int, offset: int, line: int) -> Iterable[str]:
-    """Return a finding if the last row of an input is outside of it."""
-    if number >= len(content.inputs):
-        return [f"{path}: expected inputs from 0 to {len(content.inputs) - 1}, got {number}; {REMEDY}"]
-    file = content.inputs[number]
+def _text_end(file: RecordedInput, most: int) -> int:
+    """Return the size of an input's text; the most there can be for a table, or if it is not recorded."""
     size_bytes = file.size_bytes if file.text_bytes is None else file.text_bytes
-    is_early = file.format not in TABLES and line - 1 > offset
-    if size_bytes is None or file.lines is None or (offset < size_bytes and line <= file.lines and not is_early):
-        return []
-    return [f"{path}: expected lines inside the input {file.path}, got offset {offset}, line {line}; {REMEDY}"]
-
-
-def _missing_rows(path: str, content: Content, kept: dict[int, int], without_row: int) -> list[str]:
-    fewer = f" (or up to {without_row} fewer, which have no tokens)" if without_row else ""
-    return [
-        f"{path}: expected {file.kept} documents{fewer} from input {number} as in the manifest, got "
-        f"{kept.get(number, 0)}; {REMEDY}"
-        for number, file in enumerate(content.inputs)
-        if file.kept is not None and not file.kept - without_row <= kept.get(number, 0) <= file.kept
-    ][:SHOWN]
+    return most if size_bytes is None or file.format in TABLES else size_bytes

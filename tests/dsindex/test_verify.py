@@ -20,9 +20,7 @@ from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
 from dsindex.tools.verify_files import (
     TokenPiece,
     cut_documents,
-    cut_rows,
     cut_tokens,
-    judge_rows,
     verify_ends,
     verify_rows,
     verify_structure,
@@ -231,26 +229,25 @@ def rows_of(tmp_path, columns):
 
 ROWS = {
     "whole": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 2, 1, 2]), None),
-    "falls": (([0, 0, 1, 1], [0, 9, 6, 4], [1, 2, 1, 2]), "in the order of their inputs and lines"),
-    "inputs": (([0, 1, 0, 1], [0, 9, 6, 7], [1, 2, 1, 2]), "in the order of their inputs and lines"),
-    "lines": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 1, 1, 2]), "in the order of their inputs and lines"),
-    "negative": (([0, 0, 1, 1], [-1, 9, 0, 6], [1, 2, 1, 2]), "expected numbers from 0"),
-    "input": (([0, 0, 1, 2], [0, 9, 0, 6], [1, 2, 1, 2]), "expected inputs from 0 to 1, got 2"),
-    "offset": (([0, 0, 1, 1], [0, 9, 0, 60], [1, 2, 1, 2]), "expected lines inside the input b, got offset 60"),
-    "line": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 2, 1, 3]), "expected lines inside the input b, got offset 6, line 3"),
-    "missing": (([0, 1, 1, 1], [0, 0, 6, 7], [1, 1, 2, 3]), "expected"),
-    "fewer": (([0, 0, 1], [0, 9, 0], [1, 2, 1]), "expected a row for each of 4 documents, got 3"),
+    "falls": (([0, 0, 1, 1], [0, 9, 6, 4], [1, 2, 1, 2]), "got input 1, offset 4, line 2 for document 3"),
+    "inputs": (([0, 1, 0, 1], [0, 9, 6, 7], [1, 2, 1, 2]), "got input 0, offset 6, line 1 for document 2"),
+    "lines": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 1, 1, 2]), "got input 0, offset 9, line 1 for document 1"),
+    "negative": (([0, 0, 1, 1], [-1, 9, 0, 6], [1, 2, 1, 2]), "got input 0, offset -1, line 1 for document 0"),
+    "input": (([0, 0, 1, 2], [0, 9, 0, 6], [1, 2, 1, 2]), "got input 2, offset 6, line 2 for document 3"),
+    "offset": (([0, 0, 1, 1], [0, 9, 0, 60], [1, 2, 1, 2]), "got input 1, offset 60, line 2 for document 3"),
+    "early": (([0, 0, 1, 1], [0, 9, 0, 0], [1, 2, 1, 2]), "got input 1, offset 0, line 2 for document 3"),
+    "line": (([0, 0, 1, 1], [0, 9, 0, 6], [1, 2, 1, 3]), "got input 1, offset 6, line 3 for document 3"),
+    "missing": (([0, 1, 1], [0, 0, 6], [1, 1, 2]), "expected 2 documents from a as in the manifest, got 1"),
+    "fewer": (([0, 0], [0, 9], [1, 2]), "expected a row for each of 3 documents, got 2"),
 }
 
 
-@pytest.mark.parametrize("rows_per_piece", [1, 3, 100])
+@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
 @pytest.mark.parametrize(("columns", "says"), ROWS.values(), ids=ROWS)
-def test_rows_that_cannot_be_are_found(columns, says, rows_per_piece, tmp_path, monkeypatch):
-    monkeypatch.setattr(verify_files, "ROWS_PER_PIECE", rows_per_piece)
+def test_rows_that_cannot_be_are_found(columns, says, rows_at_once, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify_files, "ROWS_AT_ONCE", rows_at_once)
     path = rows_of(tmp_path, columns)
     inputs = [RecordedInput(path=name, size_bytes=20, lines=2, kept=2) for name in "ab"]
-    structure = SimpleNamespace(num_documents=4, version=None)
-    results = (verify_rows(*piece) for piece in cut_rows(path, 4))
-    findings = list(judge_rows(path, SimpleNamespace(inputs=inputs), structure, results))
+    findings = verify_rows(path, max(3, len(columns[0])), 0, inputs)
     assert bool(findings) == (says is not None)
     assert says is None or says in findings[0]

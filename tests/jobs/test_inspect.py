@@ -56,15 +56,10 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
     assert (repr(found), found.ok) == (f"InspectResult({built}: MMIDIDX)", True)
 
 
-@pytest.mark.parametrize("colored", [False, True])
-def test_a_document_cannot_send_escape_codes(built, colored, monkeypatch):
-    monkeypatch.setattr("dsindex.tools.results.is_colored", lambda: colored)
-    page = "\n".join(run_inspect(InspectConfig(path=built, document=1)).lines())
-    plain = page
-    for style in ("0", "1", "2", "7", "31", "33"):
-        plain = plain.replace(f"\x1b[{style}m", "")
-    assert (plain == page) is not colored
-    assert all(line.isprintable() for line in plain.splitlines())
+def test_a_document_cannot_send_escape_codes(built):
+    lines = run_inspect(InspectConfig(path=built, document=1)).lines()
+    assert all(line.isprintable() for line in lines)
+    assert "\\x1b" in "".join(lines)
 
 
 @pytest.mark.parametrize("change", ["gone", "shorter", "other"])
@@ -142,7 +137,7 @@ def test_a_wrong_choice_is_one_sentence(arguments, code, message, built, cli):
     assert message in cli(["inspect", built, *arguments], code).err
 
 
-def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli, monkeypatch):
+def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli):
     write_dataset(tmp_path / "chat_text_document", [[[5, 6, 7]], [[8]]])
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1, 1]], [[0]]], dtype="u1")
     write_dataset(tmp_path / "chat_packing_8", [[[0, 1]]], dtype="i4")
@@ -152,10 +147,6 @@ def test_instruction_data_shows_its_trainable_tokens(tmp_path, cli, monkeypatch)
     assert [excerpt["mask"] for excerpt in seen["excerpts"]] == [[0, 1, 1], [0]]
     shown = cli(["inspect", str(tmp_path / "chat"), "--document", "0", "--tokens", "2"]).out
     assert "\n    5│[6]│ … 1 more token\n" in shown
-    with monkeypatch.context() as patched:
-        patched.setattr("dsindex.tools.results.is_colored", lambda: True)
-        colored = "\n".join(run_inspect(InspectConfig(path=str(tmp_path / "chat"), document=0)).lines())
-    assert "5\x1b[2m│\x1b[0m\x1b[32m6\x1b[0m" in colored
     write_dataset(tmp_path / "chat_loss_mask", [[[0, 1]]], dtype="u1")
     assert any("expected 4 masks" in found for found in inspect(cli, str(tmp_path / "chat"), code=1)["findings"])
 
@@ -206,5 +197,3 @@ def test_a_work_folder_whose_driver_was_killed_says_so(make_config, cli):
     before = lock.read_bytes()
     assert state() == "running when it ended: its driver is gone"
     assert lock.read_bytes() == before
-    lock.write_text(json.dumps({**json.loads(owner), "pid": child.pid, "boot": "another"}))
-    assert state() == "running"

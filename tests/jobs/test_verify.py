@@ -134,7 +134,7 @@ EDITS = [
     ("type", lambda m: m["content"].update(documents="x"), "expected a valid content.documents"),
     ("digest", lambda m: m["content"]["digests"]["bin"].update(xxh3_128="zz"), "a valid content.digests.bin.xxh3_128"),
     ("escape", lambda m: m["content"]["digests"].update({"/../../x": None}), "a valid content.digests./../../x"),
-    ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "expected lines inside the input"),
+    ("bigger", lambda m: m["content"]["inputs"][0].update(size_bytes=50), "inside the inputs of the manifest"),
 ]
 
 

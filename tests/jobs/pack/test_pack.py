@@ -304,7 +304,7 @@ def test_modalities_configuration_is_taken_as_it_is(tmp_path, capsys):
     special = {"pad_token": "<|pad|>", "additional_special_tokens": ["<|endoftext|>"]}
     config = modalities_config(tmp_path, tokenizer__config__special_tokens=special, tokenizer__config__max_length=512)
     create_raw_index(str(tmp_path / "docs.jsonl"))
-    code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
+    code, shown = said(capsys, "--config", write_config(tmp_path, config), "--executor", "local")
     assert code == 0
     assert "ignored, since dsindex works in shards: settings.processing_batch_size, settings.raw_samples_queue" in shown
     expected = packed_by_hand(golden_texts(), str(OWN.plain_tokenizer), version="current", token_bytes=2)
@@ -319,7 +319,7 @@ def test_flags_win_over_modalities_configuration(tmp_path, capsys):
     assert read_pbin_header(str(tmp_path / "docs.pbin")).version.name == "spec"
     run = json.loads((tmp_path / "docs.manifest.json").read_bytes())["run"]
     assert run["workers"] == 3
-    assert said(capsys, path, "--output", tmp_path / "other.pbin", "--executor", "local")[0] == 0
+    assert said(capsys, "--config", path, "--output", tmp_path / "other.pbin", "--executor", "local")[0] == 0
     assert read_pbin_header(str(tmp_path / "other.pbin")).version.name == "current"
 
 
@@ -335,11 +335,11 @@ NOT_HONOURED = {
     "number of CPUs from elsewhere": ({"settings__num_cpus": "${cuda_env:RANK}"}, "settings.num_cpus"),
     "truncation": (
         {"tokenizer__config__truncation": True},
-        "tokenizer.config.truncation: .*does neither truncate",
+        "tokenizer.config.truncation: .*does neither truncate nor pad documents",
     ),
     "padding": (
         {"tokenizer__config__padding": "max_length"},
-        "tokenizer.config.padding: .*does neither truncate nor pad",
+        "tokenizer.config.padding: .*neither truncate nor pad",
     ),
     "sentencepiece": (
         {"tokenizer__variant_key": "pretrained_sp_tokenizer"},
@@ -356,12 +356,11 @@ NOT_HONOURED = {
 
 @pytest.mark.parametrize(("changes", "message"), NOT_HONOURED.values(), ids=NOT_HONOURED)
 def test_what_cannot_be_honoured_is_refused_by_name(changes, message, tmp_path, capsys):
-
     path = write_config(tmp_path, modalities_config(tmp_path, **changes))
-    code, shown = said(capsys, path)
+    code, shown = said(capsys, "--config", path)
     assert code == 1
     assert re.search(message, shown) or message in shown, shown
-    assert shown.startswith(f"dsindex pack: {path}: ")
+    assert shown.startswith("dsindex pack: --config: ")
     assert not (tmp_path / "docs.pbin").exists()
 
 
@@ -371,18 +370,18 @@ def test_raw_index_that_leaves_lines_out_is_refused(tail, tmp_path, capsys):
     path = tmp_path / "docs.jsonl"
     path.write_text('{"text": "a"}\nbroken\n{"text": "b"}\n{' + tail)
     create_raw_index(str(path), drop_faulty_entries=True)
-    code, shown = said(capsys, write_config(tmp_path, config), "--executor", "local")
+    code, shown = said(capsys, "--config", write_config(tmp_path, config), "--executor", "local")
     assert code == 1
     assert "settings.index_path: expected an index of every line" in shown
     assert "the line at byte 14" in shown
     path.write_text('{"text": "a"}\n{' + tail)
     path.with_suffix(".idx").unlink()
     create_raw_index(str(path), drop_faulty_entries=True)
-    assert "the line at byte 14" in said(capsys, write_config(tmp_path, config))[1]
+    assert "the line at byte 14" in said(capsys, "--config", write_config(tmp_path, config))[1]
     path.write_text('{"text": "a"}' + tail)
     path.with_suffix(".idx").unlink()
     create_raw_index(str(path))
-    assert said(capsys, write_config(tmp_path, config), "--executor", "local")[0] == 0
+    assert said(capsys, "--config", write_config(tmp_path, config), "--executor", "local")[0] == 0
 
 
 # What is done twice, cut off, or asked for differently.
@@ -393,7 +392,7 @@ def test_output_that_went_is_made_again_of_the_kept_shards(make_pack, tmp_path, 
     before = published(tmp_path / "out")
     with open(tmp_path / "out" / "docs.pbin", "r+b") as file:
         file.truncate(1000)
-    with pytest.raises(OutputError, match="expected the file that the manifest describes, got another one"):
+    with pytest.raises(OutputError, match="exists already, and no manifest says"):
         run_config(make_pack())
     (tmp_path / "out" / "docs.pbin").unlink()
     tokenized.clear()
