@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dsindex.errors import FormatError
-from dsindex.store.storage import open_file, read_own
+from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,8 @@ def read_export_manifest(folder: str) -> ExportManifest | None:
     """
     path = os.path.join(folder, EXPORT_MANIFEST)
     try:
-        manifest = msgspec.json.decode(read_own(path, most_bytes=_LARGEST_MANIFEST_BYTES), type=ExportManifest)
+        with open_file(path) as file:
+            manifest = msgspec.json.decode(file.read(_LARGEST_MANIFEST_BYTES), type=ExportManifest)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

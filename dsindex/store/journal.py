@@ -7,32 +7,25 @@ written if absent: a second driver finds its number taken.
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from dsindex.errors import FormatError, PlanError
-from dsindex.store.storage import open_own, output_error
+from dsindex.store.storage import open_file, output_error
 from dsindex.store.store import store_of
 from dsindex.store.urls import is_url, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from io import BufferedReader
 
 
 LEDGER_FILE = "ledger.jsonl"
 LEDGER_FOLDER = "ledger"
 BODY_OFFSET = 17
 """Where the JSON of a line begins: after a checksum of 16 hexadecimal digits, and a space."""
-MOST_LINE_BYTES = 256 << 20
-"""The limit on a line; the longest one has a plan, which a manifest has as well."""
-MOST_BYTES = 16 << 30
-"""The limit on a ledger; one of a million shards has about 2 GiB."""
 FILE_SYNC_SECONDS = 1.0
 SEGMENT_SECONDS = 5.0
 """A segment costs a request."""
-_SHORT_LINE_BYTES = 1 << 20
 
 Journal: TypeAlias = "FileJournal | SegmentJournal"
 
@@ -65,12 +58,10 @@ class FileJournal:
             FormatError: If it cannot be read.
         """
         try:
-            with open_own(self._path, most_bytes=MOST_BYTES) as file:
-                yield from _sound_lines(file)
-                size_bytes = file.tell()
-                if size_bytes:
-                    file.seek(size_bytes - 1)
-                    self._ends_whole = file.read(1) == b"\n"
+            with open_file(self._path) as file:
+                for line in file:
+                    yield line
+                    self._ends_whole = line.endswith(b"\n")
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -125,26 +116,6 @@ class FileJournal:
             self.sync()
         finally:
             os.close(self._descriptor)
-
-
-def _sound_lines(file: BufferedReader) -> Iterator[bytes]:
-    """Yield the lines of a file that can be a ledger's; of others, only the length is looked at.
-
-    Raises:
-        OSError: If a line is longer than any of a ledger.
-    """
-    while line := file.readline(_SHORT_LINE_BYTES):
-        if len(line) == _SHORT_LINE_BYTES and line[BODY_OFFSET - 1 : BODY_OFFSET + 1] == b" {":
-            line += file.readline(MOST_LINE_BYTES)
-        length = len(line)
-        while length >= _SHORT_LINE_BYTES and not line.endswith(b"\n"):
-            line = file.readline(_SHORT_LINE_BYTES)
-            if not line:
-                return
-            length += len(line)
-            if length > MOST_LINE_BYTES:
-                raise OSError(errno.EFBIG, f"it has a line of more than {MOST_LINE_BYTES:,} bytes")
-        yield line
 
 
 class SegmentJournal:

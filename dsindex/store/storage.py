@@ -47,8 +47,6 @@ _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\
 _PLAIN_PATH = re.compile(r"/(?!dev/|proc/|[/.])(?![^\0]*/[/.])")
 """Absolute paths that `os.path.abspath` leaves as they are and that cannot be any of these: it takes a while."""
 
-_OWN_BUFFER_BYTES = 256 << 10
-
 
 def what_is_no_file(path: str) -> str | None:
     """Return the kind of an existing path that is neither a file nor a folder; None for all others.
@@ -123,44 +121,6 @@ def open_configuration(path: str) -> BufferedReader:
         OSError: As `open_file`; a named pipe is none, since its writer may never come.
     """
     return open(path, "rb") if _DESCRIPTOR.fullmatch(os.path.abspath(path)) else open_file(path)
-
-
-def open_own(path: str, *, most_bytes: int, folder: int | None = None) -> BufferedReader:
-    """Open a file that dsindex writes itself, such as a ledger: a regular file, no link, and not larger than it can be.
-
-    Args:
-        path: The file; relative to `folder`, if one is given.
-        most_bytes: The largest size that such a file can have.
-        folder: Descriptor of an open folder.
-
-    Raises:
-        OSError: If it cannot be opened, or is something else; then `strerror` says what it is.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError as error:
-        kind = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket"}.get(error.errno or 0)
-        raise (error if kind is None else _no_file(kind, path)) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise _no_file("a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device", path)
-        if status.st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and at most {most_bytes:,} will do", path)
-        return BufferedReader(FileIO(descriptor), _OWN_BUFFER_BYTES)
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def read_own(path: str, *, most_bytes: int, folder: int | None = None) -> bytes:
-    """Return the content of a file that dsindex writes itself.
-
-    Raises:
-        OSError: As `open_own`.
-    """
-    with open_own(path, most_bytes=most_bytes, folder=folder) as file:
-        return file.read(os.fstat(file.fileno()).st_size)  # Python allocates what is asked for
 
 
 def _no_file(kind: str, path: str) -> OSError:
