@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from msgspec import Meta, Struct
 
 from dsindex.engine.work_folder import MARKER_FILE
 from dsindex.errors import InputError
@@ -210,36 +211,23 @@ STATE_FILE = "state.json"
 DICT_FILE = "dataset_dict.json"
 MAX_STATE_BYTES = 64 << 20
 
-Form = TypeVar("Form", bound=BaseModel)
+Form = TypeVar("Form", bound=Struct)
+Name = Annotated[str, Meta(pattern=r"\A(?!\.{0,2}\Z)[^/\x00]+\Z")]
+"""A name inside the folder."""
 
 
-def _require_name(name: str) -> str:
-    if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        raise ValueError(f"expected a name inside the folder, got {name!r}")
-    return name
-
-
-Name = Annotated[str, AfterValidator(_require_name)]
-
-
-class _DataFile(BaseModel):
-    model_config = ConfigDict(strict=True, defer_build=True)
-
+class _DataFile(Struct):
     filename: Name
 
 
-class _State(BaseModel):
-    model_config = ConfigDict(strict=True, defer_build=True)
-
-    data_files: list[_DataFile] = Field(alias="_data_files", min_length=1)
-    split: str | None = Field(default=None, alias="_split")
-    indices_files: list[object] | None = Field(default=None, alias="_indices_data_files")
+class _State(Struct):
+    data_files: Annotated[list[_DataFile], Meta(min_length=1)] = msgspec.field(name="_data_files")
+    split: str | None = msgspec.field(default=None, name="_split")
+    indices_files: list[object] | None = msgspec.field(default=None, name="_indices_data_files")
 
 
-class _Dict(BaseModel):
-    model_config = ConfigDict(strict=True, defer_build=True)
-
-    splits: list[Name] = Field(min_length=1)
+class _Dict(Struct):
+    splits: Annotated[list[Name], Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,12 +290,9 @@ def _read_json(path: str) -> object:
 
 def _validated(path: str, stored: object, form: type[Form]) -> Form:
     try:
-        return form.model_validate(stored)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        msg = f"{path}: {place}: {problem['msg']}; save the dataset again with datasets.save_to_disk"
-        raise InputError(msg) from error
+        return msgspec.convert(stored, form)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}; save the dataset again with datasets.save_to_disk") from error
 
 
 # Configurations of a dataset on the Hugging Face Hub, in the header of its README.md.
@@ -315,20 +300,16 @@ def _validated(path: str, stored: object, form: type[Form]) -> Form:
 # Source: https://huggingface.co/docs/hub/datasets-manual-configuration
 
 
-class _DataFiles(BaseModel):
-    model_config = ConfigDict(defer_build=True)
-
+class _DataFiles(Struct, kw_only=True):
     split: str = "train"
     path: str | list[str]
 
 
-class _Configuration(BaseModel):
-    model_config = ConfigDict(defer_build=True)
-
+class _Configuration(Struct):
     config_name: str = "default"
     default: bool = False
     data_dir: str | None = None
-    data_files: str | list[str] | list[_DataFiles] | None = None
+    data_files: str | list[str | _DataFiles] | None = None
 
 
 def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None, str]] | None:
@@ -342,11 +323,9 @@ def _configured_files(folder: str, wanted: str | None) -> list[tuple[str | None,
         InputError: If it has no such configuration, or several and none by default.
     """
     try:
-        configurations = [_Configuration.model_validate(each) for each in described_configurations(folder)]
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(map(str, problem["loc"]))
-        msg = f"{folder}README.md: {place}: {problem['msg']}; name the files by a pattern instead"
+        configurations = [msgspec.convert(each, _Configuration) for each in described_configurations(folder)]
+    except msgspec.ValidationError as error:
+        msg = f"{folder}README.md: {error}; name the files by a pattern instead"
         raise InputError(msg) from error
     names = [each.config_name for each in configurations]
     if wanted is not None and wanted not in names:

@@ -15,18 +15,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    Strict,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic_core import PydanticCustomError
+import msgspec
+from msgspec import Meta, Struct
 
 import dsindex
 from dsindex.engine.plan import EMPTY_PLAN, is_plan
@@ -50,40 +40,33 @@ LARGEST_MANIFEST_BYTES = 1 << 30
 INDENTED_INPUTS = 10_000
 """Manifests of more inputs have no line breaks and indents, which would be a fifth of them."""
 
-Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-Share = Annotated[float, Field(gt=0, le=1, strict=True)]
-Text = Annotated[str, Strict()]
-Suffix = Annotated[str, Field(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Suffix = Annotated[str, Meta(pattern=r"^[a-z0-9]+(\.[a-z0-9]+)*$")]
 """The part of a file's name after the prefix and a dot; it cannot lead into another folder."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", defer_build=True)
+class _Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a manifest; fields that have their default are not written."""
 
 
-class _Digest(_Part):
+class _Digest(Struct, frozen=True, kw_only=True):
     """A file in the manifest's `digests`."""
 
     size_bytes: Count
-    xxh3_128: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    xxh3_128: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 
 
-_DIGESTS = TypeAdapter(dict[Suffix, _Digest])
+def _read_files(value: Any) -> dict[str, StoredFile]:  # noqa: ANN401 - JSON
+    """Return files by suffix from the JSON of `digests`.
 
-
-def _read_files(value: object) -> object:
-    """Return files by suffix from the JSON of `digests`; a dictionary of StoredFile is returned as it is."""
-    if isinstance(value, dict) and value and all(isinstance(file, StoredFile) for file in value.values()):
-        return value
-    try:
-        digests = _DIGESTS.validate_python(value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        kind, place = "digests", ".".join(map(str, first["loc"]))
-        raise PydanticCustomError(kind, "{problem}", {"place": place, "problem": first["msg"]}) from error
+    Raises:
+        ValueError: If a dataset's files are not there.
+    """
+    digests = msgspec.convert(value, dict[Suffix, _Digest])
     if not ({"bin", "idx"} <= digests.keys() or "pbin" in digests):
-        problem = "the digests of .bin and .idx, or that of a .pbin, should be there"
-        raise PydanticCustomError("digests", "{problem}", {"place": "bin", "problem": problem})
+        raise ValueError("expected the digests of .bin and .idx, or that of a .pbin")
     return {
         suffix: StoredFile(name=suffix, size_bytes=entry.size_bytes, digest=entry.xxh3_128)
         for suffix, entry in digests.items()
@@ -96,12 +79,6 @@ def _describe_files(files: dict[str, StoredFile]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _require_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    if not is_plan(plan):
-        raise ValueError("expected settings and inputs")
-    return plan
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedInput:
     """An input of a build, with size, fingerprint and record counts, or of a merge, with documents and sequences.
@@ -109,15 +86,13 @@ class RecordedInput:
     There may be a million; a model would take ten times the memory. What is None is not written.
     """
 
-    __pydantic_config__ = ConfigDict(extra="ignore")
-
-    path: Text
+    path: str
     documents: Count | None = None
     sequences: Count | None = None
     size_bytes: Count | None = None
-    fingerprint: Text | None = None
-    compression: Text | None = None
-    format: Text | None = None
+    fingerprint: str | None = None
+    compression: str | None = None
+    format: str | None = None
     """How its records are stored, if they are not JSON lines."""
     text_bytes: Count | None = None
     """Size of the text of a compressed input."""
@@ -140,7 +115,7 @@ def _describe_input(file: RecordedInput) -> dict[str, Any]:
 _INPUT_VALUES = attrgetter(*RecordedInput.__slots__)
 
 
-class RecordCounts(_Part):
+class RecordCounts(_Part, frozen=True, kw_only=True):
     """Record counts: lines = records + blank, records = kept + filtered + quarantined + elsewhere."""
 
     lines: Count
@@ -157,20 +132,20 @@ class RecordCounts(_Part):
     """Documents whose text has no tokens; with `empty_documents` "eod" they hold EOD."""
 
 
-class RecordedTokenizer(_Part):
+class RecordedTokenizer(_Part, frozen=True, kw_only=True):
     """The tokenizer of a build."""
 
     name: str
     sha256: str
-    vocabulary_size: Annotated[int, Field(ge=1, lt=2**63)]
+    vocabulary_size: Positive
     eod_id: Count | None = None
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    revision: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")] | None = None
     """The commit in the hub, of a tokenizer that was given by its name there."""
     options: dict[str, str | int | list[str]] | None = None
     """What was given beside the tokenizer's file, by the names of the options."""
 
 
-class RecordedOptions(_Part):
+class RecordedOptions(_Part, frozen=True, kw_only=True):
     """The options that the dataset depends on; a merge has none."""
 
     json_key: str | None = None
@@ -187,8 +162,8 @@ class RecordedOptions(_Part):
     """What a document without tokens becomes; absent if it is an empty document."""
     tokenizer_hf_no_include_special_tokens: bool = False
     on_bad_record: Literal["fail", "quarantine"] = "fail"
-    max_record_size: Annotated[int, Field(ge=1, lt=2**63)] | None = None
-    seq_length: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    max_record_size: Positive | None = None
+    seq_length: Positive | None = None
     split: list[float] | None = None
     split_seed: int | None = None
     split_name: str | None = None
@@ -199,7 +174,7 @@ class RecordedOptions(_Part):
     """The configuration of instruction data, in plain JSON types."""
 
 
-class RecordedPacking(_Part):
+class RecordedPacking(_Part, frozen=True, kw_only=True):
     """Statistics of packed instruction data: blocks and their fill."""
 
     sequence_length: Count
@@ -216,7 +191,7 @@ class RecordedPacking(_Part):
     dropped_tokens: Count | None = None
 
 
-class Content(_Part):
+class Content(_Part, frozen=True, kw_only=True):
     """The part of a manifest that depends on inputs, tokenizer and options alone."""
 
     inputs: list[RecordedInput]
@@ -225,7 +200,7 @@ class Content(_Part):
     sequences: Count
     tokens: Count
     eod_in_text: Count | None = None
-    token_dtype: Annotated[str, Field(pattern=r"^(uint(8|16|32)|int(8|16|32|64)|float(32|64))$")]
+    token_dtype: Annotated[str, Meta(pattern=r"^(uint(8|16|32)|int(8|16|32|64)|float(32|64))$")]
     tokenizer: RecordedTokenizer | None = None
     options: RecordedOptions = RecordedOptions()
     statistics: dict[str, Count] | None = None
@@ -233,8 +208,13 @@ class Content(_Part):
     bad_records: dict[str, Count] | None = None
     """For instruction data: numbers of quarantined records by kind of problem."""
     packing: RecordedPacking | None = None
-    digests: Annotated[dict[str, StoredFile], BeforeValidator(_read_files), PlainSerializer(_describe_files)]
-    """The dataset's files by suffix; each file's `name` is its suffix."""
+    digests: dict[str, Any]
+    """The dataset's files by suffix, as StoredFile; each file's `name` is its suffix."""
+
+    def __post_init__(self) -> None:
+        """Read the files of a manifest."""
+        if not all(isinstance(file, StoredFile) for file in self.digests.values()):
+            msgspec.structs.force_setattr(self, "digests", _read_files(self.digests))
 
     @property
     def record_counts(self) -> RecordCounts:
@@ -259,7 +239,7 @@ class Content(_Part):
         return self.tokenizer.eod_id if self.tokenizer is not None and self.options.append_eod else None
 
 
-class RecordedEngine(_Part):
+class RecordedEngine(_Part, frozen=True, kw_only=True):
     """The engine that encoded the texts."""
 
     name: str
@@ -269,10 +249,10 @@ class RecordedEngine(_Part):
     """Texts that the reference encoded while a faster engine encoded the others."""
 
 
-class Run(_Part):
+class Run(_Part, frozen=True, kw_only=True):
     """The part of a manifest that may differ between two runs of the same plan."""
 
-    plan: Annotated[dict[str, Any], AfterValidator(_require_plan)] = EMPTY_PLAN
+    plan: dict[str, Any] = msgspec.field(default_factory=lambda: EMPTY_PLAN)
     """The plan, as `Plan.to_json` wrote it."""
     started: str = ""
     """Time in UTC."""
@@ -290,21 +270,27 @@ class Run(_Part):
     tokenizer_path: str | None = None
     """Absolute path of the tokenizer, so that it is found again; `content` identifies it."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no plan."""
+        if not is_plan(self.plan):
+            raise ValueError("expected settings and inputs")
 
-class Manifest(_Part):
+
+class Manifest(_Part, frozen=True, kw_only=True):
     """A manifest."""
 
     content: Content
     run: Run
 
     def encode(self) -> bytes:
-        """Return the manifest as JSON, without the fields that were not given."""
+        """Return the manifest as JSON."""
         inputs, plan = self.content.inputs, self.run.plan
-        dumped = self.model_dump(exclude_unset=True, exclude={"content": {"inputs"}, "run": {"plan"}})
+        content = msgspec.to_builtins(msgspec.structs.replace(self.content, inputs=[]))
+        run = msgspec.to_builtins(msgspec.structs.replace(self.run, plan=EMPTY_PLAN))
         form = {
             "format": MANIFEST_FORMAT,
-            "content": {"inputs": inputs, **dumped["content"]},
-            "run": {**({} if plan is EMPTY_PLAN else {"plan": plan}), **dumped["run"]},
+            "content": {**content, "inputs": inputs, "digests": _describe_files(self.content.digests)},
+            "run": {**run, **({} if plan is EMPTY_PLAN else {"plan": plan})},
         }
         is_read = len(inputs) <= INDENTED_INPUTS
         return encode_json(form, indent=is_read, newline=True, default=_describe_input)
@@ -335,13 +321,12 @@ def read_manifest(prefix: str) -> Manifest | None:
     if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
         raise FormatError(f"{path}: expected {MANIFEST_FORMAT!r}, got another JSON file; {remedy}")
     try:
-        return Manifest.model_validate(manifest)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, [*first["loc"], *([first["ctx"]["place"]] if first["type"] == "digests" else [])]))
+        return msgspec.convert(manifest, Manifest)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at ")
         raise FormatError(
-            f"{path}: expected a valid {place}, got a damaged manifest ({first['msg']}); restore the file, "
-            f"or rebuild with --replace"
+            f"{path}: expected a valid {place.strip('`$.') or 'manifest'}, got a damaged manifest ({problem}); restore "
+            f"the file, or rebuild with --replace"
         ) from error
 
 

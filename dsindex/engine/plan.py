@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from dsindex.json_text import decode_json, encode_json, show_name
 
@@ -146,19 +146,17 @@ def _shown(name: str, value: object) -> str:
     return "not set" if value is None else encode_json(value).decode()
 
 
-class _StoredPlan(BaseModel):
+class _StoredPlan(msgspec.Struct):
     """The form of a stored plan."""
 
-    model_config = ConfigDict(strict=True, defer_build=True)
-
     settings: dict[str, Any]
-    inputs: list[Annotated[tuple[str, Annotated[int, Field(ge=0)], str], Strict(False)]]
+    inputs: list[tuple[str, Annotated[int, msgspec.Meta(ge=0)], str]]
 
 
 def is_plan(stored: object) -> bool:
     """Tell whether a decoded value has the form of a stored plan."""
     try:
-        _StoredPlan.model_validate(stored)
-    except ValidationError:
+        msgspec.convert(stored, _StoredPlan)
+    except msgspec.ValidationError:
         return False
     return True

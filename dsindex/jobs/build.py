@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.job import open_job
@@ -341,4 +343,4 @@ def _count_all(config: BuildConfig, contents: Sequence[Content]) -> RecordCounts
     """Return the record counts of all groups of records together."""
     first, *others = [content.record_counts for content in contents[:: len(config.output_names)]]
     more = sum(counts.kept for counts in others)
-    return first.model_copy(update={"kept": first.kept + more, "filtered": first.filtered - more} if more else {})
+    return msgspec.structs.replace(first, kept=first.kept + more, filtered=first.filtered - more)

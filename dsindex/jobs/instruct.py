@@ -235,7 +235,7 @@ def _make_exports(
         )
         for split in splits
     ]
-    tokenizer = source.describe_tokenizer().model_dump(exclude_none=True)
+    tokenizer = msgspec.to_builtins(source.describe_tokenizer())
     return [
         make_export(kind, config, published, eos_id=eos_id, tokenizer=tokenizer, executor=executor, reporter=reporter)
         for kind in config.export
@@ -273,7 +273,7 @@ def _report(
         bad_records=outcome.contents[0].bad_records or {},
         exports=tuple(exports),
         already_complete=outcome.already_complete,
-        counts=first.model_copy(update={"kept": first.kept + first.elsewhere, "elsewhere": 0}),
+        counts=msgspec.structs.replace(first, kept=first.kept + first.elsewhere, elsewhere=0),
         input_bytes=source.total_bytes,
         made_bytes=made_bytes,
         seconds=outcome.seconds,

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from dsindex.datasets.provenance import provenance_rows
@@ -430,7 +431,7 @@ class SplitOutputs:
             "statistics": split_counts(shards, self.split),
             "bad_records": bad_records_of(shards),
         }
-        return [contents[0].model_copy(update=of_tokens), *contents[1:]]
+        return [msgspec.structs.replace(contents[0], **of_tokens), *contents[1:]]
 
     def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, Any]:
         """Return record counts; `kept` are the records of this split, `elsewhere` those of other splits."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsindex.amounts import count
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.engine.inputs import InputFile
@@ -108,7 +110,7 @@ def _shared_tokenizer(prefixes: Sequence[str], parts: Sequence[Part]) -> tuple[R
         own = manifest.content.tokenizer
         if shared is None:
             shared, path = own, manifest.run.tokenizer_path
-        if own.model_copy(update={"name": shared.name}) != shared:
+        if msgspec.structs.replace(own, name=shared.name) != shared:
             return None, None
     return shared, path
 
@@ -140,7 +142,7 @@ def _content(
         options=RecordedOptions(),
         digests=files,
     )
-    return content if tokenizer is None else content.model_copy(update={"tokenizer": tokenizer})
+    return content if tokenizer is None else msgspec.structs.replace(content, tokenizer=tokenizer)
 
 
 def _report(config: MergeConfig, content: Content, *, already_complete: bool) -> MergeResult:

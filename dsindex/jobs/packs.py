@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from dsindex.datasets.indexed import IndexedDataset
@@ -145,7 +146,7 @@ class Packings:
                 sequences=layout.num_blocks,
                 tokens=len(layout.conversations),
                 token_dtype=LAYOUT_DTYPE.name,
-                options=tokens.options.model_copy(update={"seq_length": length}),
+                options=msgspec.structs.replace(tokens.options, seq_length=length),
                 packing=facts,
                 digests=files,
             )

@@ -67,7 +67,7 @@ class TextResult(Report):
             count(run.workers, "worker"),
             *filter(None, [engine]),
         ]
-        filtered = [f"{counts.filtered:,} filtered"] if "filtered" in counts.model_fields_set else []
+        filtered = [f"{counts.filtered:,} filtered"] if counts.filtered else []
         parts = [f"{counts.kept:,} kept", *filtered, f"{counts.quarantined:,} quarantined", f"{counts.blank:,} blank"]
         return [
             complete if self.already_complete else ", ".join(facts),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dsindex.datasets.decoding import read_named_tokenizer
 from dsindex.datasets.origins import DocumentOrigin, find_document_origins
 from dsindex.engine.manifest import read_manifest
@@ -168,7 +170,7 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
             f"{tokenizer.name}, {tokenizer.vocabulary_size:,} tokens, sha256 {tokenizer.sha256[:16]}…"
             + (f", EOD {tokenizer.eod_id}" if content.eod_id is not None else ", no EOD appended")
         )
-    options = content.options.model_dump(exclude_unset=True, exclude_none=True)
+    options = msgspec.to_builtins(content.options)
     shown = {name: value for name, value in options.items() if name != "instruction" and value is not False}
     if shown:
         facts["options"] = ", ".join(f"{name} = {value}" for name, value in shown.items())
