@@ -212,12 +212,10 @@ DICT_FILE = "dataset_dict.json"
 MAX_STATE_BYTES = 64 << 20
 
 Form = TypeVar("Form", bound=Struct)
-Name = Annotated[str, Meta(pattern=r"\A(?!\.{0,2}\Z)[^/\x00]+\Z")]
-"""A name inside the folder."""
 
 
 class _DataFile(Struct):
-    filename: Name
+    filename: str
 
 
 class _State(Struct):
@@ -227,7 +225,7 @@ class _State(Struct):
 
 
 class _Dict(Struct):
-    splits: Annotated[list[Name], Meta(min_length=1)]
+    splits: Annotated[list[str], Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +254,7 @@ def read_data_files(folder: str) -> SavedDataset | None:
         )
     names = tuple(file.filename for file in state.data_files)
     for name in names:
+        _require_name(path, name)
         if not os.path.exists(os.path.join(folder, name)):
             raise InputError(f"{path}: expected the file {name!r} beside it, found none; copy the whole folder again")
     return SavedDataset(names=names, split=state.split)
@@ -270,9 +269,17 @@ def read_split_names(folder: str) -> tuple[str, ...]:
     path = os.path.join(folder, DICT_FILE)
     names = tuple(_validated(path, _read_json(path), _Dict).splits)
     for name in names:
+        _require_name(path, name)
         if not os.path.isdir(os.path.join(folder, name)):
             raise InputError(f"{path}: expected a folder {name!r} beside it, found none; copy the whole folder again")
     return names
+
+
+def _require_name(path: str, name: str) -> None:
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise InputError(
+            f"{path}: expected a name inside the folder, got {name!r}; save the dataset again with datasets.save_to_disk"
+        )
 
 
 def _read_json(path: str) -> object:

@@ -172,7 +172,7 @@ def test_saved_dataset_is_taken_as_its_state_says():
 @pytest.mark.parametrize(("state", "message"), [
     ({"_data_files": [{"filename": "../../secret.arrow"}]}, "expected a name inside the folder, got '../../secret"),
     ({"_data_files": [{"filename": "gone.arrow"}]}, "expected the file 'gone.arrow' beside it, found none"),
-    ({"_data_files": []}, "_data_files: List should have at least 1 item"),
+    ({"_data_files": []}, "Expected `array` of length >= 1 - at `$._data_files`"),
     ({"_data_files": [{"filename": "a.arrow"}], "_indices_data_files": [{}]}, "call flatten_indices"),
     ("[", "expected JSON as datasets.save_to_disk writes it"),
 ], ids=["outside", "gone", "none", "indices", "syntax"])  # fmt: skip
