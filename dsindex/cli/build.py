@@ -26,8 +26,10 @@ EXAMPLES = (
 )
 OPTIONS = (BuildCommand,)
 IGNORED = {
-    **dict.fromkeys(("--partitions", "--log-interval", "--dataset-impl", "--lang"), 1),
-    **dict.fromkeys(("--keep-sequential-samples", "--keep-newlines", "--use-gigatoken"), 0),
+    **dict.fromkeys(("--partitions", "--log-interval", "--dataset-impl", "--chat-template", "--vocab-extra-ids"), 1),
+    **dict.fromkeys(("--padded-vocab-size", "--max-documents", "--lang"), 1),
+    **dict.fromkeys(("--keep-sequential-samples", "--keep-newlines", "--use-gigatoken", "--trust-remote-code"), 0),
+    **dict.fromkeys(("--no-pad-vocab-size", "--disable-pad-vocab-size"), 0),
 }
 """Flags of Megatron's preprocess_data.py that change no output here."""
 

@@ -58,10 +58,10 @@ start here:
 class EveryCommand(Options):
     """Options of every command."""
 
-    config_file: str | None = option(
-        "read options from this file; flags override it", "FILE.yaml", default=None, flag="--config"
-    )
-    debug: bool = option("show the traceback of an error", default=False)
+    config_file: str | None = option("FILE.yaml", default=None, flag="--config")
+    """Read options from this file; flags override it."""
+    debug: bool = option(default=False)
+    """Show the traceback of an error."""
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -139,12 +139,13 @@ def add_options(parser: argparse.ArgumentParser, *models: type[Options]) -> None
     No flag has a default, so that a file of options can say it.
     """
     shown = {name: each for model in models for name, each in options_of(model).items() if each.help}
-    essential = [flag_of(name, each) + _values(each) for name, each in shown.items() if _is_essential(name, each)]
+    ordered = sorted(shown.items(), key=lambda item: (not _is_essential(*item), item[0] != "input"))
+    essential = [flag_of(name, each) + _values(each) for name, each in ordered if _is_essential(name, each)]
     parser.usage = textwrap.fill(
         " ".join([parser.prog, *essential, "[options]"]), 72, subsequent_indent="    ", break_on_hyphens=False
     )
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    for name, each in sorted(shown.items(), key=lambda item: not _is_essential(*item)):
+    for name, each in ordered:
         title = each.group or ""
         if title not in groups:
             groups[title] = parser.add_argument_group(title, GROUPS.get(title))
@@ -194,7 +195,7 @@ def _settings(name: str, option: Option) -> dict[str, Any]:
     elif option.positional and option.default is not ...:
         settings["nargs"] = "?"
     if get_origin(kind) is Literal:
-        return settings | {"choices": get_args(kind)}
+        return settings | {"choices": get_args(kind), "metavar": option.metavar}
     return settings | {"metavar": option.metavar}
 
 

@@ -8,7 +8,8 @@ import platform
 import re
 
 import dsindex
-from dsindex.machine import available_cpus
+from dsindex.amounts import format_size
+from dsindex.machine import available_cpus, available_memory
 
 
 def describe_installation() -> list[str]:
@@ -17,7 +18,7 @@ def describe_installation() -> list[str]:
     lines = [
         f"dsindex {dsindex.__version__}",
         f"Python {platform.python_version()}, {platform.system()} {platform.release()} {platform.machine()}, {libc}",
-        f"{available_cpus()} of {os.cpu_count()} CPUs for jobs",
+        f"{available_cpus()} of {os.cpu_count()} CPUs, {format_size(available_memory() or 0)} of memory for jobs",
     ]
     required = [each for each in importlib.metadata.requires("dsindex") or () if "extra ==" not in each]
     for name in [*(re.split(r"[^\w.-]", each)[0] for each in required), "obstore", "torch", "megatron-core"]:

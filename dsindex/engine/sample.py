@@ -1,4 +1,4 @@
-"""Encode a sample of the text, spread over all inputs, before a build and for `dsindex plan`.
+"""Encode a sample of the text, spread over all inputs, before a build and for its `--dry-run`.
 
 It shows whether the engines agree, and how large the output will be.
 """

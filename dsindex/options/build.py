@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
 from dsindex.options.index import TOKENIZER_NAMES, IndexBasics, IndexConfig, take_installed_release
-from dsindex.options.model import Options, Parsed, option, options_of
+from dsindex.options.model import Options, Parsed, option, options_of, read_text
 from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
 
@@ -44,29 +44,22 @@ class TokenizerFormats(Options):
     """What the file of a tokenizer does not say."""
 
     group: ClassVar = "tokenizer formats"
-    tokenizer_type: TokenizerType | None = option(
-        "Megatron's name of the kind of tokenizer, checked against the file",
-        "TYPE",
-        default=None,
-        parse=_tokenizer_type,
-    )
-    vocab_file: OptionalPath = option("vocab.json of a GPT2BPETokenizer", "PATH", default=None)
-    merge_file: OptionalPath = option("merges.txt of a GPT2BPETokenizer", "PATH", default=None)
-    tiktoken_encoding: str | None = option(
-        "pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3",
-        "NAME",
-        default=None,
-    )
-    tiktoken_pattern: Literal["v1", "v2"] = option("pattern of a TikTokenizer (default: v2)", default="v2")
-    tiktoken_num_special_tokens: int = option(
-        "special tokens of a TikTokenizer (default: 1000)", "N", default=1000, ge=0, le=1 << 20
-    )
-    vocab_size: int | None = option(
-        "vocabulary of a TikTokenizer with its special tokens (default: 131072)", "N", default=None, ge=1, lt=1 << 31
-    )
-    tokenizer_special_tokens: tuple[str, ...] | None = option(
-        "the first special tokens of a TikTokenizer (default: Megatron's)", "T", default=None
-    )
+    tokenizer_type: TokenizerType | None = option("TYPE", default=None, parse=_tokenizer_type)
+    """Megatron's name of the kind of tokenizer, checked against the file."""
+    vocab_file: OptionalPath = option("PATH", default=None)
+    """Vocab.json of a GPT2BPETokenizer."""
+    merge_file: OptionalPath = option("PATH", default=None)
+    """Merges.txt of a GPT2BPETokenizer."""
+    tiktoken_encoding: str | None = option("NAME", default=None)
+    """Pattern and special tokens of a tiktoken file whose name does not say them, such as cl100k_base or llama3."""
+    tiktoken_pattern: Literal["v1", "v2"] = option(default="v2")
+    """Pattern of a TikTokenizer (default: v2)."""
+    tiktoken_num_special_tokens: int = option("N", default=1000, ge=0, le=1 << 20)
+    """Special tokens of a TikTokenizer (default: 1000)."""
+    vocab_size: int | None = option("N", default=None, ge=1, lt=1 << 31)
+    """Vocabulary of a TikTokenizer with its special tokens (default: 131072)."""
+    tokenizer_special_tokens: tuple[str, ...] | None = option("T", default=None)
+    """The first special tokens of a TikTokenizer (default: Megatron's)."""
 
     def _agree(self) -> None:
         """Refuse one of two files."""
@@ -87,43 +80,27 @@ class BuildConfig(TextConfig, TokenizerFormats):
     """`dsindex build`: from text to a merged dataset per key."""
 
     group: ClassVar = "input and output"
-    output_prefix: Path = option(
-        "outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)", "P", parse=locate_output
-    )
-    json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option(
-        "keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)",
-        "KEY",
-        default=("text",),
-    )
-    join: str | None = option(
-        r"join the texts of all keys to one; \n, \t and \\ are escapes",
-        "SEPARATOR",
-        default=None,
-        parse=_separator,
-        may_be_empty=True,
-    )
-    where: str | None = option("leave out records for which this jq condition is not true", "CONDITION", default=None)
-    token_ids: str | None = option(
-        "take lists of token ids from this name or path, instead of --json-keys", "KEY", default=None
-    )
-    append_eod: bool = option("end every document with the EOD token", default=False)
-    empty_documents: Literal["keep", "eod"] = option(
-        "store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, as its "
-        "preprocess_data_fast.py does (default: keep)",
-        default="keep",
-    )
-    sample: Share = option(
-        "keep this share of the records (10% or 0.1), by their texts", "SHARE", default=None, parse=parse_share
-    )
-    hold_out: Share = option(
-        "write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document",
-        "SHARE",
-        default=None,
-        parse=parse_share,
-    )
-    dry_run: bool = option(
-        "build nothing: say the sizes, tokens, memory and disk space that it would take", default=False
-    )
+    output_prefix: Path = option("P", parse=locate_output)
+    """Outputs are named P_KEY_document.*, here or in a bucket (s3://, gs://)."""
+    json_keys: Parsed[str | tuple[str, ...] | list[str], tuple[str, ...]] = option("KEY", default=("text",))
+    """Keys whose texts are tokenized: names, paths (.meta.text) or jq patterns (NAME=.a + .b) (default: text)."""
+    join: str | None = option("SEPARATOR", default=None, parse=_separator, may_be_empty=True)
+    r"""Join the texts of all keys to one; \n, \t and \\ are escapes."""
+    where: str | None = option("CONDITION", default=None)
+    """Leave out records for which this jq condition is not true."""
+    token_ids: str | None = option("KEY", default=None)
+    """Take lists of token ids from this name or path, instead of --json-keys."""
+    append_eod: bool = option(default=False)
+    """End every document with the EOD token."""
+    empty_documents: Literal["keep", "eod"] = option(default="keep")
+    """Store texts without tokens as empty documents, as Megatron's preprocess_data.py does, or as EOD alone, as its
+    preprocess_data_fast.py does (default: keep)."""
+    sample: Share = option("SHARE", default=None, parse=parse_share)
+    """Keep this share of the records (10% or 0.1), by their texts."""
+    hold_out: Share = option("SHARE", default=None, parse=parse_share)
+    """Write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document."""
+    dry_run: bool = option(default=False)
+    """Build nothing: say the sizes, tokens, memory and disk space that it would take."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -180,6 +157,9 @@ class BuildConfig(TextConfig, TokenizerFormats):
         from dsindex.text.tokenizer_file import TokenizerOptions  # loads what a help text does not need
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
+        if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too
+            given = {name: value for name, value in given.items() if not name.startswith("tiktoken_")}
+            given["vocab_size"] = given["tokenizer_special_tokens"] = None
         return TokenizerOptions(**{name: value for name, value in given.items() if value is not None})
 
     @property
@@ -208,6 +188,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
                 f"{flag}: expected keys that can be part of a file name, got the jq pattern {key!r}; "
                 f"name its output, as in NAME={key}"
             )
+        read_text(name)
         if not name or "/" in name or len(os.fsencode(name)) > 200:
             remedy = f"; write NAME={key}" if key.startswith(".") else ""
             raise ValueError(f"{flag}: expected keys that can be part of a file name, got {name!r}{remedy}")

@@ -54,50 +54,48 @@ class ExecutorConfig(Reported):
     """Options of the executor."""
 
     group: ClassVar = "execution"
-    executor: Literal["auto", "local", "processes", "ray"] = option(
-        "auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else threads of this "
-        "process, or processes where threads would wait for each other (default: auto)",
-        default="auto",
-    )
-    address: str | None = option("the Ray cluster to join: HOST:6379, or auto for this machine's", "A", default=None)
-    workers: int | None = option("tasks that run at once (default: all CPUs)", "N", default=None, ge=1, le=MAX_WORKERS)
-    shard_deadline: float = option(
-        "end a task that takes longer, and try it again elsewhere with twice the time (default: 3600)",
-        "SECONDS",
-        default=3600.0,
-        gt=0,
-        le=10**9,
-    )
+    executor: Literal["auto", "local", "processes", "ray"] = option(default="auto")
+    """Where tasks run; auto is Ray if --address names a cluster, or RAY_ADDRESS for a job with a work folder, else
+    threads of this process, or processes where threads would wait for each other (default: auto)."""
+    address: str | None = option("A", default=None)
+    """The Ray cluster to join: HOST:6379, or auto for this machine's."""
+    workers: int | None = option("N", default=None, ge=1, le=MAX_WORKERS)
+    """Tasks that run at once (default: all CPUs)."""
+    shard_deadline: float = option("SECONDS", default=3600.0, gt=0, le=10**9)
+    """End a task that takes longer, and try it again elsewhere with twice the time (default: 3600)."""
 
 
 class TrainingLength(Options):
     """How long a training job runs, as its own flags say."""
 
-    train_samples: int | None = option("the job's training samples", "N", default=None, ge=1)
-    train_iters: int | None = option("the job's training iterations", "N", default=None, ge=1)
-    global_batch_size: int | None = option("samples per iteration", "N", default=None, ge=1)
+    train_samples: int | None = option("N", default=None, ge=1)
+    """The job's training samples."""
+    train_iters: int | None = option("N", default=None, ge=1)
+    """The job's training iterations."""
+    global_batch_size: int | None = option("N", default=None, ge=1)
+    """Samples per iteration."""
 
 
 class JsonOutput(Options):
     """Of commands that print a result."""
 
-    as_json: bool = option("write one JSON object", flag="--json", default=False)
+    as_json: bool = option(flag="--json", default=False)
+    """Write one JSON object."""
 
 
 class WorkConfig(ExecutorConfig):
     """Options of a job that has a work folder."""
 
     group: ClassVar = "work folder"
-    output_prefix: Path = option("the beginning of the outputs' names", "P", parse=locate_output)
-    work_dir: OptionalPath = option(
-        "the folder of shards and ledger (default: PREFIX.build)", "D", default=None, parse=locate_output
-    )
-    keep_shards: bool = option("keep the work folder after success", default=False)
-    replace: bool = option(
-        "replace what has the output's name once the new one is complete; kept shards of unchanged inputs are used "
-        "again",
-        default=False,
-    )
+    output_prefix: Path = option("P", parse=locate_output)
+    """The beginning of the outputs' names."""
+    work_dir: OptionalPath = option("D", default=None, parse=locate_output)
+    """The folder of shards and ledger (default: PREFIX.build)."""
+    keep_shards: bool = option(default=False)
+    """Keep the work folder after success."""
+    replace: bool = option(default=False)
+    """Replace what has the output's name once the new one is complete; kept shards of unchanged inputs are used
+    again."""
 
     def _agree(self) -> None:
         """Refuse a prefix that is a folder."""
@@ -125,64 +123,41 @@ class RecordsConfig(WorkConfig):
     """Options of a job that reads records."""
 
     group: ClassVar = "input and output"
-    input: Paths = option(
-        "files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet or Arrow; here or "
-        "in object stores (s3://, gs://, az://, hf://, https://); - is standard input",
-        "PATH",
-        default=(),
-        kw_only=False,
-    )
-    input_list: Paths = option(
-        "files that list inputs, one path per line, read after --input; - reads a list from standard input",
-        "FILE",
-        default=(),
-    )
-    input_split: str | None = option(
-        "the split to take from a folder that has several, such as train; all takes every split", "NAME", default=None
-    )
-    input_config: str | None = option(
-        "the configuration of a dataset on the Hugging Face Hub (default: its default one)", "NAME", default=None
-    )
-    input_format: Literal["auto", "jsonl", "lines", "document"] = option(
-        "what the inputs hold: JSON lines, or plain text with a document per line or per file; Parquet and Arrow, "
-        "and compression, are told by content (default: auto, by the file's name)",
-        default="auto",
-    )
-    tokenizer_model: Tokenizer = option(
-        "a tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the "
-        "Hugging Face cache or hub such as gpt2 or ORG/NAME@REVISION",
-        "PATH",
-        group="tokenizer",
-        alias="tokenizer",
-        parse=tokenizer_path,
-    )
-    engine: EngineName = option(
-        "the library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the "
-        "library of the tokenizer's own format (default: auto)",
-        default="auto",
-        group="tokenizer",
-    )
+    input: Paths = option("PATH", default=(), kw_only=False)
+    """Files, patterns or folders, in the order of the output: JSONL, compressed or not, Parquet or Arrow; here or in
+    object stores (s3://, gs://, az://, hf://, https://); - is standard input."""
+    input_list: Paths = option("FILE", default=())
+    """Files that list inputs, one path per line, read after --input; - reads a list from standard input."""
+    input_split: str | None = option("NAME", default=None)
+    """The split to take from a folder that has several, such as train; all takes every split."""
+    input_config: str | None = option("NAME", default=None)
+    """The configuration of a dataset on the Hugging Face Hub (default: its default one)."""
+    input_format: Literal["auto", "jsonl", "lines", "document"] = option(default="auto")
+    """What the inputs hold: JSON lines, or plain text with a document per line or per file; Parquet and Arrow, and
+    compression, are told by content (default: auto, by the file's name)."""
+    tokenizer_model: Tokenizer = option("PATH", group="tokenizer", alias="tokenizer", parse=tokenizer_path)
+    """A tokenizer.json or a folder with one, a SentencePiece .model, a file of tiktoken's, or a name in the Hugging
+    Face cache or hub such as gpt2 or ORG/NAME@REVISION."""
+    engine: EngineName = option(default="auto", group="tokenizer")
+    """The library that encodes; auto is gigatoken where it returns the same tokens, else the reference: the library of
+    the tokenizer's own format (default: auto)."""
     shard_size: Parsed[int | str | None, int | None] = option(
-        "bytes of input per shard (default: by the size of the inputs)",
-        "SIZE",
-        default=None,
-        group="execution",
-        parse=parse_shard_size,
-        ge=1,
+        "SIZE", default=None, group="execution", parse=parse_shard_size, ge=1
     )
+    """Bytes of input per shard (default: by the size of the inputs)."""
     largest_shard: ClassVar[int] = 64 << 20
-    no_provenance: bool = option("do not record where documents came from", default=False)
-    on_bad_record: Literal["fail", "quarantine"] = option(
-        "stop at the first bad record, or set bad records aside with file, line and reason (default: fail)",
-        default="fail",
-        group="records",
-    )
+    no_provenance: bool = option(default=False)
+    """Do not record where documents came from."""
+    on_bad_record: Literal["fail", "quarantine"] = option(default="fail", group="records")
+    """Stop at the first bad record, or set bad records aside with file, line and reason (default: fail)."""
     max_bad_records: Parsed[int | str | None, str | None] = option(
-        "stop when more are set aside", "N|N%", default=None, group="records", parse=_number_or_share
+        "N|N%", default=None, group="records", parse=_number_or_share
     )
+    """Stop when more are set aside."""
     max_record_size: Parsed[int | str | None, int | None] = option(
-        "treat longer lines as bad records", "SIZE", default=None, group="records", parse=parse_size, ge=1
+        "SIZE", default=None, group="records", parse=parse_size, ge=1
     )
+    """Treat longer lines as bad records."""
 
     def _agree(self) -> None:
         """Refuse a job without inputs; addresses are brought into one form."""
@@ -197,10 +172,10 @@ class TextConfig(RecordsConfig):
     """Options of a job that tokenizes texts as they are."""
 
     group: ClassVar = "tokenizer"
-    eod_token: str | None = option("the EOD token (default: the tokenizer folder's eos_token)", "T", default=None)
-    tokenizer_hf_no_include_special_tokens: bool = option(
-        "do not run the tokenizer's post-processor, which may add a BOS to every text", default=False
-    )
+    eod_token: str | None = option("T", default=None)
+    """The EOD token (default: the tokenizer folder's eos_token)."""
+    tokenizer_hf_no_include_special_tokens: bool = option(default=False)
+    """Do not run the tokenizer's post-processor, which may add a BOS to every text."""
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say; nothing, for most jobs."""

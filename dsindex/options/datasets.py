@@ -40,27 +40,23 @@ OptionalDatasets: TypeAlias = Parsed[AnyDataset | Iterable[AnyDataset] | None, t
 class Decoded(Options):
     """Of commands that show tokens as text."""
 
-    tokenizer_model: OptionalTokenizer = option(
-        "the tokenizer, if it moved or is not recorded", "PATH", default=None, alias="tokenizer", parse=tokenizer_path
-    )
+    tokenizer_model: OptionalTokenizer = option("PATH", default=None, alias="tokenizer", parse=tokenizer_path)
+    """The tokenizer, if it moved or is not recorded."""
 
 
 class ConvertCommand(Options):
     """`dsindex convert`: MMIDIDX to `.pbin` or back."""
 
-    source: Dataset = option(
-        "PREFIX or FILE.pbin, here or in an object store", "SRC", positional=True, kw_only=False, parse=one_prefix
-    )
-    destination: Path = option(
-        "FILE.pbin or PREFIX; it must not exist", "DST", positional=True, kw_only=False, parse=local_output
-    )
-    pbin_era: PbinEra | None = option(
-        "version of the .pbin to write (default: current), or to read if DST is MMIDIDX", default=None
-    )
-    flatten: bool = option("join the sequences of each document", default=False)
-    token_type: Literal["uint8", "uint16", "int32"] | None = option(
-        "token type of the MMIDIDX dataset to write (default: by the tokens' size)", default=None
-    )
+    source: Dataset = option("SRC", positional=True, kw_only=False, parse=one_prefix)
+    """PREFIX or FILE.pbin, here or in an object store."""
+    destination: Path = option("DST", positional=True, kw_only=False, parse=local_output)
+    """FILE.pbin or PREFIX; it must not exist."""
+    pbin_era: PbinEra | None = option(default=None)
+    """Version of the .pbin to write (default: current), or to read if DST is MMIDIDX."""
+    flatten: bool = option(default=False)
+    """Join the sequences of each document."""
+    token_type: Literal["uint8", "uint16", "int32"] | None = option(default=None)
+    """Token type of the MMIDIDX dataset to write (default: by the tokens' size)."""
 
     def _agree(self) -> None:
         if not (self.source.endswith(PBIN_SUFFIX) or self.destination.endswith(PBIN_SUFFIX)):
@@ -70,34 +66,23 @@ class ConvertCommand(Options):
 class VerifyConfig(ExecutorConfig, Decoded):
     """`dsindex verify`: what is wrong with datasets."""
 
-    prefix: Datasets = option(
-        "datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin",
-        "PREFIX",
-        positional=True,
-        kw_only=False,
-        parse=list_prefixes,
-    )
-    cache: OptionalFolder = option(
-        "check the index caches in this folder against the data",
-        "FOLDER",
-        default=None,
-        parse=lambda value: refuse_input_url(cache_folder(value)),
-    )
-    against_source: bool = option("tokenize the inputs again and compare", default=False)
-    sample: Parsed[float | str, float] = option(
-        "compare only a share of the documents, such as 1% or 0.01", "SHARE", default=1.0, parse=parse_share
-    )
-    engine: EngineName = option(
-        "the library that tokenizes again; tokenizers, the reference, is slow (default: auto)", default="auto"
-    )
-    same_as: Parsed[AnyDataset | None, str | None] = option(
-        "tell whether this dataset has the same documents", "B", default=None, parse=one_prefix
-    )
+    prefix: Datasets = option("PREFIX", default=(), positional=True, kw_only=False, parse=list_prefixes)
+    """Datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin."""
+    cache: OptionalFolder = option("FOLDER", default=None, parse=lambda value: refuse_input_url(cache_folder(value)))
+    """Check the index caches in this folder against the data."""
+    against_source: bool = option(default=False)
+    """Tokenize the inputs again and compare."""
+    sample: Parsed[float | str, float] = option("SHARE", default=1.0, parse=parse_share)
+    """Compare only a share of the documents, such as 1% or 0.01."""
+    engine: EngineName = option(default="auto")
+    """The library that tokenizes again; tokenizers, the reference, is slow (default: auto)."""
+    same_as: Parsed[AnyDataset | None, str | None] = option("B", default=None, parse=one_prefix)
+    """Tell whether this dataset has the same documents."""
 
     def _agree(self) -> None:
         if "sample" in self.given and not self.against_source:
             raise ValueError("--sample needs --against-source: it is the share of documents to compare with the source")
-        if self.same_as is not None and len(self.prefix) != 1:
+        if self.same_as is not None and len(self.prefix) > 1:
             raise ValueError(f"--same-as compares one dataset with another, got {len(self.prefix)}")
         packed = next((prefix for prefix in self.prefix if prefix.endswith(PBIN_SUFFIX)), None)
         if packed is not None and self.cache is not None:
@@ -108,39 +93,31 @@ class VerifyConfig(ExecutorConfig, Decoded):
 class ReportConfig(Reported, Decoded):
     """`dsindex report`: a page about datasets."""
 
-    prefix: Datasets = option(
-        "a dataset: a prefix, one of its files, or a .pbin, here or in an object store",
-        "PREFIX",
-        positional=True,
-        kw_only=False,
-        parse=list_prefixes,
-    )
-    output: Path = option("the page to write, such as report.html", "FILE", short="-o", parse=local_output)
+    prefix: Datasets = option("PREFIX", positional=True, kw_only=False, parse=list_prefixes)
+    """A dataset: a prefix, one of its files, or a .pbin, here or in an object store."""
+    output: Path = option("FILE", short="-o", parse=local_output)
+    """The page to write, such as report.html."""
     cache: Parsed[AnyPath | Sequence[AnyPath] | Caches, tuple[str, ...]] = option(
-        "folders of index caches: show splits, epochs and blends, too",
-        "D",
-        default=(),
-        parse=lambda value: value.folders if isinstance(value, Caches) else value,
+        "D", default=(), parse=lambda value: value.folders if isinstance(value, Caches) else value
     )
+    """Folders of index caches: show splits, epochs and blends, too."""
 
 
 class InspectConfig(Decoded):
     """`dsindex inspect`: what a path is. Without a choice, an overview."""
 
-    path: Folder = option(
-        "a prefix or a dataset's file, here or in an object store; or a folder",
-        "PATH",
-        positional=True,
-        kw_only=False,
-        parse=cache_folder,
-    )
-    document: int | None = option("one document, counted from 0", "I", default=None, group="what to show")
-    sample: int | None = option("one training sample of an index cache", "K", default=None, group="what to show")
-    tokens: int | None = option("show at most this many tokens of each document", "N", default=None, ge=0)
-    split: Literal["train", "valid", "test"] | None = option("the split of an index cache", default=None)
-    data_path: OptionalDatasets = option(
-        "the datasets of an index cache, if they were moved", "PREFIX", default=None, parse=list_prefixes
-    )
+    path: Folder = option("PATH", positional=True, kw_only=False, parse=cache_folder)
+    """A prefix or a dataset's file, here or in an object store; or a folder."""
+    document: int | None = option("I", default=None, group="what to show")
+    """One document, counted from 0."""
+    sample: int | None = option("K", default=None, group="what to show")
+    """One training sample of an index cache."""
+    tokens: int | None = option("N", default=None, ge=0)
+    """Show at most this many tokens of each document."""
+    split: Literal["train", "valid", "test"] | None = option(default=None)
+    """The split of an index cache."""
+    data_path: OptionalDatasets = option("PREFIX", default=None, parse=list_prefixes)
+    """The datasets of an index cache, if they were moved."""
 
     @property
     def is_overview(self) -> bool:
@@ -153,53 +130,39 @@ class TraceConfig(Decoded):
 
     group: ClassVar = "steps"
     cache: Folder = option(
-        "the folder of index caches, the description of one, or packs",
-        "CACHE",
-        positional=True,
-        kw_only=False,
-        group="",
-        parse=lambda value: refuse_input_url(cache_folder(value)),
+        "CACHE", positional=True, kw_only=False, group="", parse=lambda value: refuse_input_url(cache_folder(value))
     )
-    split: str | None = option("train, valid or test (default: train)", "NAME", default=None, group="")
-    prefix: OptionalDatasets = option(
-        "the datasets, in the order of the blend, if they moved; here or in an object store",
-        "P",
-        default=None,
-        group="",
-        parse=list_prefixes,
-    )
+    """The folder of index caches, the description of one, or packs."""
+    split: str | None = option("NAME", default=None, group="")
+    """Train, valid or test (default: train)."""
+    prefix: OptionalDatasets = option("P", default=None, group="", parse=list_prefixes)
+    """The datasets, in the order of the blend, if they moved; here or in an object store."""
     sample: Parsed[int | Sequence[int] | None, tuple[int, ...] | None] = option(
-        "samples, by number", "K", default=None, group="what to trace, one of"
+        "K", default=None, group="what to trace, one of"
     )
+    """Samples, by number."""
     step: Parsed[int | str | None, tuple[int, int] | None] = option(
-        "all samples of a step, or of steps such as 10-19; needs --global-batch-size",
-        "S",
-        default=None,
-        group="what to trace, one of",
-        parse=parse_steps,
+        "S", default=None, group="what to trace, one of", parse=parse_steps
     )
+    """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
     document: Parsed[int | str | None, str | None] = option(
-        "a document; in a blend with its dataset's prefix",
-        "[PREFIX:]N",
-        default=None,
-        group="what to trace, one of",
-        parse=str,
+        "[PREFIX:]N", default=None, group="what to trace, one of", parse=str
     )
-    line: str | None = option("a line of an input", "FILE:LINE", default=None, group="what to trace, one of")
-    consumed: int | None = option(
-        "tokens by how often the first N samples read them, for each dataset",
-        "N",
-        default=None,
-        group="what to trace, one of",
-        ge=0,
-    )
-    global_batch_size: int | None = option("samples in a step", "N", default=None)
-    micro_batch_size: int | None = option("samples that a rank reads at once", "N", default=None)
-    data_parallel_size: int | None = option("number of data-parallel ranks", "N", default=None)
-    data_parallel_rank: int | None = option("only the samples of this rank", "R", default=None)
-    text_tokens: int = option(
-        "show the text of the first N tokens of each part (default: 32)", "N", default=32, ge=0, group="output"
-    )
+    """A document; in a blend with its dataset's prefix."""
+    line: str | None = option("FILE:LINE", default=None, group="what to trace, one of")
+    """A line of an input."""
+    consumed: int | None = option("N", default=None, group="what to trace, one of", ge=0)
+    """Tokens by how often the first N samples read them, for each dataset."""
+    global_batch_size: int | None = option("N", default=None)
+    """Samples in a step."""
+    micro_batch_size: int | None = option("N", default=None)
+    """Samples that a rank reads at once."""
+    data_parallel_size: int | None = option("N", default=None)
+    """Number of data-parallel ranks."""
+    data_parallel_rank: int | None = option("R", default=None)
+    """Only the samples of this rank."""
+    text_tokens: int = option("N", default=32, ge=0, group="output")
+    """Show the text of the first N tokens of each part (default: 32)."""
 
     def _agree(self) -> None:
         names = ("sample", "step", "document", "line", "consumed")
@@ -219,6 +182,9 @@ class TraceConfig(Decoded):
 class RawIndexConfig(Options):
     """`dsindex raw-index`: the lines of a JSONL file."""
 
-    file: Path = option("the file to index", "FILE.jsonl", positional=True, kw_only=False)
-    output: OptionalPath = option("the index to write (default: beside the file, as .idx)", "FILE.idx", default=None)
-    drop_faulty_entries: bool = option("leave out lines that are not JSON, and count them", default=False)
+    file: Path = option("FILE.jsonl", positional=True, kw_only=False)
+    """The file to index."""
+    output: OptionalPath = option("FILE.idx", default=None)
+    """The index to write (default: beside the file, as .idx)."""
+    drop_faulty_entries: bool = option(default=False)
+    """Leave out lines that are not JSON, and count them."""

@@ -74,11 +74,16 @@ class TokenizerFlags(Options):
     """The flags of a job's tokenizer, by which a release of Megatron names its caches; the rest follow --."""
 
     group: ClassVar = "the job's tokenizer"
-    tokenizer_type: str | None = option("the job's kind, such as HuggingFaceTokenizer", "TYPE", default=None)
-    tokenizer_model: str | None = option("its path or name, spelled as in the job", "X", default=None)
-    vocab_file: str | None = option("of a GPT2BPETokenizer or a Bert tokenizer", "PATH", default=None)
-    merge_file: str | None = option("of a GPT2BPETokenizer", "PATH", default=None)
-    vocab_size: int | None = option("of a NullTokenizer or TikTokenizer", "N", default=None)
+    tokenizer_type: str | None = option("TYPE", default=None)
+    """The job's kind, such as HuggingFaceTokenizer."""
+    tokenizer_model: str | None = option("X", default=None)
+    """Its path or name, spelled as in the job."""
+    vocab_file: str | None = option("PATH", default=None)
+    """The vocabulary of a GPT2BPETokenizer or a Bert tokenizer."""
+    merge_file: str | None = option("PATH", default=None)
+    """The merges of a GPT2BPETokenizer."""
+    vocab_size: int | None = option("N", default=None)
+    """The size of a NullTokenizer or TikTokenizer."""
 
 
 def take_installed_release(merged: dict[str, Any]) -> None:
@@ -192,194 +197,140 @@ class IndexBasics(TrainingLength):
     """What the index caches of nearly every job depend on; a build has these options, too."""
 
     group: ClassVar = "samples"
-    seq_length: int | None = option(
-        "the job's --seq-length: tokens per sample", "L", default=None, ge=2, lt=MEGATRON_COUNT
-    )
-    epochs: Epochs = option(
-        "train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description",
-        "E",
-        default=None,
-        parse=_fraction,
-    )
+    seq_length: int | None = option("L", default=None, ge=2, lt=MEGATRON_COUNT)
+    """The job's --seq-length: tokens per sample."""
+    epochs: Epochs = option("E", default=None, parse=_fraction)
+    """Train on E epochs, fractions allowed, and valid and test on one; the number of samples is in the description."""
     num_samples: Parsed[int | str | Sequence[int | None] | None, Counts | None] = option(
-        "samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch",
-        "N[,N,N]",
-        default=None,
-        parse=_counts,
+        "N[,N,N]", default=None, parse=_counts
     )
-    eval_interval: int | None = option("iterations between validations", "N", default=None, ge=1)
-    eval_iters: int = option("iterations per validation (default: 100)", "N", default=100, ge=0)
-    split: str | None = option(
-        f"shares of train, valid and test, spelled as in the job (default: '{DEFAULT_SPLIT}')",
-        "S",
-        default=None,
-        group="order",
-    )
-    seed: int | None = option("the job's --seed (default: 1234)", "N", default=None, ge=0, lt=2**32, group="order")
+    """Samples of train, valid and test, as the job requests them; `none` or a missing number means one epoch."""
+    eval_interval: int | None = option("N", default=None, ge=1)
+    """Iterations between validations."""
+    eval_iters: int = option("N", default=100, ge=0)
+    """Iterations per validation (default: 100)."""
+    split: str | None = option("S", default=None, group="order")
+    """Shares of train, valid and test, spelled as in the job (default: '969, 30, 1')."""
+    seed: int | None = option("N", default=None, ge=0, lt=2**32, group="order")
+    """The job's --seed (default: 1234)."""
     document_order: Parsed[str | os.PathLike[str], str] = option(
-        "`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that "
-        "fits a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents "
-        "(default: shuffled)",
-        "ORDER",
-        default="shuffled",
-        group="order",
-        parse=_order,
+        "ORDER", default="shuffled", group="order", parse=_order
     )
+    """`shuffled`, Megatron's order; `packed`, in which samples end where documents end, and hardly a document that fits
+    a sample is cut; `length`, the shortest first; or a .npy or .parquet with the numbers of the documents (default:
+    shuffled)."""
     data_cache_path: OptionalPath = option(
-        "the job's cache folder (default: P/cache/GPTDataset_indices)",
-        "D",
-        default=None,
-        group="names",
-        parse=lambda path: refuse_cache_url(os.fspath(path)),
+        "D", default=None, group="names", parse=lambda path: refuse_cache_url(os.fspath(path))
     )
-    megatron_release: Release | None = option(
-        "the job's release of megatron-core, by which the flags of its tokenizer become part of the names",
-        default=None,
-        group="names",
-    )
-    like: OptionalPath = option(
-        "take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it",
-        "DESCRIPTION.txt",
-        default=None,
-        group="names",
-    )
-    plain_names: bool = option(
-        "name caches after their datasets, for a reader of your own: no Megatron job finds them",
-        default=False,
-        group="names",
-    )
+    """The job's cache folder (default: P/cache/GPTDataset_indices)."""
+    megatron_release: Release | None = option(default=None, group="names")
+    """The job's release of megatron-core, by which the flags of its tokenizer become part of the names."""
+    like: OptionalPath = option("DESCRIPTION.txt", default=None, group="names")
+    """Take tokenizer, seed, sequence length and split from a description that the job wrote; flags override it."""
+    plain_names: bool = option(default=False, group="names")
+    """Name caches after their datasets, for a reader of your own: no Megatron job finds them."""
 
 
 class SampleOrder(Options):
     """The order of samples, and which there are."""
 
     group: ClassVar = "order"
-    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option(
-        "the splits with this order (default: train)", "SPLIT", default=("train",)
-    )
-    shuffle_epochs: Literal["together", "separately", "never"] | None = option(
-        "shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none "
-        "(default: together; never for the orders `length` and FILE)",
-        default=None,
-    )
-    no_extra_token: bool = option("samples of L tokens, not L + 1 (rare in Megatron)", default=False)
-    keep_partial_validation: bool = option("keep valid's last, partial sample", default=False)
-    mid_level_dataset_surplus: float = option(
-        "the job's value, for weighted blends (default: 0.005)", "X", default=MID_LEVEL_SURPLUS, ge=0, le=2**31
-    )
+    document_order_splits: tuple[Literal["train", "valid", "test"], ...] = option("SPLIT", default=("train",))
+    """The splits with this order (default: train)."""
+    shuffle_epochs: Literal["together", "separately", "never"] | None = option(default=None)
+    """Shuffle the samples of all epochs together, as Megatron does, those of each epoch by themselves, or none
+    (default: together; never for the orders `length` and FILE)."""
+    no_extra_token: bool = option(default=False)
+    """Samples of L tokens, not L + 1 (rare in Megatron)."""
+    keep_partial_validation: bool = option(default=False)
+    """Keep valid's last, partial sample."""
+    mid_level_dataset_surplus: float = option("X", default=MID_LEVEL_SURPLUS, ge=0, le=2**31)
+    """The job's value, for weighted blends (default: 0.005)."""
 
 
 class RareLengths(Options):
     """Flags of few jobs that say how long they run."""
 
     group: ClassVar = "samples"
-    full_validation: bool = option("each validation is one epoch of valid", default=False)
-    skip_train: bool = option("the job only validates, once, as with its --skip-train", default=False)
-    start_eval_at_iter: int | None = option("the job validates from this iteration on", "N", default=None, ge=0)
-    eval_global_batch_size: int | None = option(
-        "samples per iteration of a validation, from 0.18 on", "N", default=None, ge=1
-    )
+    full_validation: bool = option(default=False)
+    """Each validation is one epoch of valid."""
+    skip_train: bool = option(default=False)
+    """The job only validates, once, as with its --skip-train."""
+    start_eval_at_iter: int | None = option("N", default=None, ge=0)
+    """The job validates from this iteration on."""
+    eval_global_batch_size: int | None = option("N", default=None, ge=1)
+    """Samples per iteration of a validation, from 0.18 on."""
     phase_transition_iterations: Parsed[int | str | Sequence[int], tuple[int, ...]] = option(
-        "the job's phases: each has caches of its own samples, and all are built",
-        "N,N",
-        default=(),
-        parse=_iterations,
+        "N,N", default=(), parse=_iterations
     )
+    """The job's phases: each has caches of its own samples, and all are built."""
     rampup_batch_size: Parsed[str | Sequence[int] | None, tuple[int, int, int] | None] = option(
-        "FIRST STEP SAMPLES, up to 0.17; later releases ignore it",
-        "N",
-        default=None,
-        parse=lambda value: value.split() if isinstance(value, str) else value,
+        "N", default=None, parse=lambda value: value.split() if isinstance(value, str) else value
     )
-    step_batch_size_schedule: str | None = option(
-        "from 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size",
-        "'0:N N:N'",
-        default=None,
-    )
+    """FIRST STEP SAMPLES, up to 0.17; later releases ignore it."""
+    step_batch_size_schedule: str | None = option("'0:N N:N'", default=None)
+    """From 0.18 on; with what the job prints as `setting global batch size to` as --global-batch-size."""
 
 
 class OverTime(Options):
     """Caches that continue those of another job, or whose weights change."""
 
     group: ClassVar = "over time"
-    continue_from: OptionalPath = option(
-        "the cache folder of a first job, or its description: samples before --consumed-samples are that job's, and "
-        "after them comes what is unread, by this job's weights, datasets and number of samples",
-        "CACHE",
-        default=None,
-        parse=local_output,
-    )
-    consumed_samples: int | None = option(
-        "the samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log",
-        "N",
-        default=None,
-        ge=0,
-    )
-    blend_schedule: str | None = option(
-        "weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or "
-        "'linear 0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names",
-        "'P:W,W P:W,W'",
-        default=None,
-        parse=_schedule,
-    )
-    max_epochs: Epochs = option(
-        "refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)",
-        "E",
-        default=None,
-        parse=_fraction,
-    )
-    dataloader_type: str | None = option("the job's; refused here if it is not single", "KIND", default=None)
+    continue_from: OptionalPath = option("CACHE", default=None, parse=local_output)
+    """The cache folder of a first job, or its description: samples before --consumed-samples are that job's, and after
+    them comes what is unread, by this job's weights, datasets and number of samples."""
+    consumed_samples: int | None = option("N", default=None, ge=0)
+    """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
+    blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, parse=_schedule)
+    """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
+    0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names."""
+    max_epochs: Epochs = option("E", default=None, parse=_fraction)
+    """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
+    dataloader_type: str | None = option("KIND", default=None)
+    """The job's; refused here if it is not single."""
 
 
 class CacheNames(Options):
     """What the names of caches depend on."""
 
     group: ClassVar = "names"
-    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(
-        "the job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)", default="GPTDataset"
-    )
-    fim_data: bool = option("the same as --dataset-class GPTFIMDataset", default=False)
+    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(default="GPTDataset")
+    """The job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)."""
+    fim_data: bool = option(default=False)
+    """The same as --dataset-class GPTFIMDataset."""
     job_tokenizer: Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None] = option(
         default=None, parse=_tokenizer_flags
     )
-    tokenizer_identifiers: OptionalPath = option(
-        "the tokenizer's `unique_identifiers` in the job's Megatron, a JSON object", "FILE.json", default=None
-    )
+    tokenizer_identifiers: OptionalPath = option("FILE.json", default=None)
+    """The tokenizer's `unique_identifiers` in the job's Megatron, a JSON object."""
     dataset_path_as: Words = option(
-        "each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all",
-        "P",
-        default=None,
-        parse=lambda value: tuple(value.split()) if isinstance(value, str) else value,
+        "P", default=None, parse=lambda value: tuple(value.split()) if isinstance(value, str) else value
     )
+    """Each prefix as the job types it, in the same order, or HERE=THERE to replace the beginning of all."""
 
 
 class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTime, CacheNames):
     """`dsindex index`: the index caches that a training job looks for."""
 
     group: ClassVar = "data"
-    data_path: Words = option(
-        "a prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths",
-        "P",
-        default=None,
-        kw_only=False,
-        parse=parse_blend,
-    )
-    train_data_path: Words = option("the same, for train alone", "P", default=None, parse=parse_blend)
-    valid_data_path: Words = option("the same, for valid alone", "P", default=None, parse=parse_blend)
-    test_data_path: Words = option("the same, for test alone", "P", default=None, parse=parse_blend)
-    data_args_path: OptionalPath = option("a file with the words of --data-path, as in the job", "FILE", default=None)
-    per_split_data_args_path: OptionalPath = option(
-        "a JSON file with the words for each split, as in the job", "FILE", default=None
-    )
-    multiple_validation_sets: bool = option(
-        "the datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own",
-        default=False,
-    )
-    explain: bool = option(
-        "build nothing: show for each cache whether the job would find it, and if not, which settings differ",
-        default=False,
-    )
-    dry_run: bool = option("build nothing: show what would be built, and its size", default=False)
+    data_path: Words = option("P", default=None, kw_only=False, parse=parse_blend)
+    """A prefix, or a blend: W1 P1 W2 P2 … with weights, P1 P2 … in proportion to the datasets' lengths."""
+    train_data_path: Words = option("P", default=None, parse=parse_blend)
+    """The same, for train alone."""
+    valid_data_path: Words = option("P", default=None, parse=parse_blend)
+    """The same, for valid alone."""
+    test_data_path: Words = option("P", default=None, parse=parse_blend)
+    """The same, for test alone."""
+    data_args_path: OptionalPath = option("FILE", default=None)
+    """A file with the words of --data-path, as in the job."""
+    per_split_data_args_path: OptionalPath = option("FILE", default=None)
+    """A JSON file with the words for each split, as in the job."""
+    multiple_validation_sets: bool = option(default=False)
+    """The datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own."""
+    explain: bool = option(default=False)
+    """Build nothing: show for each cache whether the job would find it, and if not, which settings differ."""
+    dry_run: bool = option(default=False)
+    """Build nothing: show what would be built, and its size."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -41,65 +41,37 @@ class InstructConfig(RecordsConfig):
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20
     """Smaller than a build's: a worker encodes a tenth as fast, and all should be busy to the end."""
-    config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option(
-        "a YAML file: how records become prompts, and in its section `job`, options as below",
-        "CONFIG",
-        default=None,
-        positional=True,
-    )
-    output_prefix: Path = option(
-        "outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)",
-        "P",
-        default=...,
-        parse=locate_output,
-    )
-    tokenizer_model: Tokenizer = option(
-        "a tokenizer.json, or a folder with one", "PATH", default=..., alias="tokenizer", parse=tokenizer_path
-    )
-    seq_length: int | None = option(
-        "pack conversations into blocks of L tokens; also sets max_length if CONFIG does not",
-        "L",
-        default=None,
-        ge=2,
-        le=2**27,
-    )
-    pad_to_multiple: int = option(
-        "pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its ranks, "
-        "times the tensor-parallel ranks with sequence parallelism (default: 1)",
-        "N",
-        default=1,
-        ge=1,
-        le=2**20,
-    )
-    longer_than_pack: LongerThanPack | None = option(
-        "a conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate "
-        "cuts it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)",
-        default=None,
-    )
-    reasoning: Reasoning | None = option(
-        "learn reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of "
-        "CONFIG, or learn)",
-        default=None,
-    )
-    unwritten: Literal["count", "refuse"] | None = option(
-        "what the template does not write of a conversation, such as reasoning, is counted, or makes a bad record "
-        "(default: `unwritten` of CONFIG, or count)",
-        default=None,
-    )
+    config: Parsed[AnyPath | Mapping[str, Any] | None, Any] = option("CONFIG", default=None, positional=True)
+    """A YAML file: how records become prompts, and in its section `job`, options as below."""
+    output_prefix: Path = option("P", default=..., parse=locate_output)
+    """Outputs are named P_text_document.*, P_loss_mask.*, …, here or in a bucket (s3://, gs://)."""
+    tokenizer_model: Tokenizer = option("PATH", default=..., alias="tokenizer", parse=tokenizer_path)
+    """A tokenizer.json, or a folder with one."""
+    seq_length: int | None = option("L", default=None, ge=2, le=2**27)
+    """Pack conversations into blocks of L tokens; also sets max_length if CONFIG does not."""
+    pad_to_multiple: int = option("N", default=1, ge=1, le=2**20)
+    """Pad each conversation in a pack to a multiple of N tokens, as context parallelism needs it: twice its ranks,
+    times the tensor-parallel ranks with sequence parallelism (default: 1)."""
+    longer_than_pack: LongerThanPack | None = option(default=None)
+    """A conversation of more than L tokens: refuse makes a bad record, drop leaves it out of the packs, truncate cuts
+    it, split-turns makes several sequences; all are counted (default: `too_long` of CONFIG)."""
+    reasoning: Reasoning | None = option(default=None)
+    """Learn reasoning (reasoning_content, <think>), mask it, or drop it from the messages (default: `reasoning` of
+    CONFIG, or learn)."""
+    unwritten: Literal["count", "refuse"] | None = option(default=None)
+    """What the template does not write of a conversation, such as reasoning, is counted, or makes a bad record
+    (default: `unwritten` of CONFIG, or count)."""
     split: Parsed[str | Sequence[float] | None, tuple[float, float, float] | None] = option(
-        "shares of train, valid and test, by a hash of each conversation's content",
-        "A,B,C",
-        default=None,
-        parse=parse_shares,
+        "A,B,C", default=None, parse=parse_shares
     )
-    split_seed: int = option("seed of the split (default: 1234)", "N", default=1234, ge=0, lt=2**63)
+    """Shares of train, valid and test, by a hash of each conversation's content."""
+    split_seed: int = option("N", default=1234, ge=0, lt=2**63)
+    """Seed of the split (default: 1234)."""
     export: Parsed[ExportKind | Sequence[ExportKind], tuple[ExportKind, ...]] = option(
-        "also write a folder for other trainers: parquet (rows of input_ids and labels, for TRL, axolotl and others) "
-        "or bridge (packs of Megatron-Bridge and NeMo)",
-        "KIND",
-        default=(),
-        parse=lambda kinds: (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds)),
+        "KIND", default=(), parse=lambda kinds: (kinds,) if isinstance(kinds, str) else tuple(dict.fromkeys(kinds))
     )
+    """Also write a folder for other trainers: parquet (rows of input_ids and labels, for TRL, axolotl and others) or
+    bridge (packs of Megatron-Bridge and NeMo)."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:

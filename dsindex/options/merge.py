@@ -14,10 +14,7 @@ class MergeConfig(WorkConfig):
     """`dsindex merge`: many datasets to one."""
 
     group: ClassVar = ""
-    input: Datasets = option(
-        "the datasets, in the order of the output; here or in object stores",
-        "PREFIX",
-        kw_only=False,
-        parse=list_text_prefixes,
-    )
-    output_prefix: Path = option("writes P.bin and P.idx, here or in a bucket (s3://, gs://)", "P", parse=locate_output)
+    input: Datasets = option("PREFIX", kw_only=False, parse=list_text_prefixes)
+    """The datasets, in the order of the output; here or in object stores."""
+    output_prefix: Path = option("P", parse=locate_output)
+    """Writes P.bin and P.idx, here or in a bucket (s3://, gs://)."""

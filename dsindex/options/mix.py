@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
 from dsindex.errors import UsageError
 from dsindex.options.config import TrainingLength
-from dsindex.options.index import DEFAULT_SPLIT, Words, parse_blend
+from dsindex.options.index import Words, parse_blend
 from dsindex.options.mix_amounts import REST, Amount, is_number, parse_amount, parse_tokens
 from dsindex.options.model import Parsed, option
 from dsindex.options.numbers import MEGATRON_COUNT
@@ -31,47 +31,24 @@ class MixConfig(TrainingLength):
 
     group: ClassVar = "length of the run"
     source: Parsed[AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None], tuple[str, ...]] = option(
-        "a dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in "
-        "proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit",
-        "PREFIX[=AMOUNT]",
-        default=(),
-        positional=True,
-        kw_only=False,
-        group="",
-        parse=_sources,
+        "PREFIX[=AMOUNT]", default=(), positional=True, kw_only=False, group="", parse=_sources
     )
-    data_path: Words = option(
-        "show what these weights of a job mean: W1 P1 W2 P2 …", "W P", default=None, group="", parse=parse_blend
-    )
+    """A dataset and how much of it: 40% of the tokens or 0.4, 2.5epochs, 10B tokens, or rest, which is divided in
+    proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit."""
+    data_path: Words = option("W P", default=None, group="", parse=parse_blend)
+    """Show what these weights of a job mean: W1 P1 W2 P2 …."""
     tokens: Parsed[int | str | None, int | None] = option(
-        "tokens to draw, such as 300B",
-        "N",
-        default=None,
-        ge=1,
-        parse=lambda value: parse_tokens(value) if isinstance(value, str) else value,
+        "N", default=None, ge=1, parse=lambda value: parse_tokens(value) if isinstance(value, str) else value
     )
-    seq_length: int = option(
-        f"tokens per sample (default: {DEFAULT_SEQ_LENGTH})",
-        "L",
-        default=DEFAULT_SEQ_LENGTH,
-        ge=2,
-        lt=MEGATRON_COUNT,
-        group="the job",
-    )
-    split: str | None = option(
-        f"shares of train, valid and test in every dataset (default: '{DEFAULT_SPLIT}')",
-        "S",
-        default=None,
-        group="the job",
-    )
-    valid_data_path: Words = option(
-        "datasets of valid, such as what was held out; train then has the whole of its own",
-        "P",
-        default=None,
-        group="the job",
-        parse=parse_blend,
-    )
-    test_data_path: Words = option("the same, for test", "P", default=None, group="the job", parse=parse_blend)
+    """Tokens to draw, such as 300B."""
+    seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, lt=MEGATRON_COUNT, group="the job")
+    """Tokens per sample (default: 4096)."""
+    split: str | None = option("S", default=None, group="the job")
+    """Shares of train, valid and test in every dataset (default: '969, 30, 1')."""
+    valid_data_path: Words = option("P", default=None, group="the job", parse=parse_blend)
+    """Datasets of valid, such as what was held out; train then has the whole of its own."""
+    test_data_path: Words = option("P", default=None, group="the job", parse=parse_blend)
+    """The same, for test."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:

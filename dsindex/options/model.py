@@ -1,8 +1,8 @@
 """Options as typed fields of a class, which is a command's parser, its YAML file and its function's signature at once.
 
     class MergeConfig(Options):
-        '''`dsindex merge`.'''
-        workers: int | None = option("tasks that run at once", "N", default=None, ge=1)
+        workers: int | None = option("N", default=None, ge=1)
+        "Tasks that run at once (default: all CPUs)."
 
 Type checkers and editors see the fields as typed keyword arguments, by `dataclass_transform`. Values come as text from
 a command line, as plain values from YAML, or as objects from Python; the field's type says how they are read.
@@ -10,14 +10,19 @@ a command line, as plain values from YAML, or as objects from Python; the field'
 
 from __future__ import annotations
 
+import ast
 import difflib
 import math
 import numbers
 import os
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import (
     Any,
     ClassVar,
@@ -61,8 +66,8 @@ class Option:
 
     default: Any
     """`...` if it must be given."""
-    help: str
-    """A line for `--help`; without one, only files and functions have it."""
+    help: str = ""
+    """The string under the field, for `--help`; without one, only files and functions have it."""
     metavar: str | None = None
     group: str | None = None
     """Title of its part of the help; by default that of its class: `group`, or that of a class derived from it."""
@@ -122,15 +127,14 @@ class Option:
 
 
 def option(
-    help: str = "",
     metavar: str | None = None,
     *,
     default: Any = ...,  # noqa: ANN401 - of the field's type
     kw_only: bool = True,
     **settings: Any,  # noqa: ANN401 - of Option
 ) -> Any:  # noqa: ANN401 - stands for a value of the field's type
-    """Declare a field of a model; the arguments are those of Option."""
-    return Option(default=default, help=help, metavar=metavar, kw_only=kw_only, **settings)
+    """Declare a field of a model; the arguments are those of Option, and the string under the field is its help."""
+    return Option(default=default, metavar=metavar, kw_only=kw_only, **settings)
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
@@ -229,8 +233,23 @@ def _find_options(model: type[Options]) -> dict[str, Option]:
             if isinstance(own, Option):
                 groups = (vars(kind).get("group") for kind in reversed(lineage[: place + 1]))
                 group = own.group if own.group is not None else next(filter(None, groups), "")
-                found[name] = replace(own, kind=kinds[name], annotation=str(annotation), group=group)
+                help = helps_of(lineage[place].__module__).get((lineage[place].__name__, name), "")
+                found[name] = replace(own, kind=kinds[name], annotation=str(annotation), group=group, help=help)
     return found
+
+
+@cache
+def helps_of(module: str) -> dict[tuple[str, str], str]:
+    """Return the strings under the fields of a module's classes, by class and field."""
+    source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
+    return {
+        (kind.name, field.target.id): " ".join(text.value.value.split())
+        for kind in ast.parse(source).body
+        if isinstance(kind, ast.ClassDef)
+        for field, text in pairwise(kind.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
 
 
 def flag_of(name: str, option: Option) -> str:
@@ -291,6 +310,8 @@ def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa
             raise ValueError(f"expected a list, got {show_value(value)}")
         value = (value,)
     values = tuple(value)
+    if "" in values:
+        raise ValueError("expected a value, got an empty text")
     if kinds[-1] is ...:
         return tuple(convert(each, kinds[0]) for each in values)
     if len(values) != len(kinds):
@@ -298,7 +319,8 @@ def _convert_all(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa
     return tuple(map(convert, values, kinds))
 
 
-def _read_text(value: object) -> str:
+def read_text(value: object) -> str:
+    """Return a text that can be typed and can name a file, or the path of an object."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, bool) or not isinstance(value, str):
@@ -338,7 +360,7 @@ def _read_number(value: object) -> float:
 
 
 _READERS: dict[Any, Callable[[Any], Any]] = {
-    str: _read_text,
+    str: read_text,
     bool: _read_switch,
     int: _read_integer,
     float: _read_number,

@@ -15,6 +15,7 @@ from dsindex.errors import InputError, UsageError
 from dsindex.option_problems import show_value
 from dsindex.options.config import (
     PBIN_SUFFIX,
+    OptionalPath,
     Path,
     Paths,
     TextConfig,
@@ -37,7 +38,10 @@ WITHOUT_EFFECT = ("processing_batch_size", "raw_samples_queue_size", "processed_
 class PackCommand(Options):
     """What `dsindex pack` reads instead of text."""
 
-    merge: Paths = option("join these files instead of packing text", "FILE.pbin", default=(), group="input and output")
+    config: OptionalPath = option("CONFIG", default=None, positional=True)
+    """The same as --config CONFIG."""
+    merge: Paths = option("FILE.pbin", default=(), group="input and output")
+    """Join these files instead of packing text."""
 
 
 class JoinConfig(Options):
@@ -59,13 +63,12 @@ class PackConfig(TextConfig):
 
     group: ClassVar = "input and output"
     output_prefix: Path = option()
-    output: Path = option("the packed data, here or in a bucket (s3://, gs://)", "FILE.pbin", parse=locate_output)
-    jq_pattern: str = option(
-        "selects the text of a record (default: .text); anything but a single key is slower, as it runs jq",
-        "JQ",
-        default=".text",
-    )
-    pbin_era: PbinEra = option("version of the .pbin to write (default: current)", default="current")
+    output: Path = option("FILE.pbin", parse=locate_output)
+    """The packed data, here or in a bucket (s3://, gs://)."""
+    jq_pattern: str = option("JQ", default=".text")
+    """Selects the text of a record (default: .text); anything but a single key is slower, as it runs jq."""
+    pbin_era: PbinEra = option(default="current")
+    """Version of the .pbin to write (default: current)."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -102,7 +102,14 @@ def option_names(values: Mapping[Any, Any], *, source: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which refuses repeated keys."""
+    """PyYAML's safe loader, which refuses repeated keys, and aliases: a few lines of them unfold without end."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # its stub has no types here
+            problem = f"the alias *{event.anchor}; write the value itself"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[tuple[str, str]]()

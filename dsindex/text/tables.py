@@ -230,7 +230,32 @@ def _plain_of(array: pa.Array) -> list[Any]:
                 values += array.slice(number, 1).to_pylist()
             except UnicodeDecodeError:
                 values.append(b"\xff")
-    return values
+    is_flat = not pa.types.is_nested(array.type) and not isinstance(array.type, pa.BaseExtensionType)
+    return values if is_flat else [_as_json(value, array.type) for value in values]
+
+
+def _as_json(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - a value of a table
+    """Return a value as JSON has it: Arrow has each field of a struct in every row, and `arrow.json` is JSON in texts.
+
+    >>> _as_json({"a": 1, "b": None}, pa.struct({"a": pa.int64(), "b": pa.int64()}))
+    {'a': 1}
+    """
+    if value is None:
+        return None
+    if isinstance(kind, pa.BaseExtensionType):
+        return _parsed(value) if kind.extension_name == "arrow.json" else value
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _as_json(value[field.name], field.type) for field in kind if value[field.name] is not None}
+    if _is_list(kind) and isinstance(value, list):
+        return [_as_json(item, kind.value_type) for item in value]
+    return value
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _read_rows(part: TextPart, columns: Columns | None, block_bytes: int) -> Iterator[tuple[int, int, list[list[Any]]]]:

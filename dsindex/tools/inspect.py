@@ -31,7 +31,7 @@ from dsindex.store.lock import owner_is_gone
 from dsindex.tools.kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.lengths import summarize_lengths
 from dsindex.tools.origin import SHOWN_INPUTS, Origin, find_misfit, find_origin
-from dsindex.tools.phases import count_drawn, read_phases
+from dsindex.tools.phases import count_drawn, describe_phases
 from dsindex.tools.results import Excerpt, InspectResult
 from dsindex.tools.token_text import pieces_of
 
@@ -314,10 +314,9 @@ def _look_at_cache(seen: InspectResult, options: InspectConfig) -> None:
     parts = dataset.datasets if isinstance(dataset, BlendedDataset) else (dataset,)
     data = {each.dataset.prefix: each.dataset for each in parts}
     if isinstance(dataset, BlendedDataset):
-        phases = read_phases(dataset.description_path, dataset.dataset_index, len(parts))
         names = [os.path.basename(each.dataset.prefix) for each in parts]
-        seen.facts |= {"phases": [phase.line(names) for phase in phases]} if phases else {}
-        seen.findings += [finding for phase in phases for finding in phase.findings]
+        phases = describe_phases(dataset.description_path, dataset.dataset_index, names)
+        seen.facts |= {"phases": phases} if phases else {}
     if options.sample is None and not len(dataset):
         return
     try:

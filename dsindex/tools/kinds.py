@@ -27,7 +27,7 @@ from dsindex.store.storage import what_is_no_file
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -190,17 +190,6 @@ BLOCK_ITEMS = 1 << 18
 """Entries of an index held in memory at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentRun:
-    """Consecutive documents of a dataset."""
-
-    first_document: int
-    first_token: int
-    num_tokens: int
-    lengths: NDArray[np.int64]
-    """Tokens of each document, shape [documents]."""
-
-
 class TokenStore(ABC):
     """Tokens in file order, and where documents end."""
 
@@ -226,17 +215,6 @@ class TokenStore(ABC):
         for begin in range(0, self.num_documents, BLOCK_ITEMS):
             ends = self.ends(begin, min(begin + BLOCK_ITEMS, self.num_documents))
             yield np.diff(ends, prepend=self.end(begin - 1))
-
-    def runs(self, bounds: Iterable[tuple[int, int]]) -> Iterator[DocumentRun]:
-        """Yield documents [begin, end) for each of the bounds, which ascend without overlap; there may be fewer."""
-        for begin, end in bounds:
-            first, ends = self.end(begin - 1), self.ends(begin, min(end, self.num_documents))
-            yield DocumentRun(
-                first_document=begin,
-                first_token=first,
-                num_tokens=int(ends[-1]) - first,
-                lengths=np.diff(ends, prepend=first),
-            )
 
     def document_span(self, document: int) -> tuple[int, int]:
         """Return the first token of a document, and one past its last.
@@ -359,17 +337,6 @@ def open_store(subject: Subject, *, check: bool = True) -> IndexedStore | Packed
         FormatError: If it is damaged.
     """
     return PackedStore(subject.path) if subject.kind == "pbin" else IndexedStore(subject.path, check=check)
-
-
-def tokens_of(subject: Subject) -> Tokens:
-    """Open the tokens of a dataset, without its documents.
-
-    Raises:
-        FormatError: If it is damaged.
-    """
-    if subject.kind == "pbin":
-        return open_tokens(subject.path, read_pbin_header(subject.path))
-    return IndexedDataset(subject.path, check=False).token_columns()[0]
 
 
 def size_of(paths: Sequence[str]) -> dict[str, int]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dsindex.datasets.decoding import read_named_tokenizer
-from dsindex.datasets.origins import PROVENANCE_SUFFIX, DocumentOrigin, find_document_origins
+from dsindex.datasets.origins import DocumentOrigin, find_document_origins
 from dsindex.engine.manifest import read_manifest
 from dsindex.errors import DsindexError, FormatError, MissingObjectError, TokenizerError
-from dsindex.store.reading import fingerprint_input, input_status, is_stored, is_there
+from dsindex.store.reading import fingerprint_input, input_status, is_there
 from dsindex.text.recorded_tokenizer import find_tokenizer
 from dsindex.text.tokenizer import load_tokenizer
 
@@ -34,8 +34,6 @@ class Origin:
     tokenizer: Tokenizer | None = None
     text_note: str | None = None
     """A sentence about a tokenizer that is missing, or may be another than the dataset's."""
-    has_lines: bool = False
-    """Whether it is recorded from which line each document comes, here or in the datasets that were merged."""
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """Sentences about lines that are not known, and inputs that moved or changed; they come with the lines."""
@@ -90,18 +88,8 @@ def find_origin(prefix: str, tokenizer_model: str | None) -> Origin:
         given = load_tokenizer(tokenizer_model) if tokenizer_model is not None else None
         return Origin(prefix=prefix, tokenizer=given, findings=[str(error)])
     tokenizer, note = _choose_tokenizer(prefix, tokenizer_model)
-    if manifest is None:
-        return Origin(prefix=prefix, tokenizer=tokenizer, text_note=note)
-    content = manifest.content
-    is_merged = content.account is None and any(entry.documents is not None for entry in content.inputs)
-    return Origin(
-        prefix=prefix,
-        manifest=manifest,
-        tokenizer=tokenizer,
-        text_note=note,
-        has_lines=is_merged or is_stored(f"{prefix}{PROVENANCE_SUFFIX}"),
-        facts=_facts(manifest),
-    )
+    facts = {} if manifest is None else _facts(manifest)
+    return Origin(prefix=prefix, manifest=manifest, tokenizer=tokenizer, text_note=note, facts=facts)
 
 
 def find_misfit(content: Content | None, store: TokenStore) -> str | None:

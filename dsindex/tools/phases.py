@@ -1,7 +1,7 @@
 """The phases of a blend that was planned over time, and how often a dataset's tokens were read.
 
-The record beside a blend's cache has its phases: what came from the first job, and the weights that follow. What each
-phase really draws is counted in the arrays.
+The record beside a blend's cache has its phases: what came from the first job, and what follows. What each phase really
+draws is counted in the arrays.
 """
 
 from __future__ import annotations
@@ -44,70 +44,22 @@ def count_drawn(path: str, index: NDArray[Any], num_datasets: int) -> NDArray[np
     return drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """A run of a blend's samples with weights of its own."""
-
-    begin: int
-    end: int
-    what: str
-    """`first job`, `continued` or `schedule`."""
-    intended: tuple[float, ...] | None
-    """The samples that it should draw of each dataset; None if they are not known."""
-    drawn: tuple[int, ...]
-    """The samples that it draws."""
-
-    @property
-    def findings(self) -> list[str]:
-        """Whether more than rounding lies between what is drawn and what was intended."""
-        if self.intended is None:
-            return []
-        off = max((abs(n - m) for n, m in zip(self.drawn, self.intended, strict=True)), default=0.0)
-        most = 1 + len(self.drawn) / 2  # Megatron's own order lags by more than one sample, if there are many datasets
-        told = f"samples {self.begin:,} to {self.end:,}: expected {', '.join(f'{n:,.0f}' for n in self.intended)}"
-        return [f"{told} samples of its datasets, got {', '.join(f'{n:,}' for n in self.drawn)}"] if off > most else []
-
-    def line(self, names: Sequence[str]) -> str:
-        """Return the phase in words."""
-        size = max(1, self.end - self.begin)
-        parts = [f"{name} {n:,} ({show_percent(n / size)})" for name, n in zip(names, self.drawn, strict=True) if n]
-        return f"{self.begin:,} to {self.end:,}, {self.what}: {', '.join(parts)}"
-
-
-def read_phases(description: str, datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
-    """Return the phases in the record of a blend's cache; none if it was not planned over time."""
-    record = record_beside(description) or {}
-    settings = record.get("settings")
+def describe_phases(description: str, index: NDArray[Any], names: Sequence[str]) -> list[str]:
+    """Return what each phase of a blend that was planned over time draws; nothing for another blend."""
+    settings = (record_beside(description) or {}).get("settings")
     recorded = settings.get("phases") if isinstance(settings, dict) else None
-    if not isinstance(recorded, list):
-        return []
     try:
-        return _phases(recorded, datasets, num_datasets)
+        begins = [(int(phase["begin"]), str(phase["what"])) for phase in recorded or ()]
     except (KeyError, TypeError, ValueError):
         return []  # verify says what is wrong with it
-
-
-def _phases(recorded: Sequence[dict[str, Any]], datasets: NDArray[Any], num_datasets: int) -> list[Phase]:
-    begins = [int(phase["begin"]) for phase in recorded]
-    phases = []
-    for begin, end, phase in zip(begins, [*begins[1:], len(datasets)], recorded, strict=True):
-        intended = None
-        if phase["weights"] is not None and len(phase["weights"]) == len(phase["until"]) == num_datasets:
-            # Another job may go on before the end for which a line of weights was planned.
-            share = (end - begin) / max(1, int(phase.get("end", end)) - begin)
-            pairs = zip(phase["weights"], phase["until"], strict=True)
-            intended = tuple((float(a) + (float(b) - float(a)) * share / 2) * (end - begin) for a, b in pairs)
-        drawn = tuple(np.bincount(datasets[begin:end], minlength=num_datasets).tolist())
-        phases.append(
-            Phase(
-                begin=begin,
-                end=end,
-                what=str(phase["what"]),
-                intended=intended,
-                drawn=drawn,
-            )
-        )
-    return phases
+    lines = []
+    for (begin, what), end in zip(begins, [*(begin for begin, _ in begins[1:]), len(index)], strict=False):
+        drawn = np.bincount(index[begin:end], minlength=len(names)).tolist()
+        parts = [
+            f"{name} {n:,} ({show_percent(n / max(1, end - begin))})" for name, n in zip(names, drawn, strict=True) if n
+        ]
+        lines.append(f"{begin:,} to {end:,}, {what}: {', '.join(parts)}")
+    return lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

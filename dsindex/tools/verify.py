@@ -216,8 +216,8 @@ class _Verification:
                 pieces = [(quarantine, account.quarantined)]
                 yield Check(name="number of quarantined records", function=verify_quarantine, pieces=pieces)
             if content.eod_id is not None:
-                name = "every document with tokens ends with EOD"
-                yield Check(name=name, function=verify_ends, pieces=cut_documents(self._subject, content.eod_id))
+                runs = cut_documents(self._subject, structure.num_documents, content.eod_id)
+                yield Check(name="every document with tokens ends with EOD", function=verify_ends, pieces=runs)
             provenance = f"{self._prefix}.{PROVENANCE_SUFFIX}"
             if content.account is not None and is_stored(provenance):
                 without_row = 0 if structure.version is None else content.account.empty_documents

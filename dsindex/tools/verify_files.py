@@ -20,7 +20,7 @@ from dsindex.index.cache import count_tokens
 from dsindex.store.reading import digest_file, is_stored, open_readable, open_stored, stored_size
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, combine_digests
 from dsindex.text.forms import TABLES
-from dsindex.tools.kinds import open_store, tokens_of
+from dsindex.tools.kinds import open_store
 from dsindex.tools.results import DatasetCounts
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from dsindex.engine.manifest import Content, Manifest, RecordedInput
     from dsindex.formats.mmididx import SequenceIndex
     from dsindex.store.types import Readable
-    from dsindex.tools.kinds import DocumentRun, Subject
+    from dsindex.tools.kinds import Subject
 
-DOCUMENTS_PER_PIECE = 1 << 18
+DOCUMENTS_PER_PIECE = 1 << 20
 ROWS_AT_ONCE = 1 << 20
 CHUNK_BYTES = 4 << 20
 SHOWN = 3
@@ -272,24 +272,25 @@ def judge_tokens(
         yield f"{path}: expected {wanted} EOD tokens, got {num_eod}; its content changed, {REMEDY}"
 
 
-def cut_documents(subject: Subject, eod_id: int) -> Sequence[tuple[Subject, DocumentRun, int]]:
-    """Cut a dataset into runs of documents."""
-    store = open_store(subject, check=False)
-    bounds = range(0, store.num_documents, DOCUMENTS_PER_PIECE)
-    return [(subject, run, eod_id) for run in store.runs((begin, begin + DOCUMENTS_PER_PIECE) for begin in bounds)]
+def cut_documents(subject: Subject, num_documents: int, eod_id: int) -> list[tuple[Subject, int, int, int]]:
+    """Cut a dataset into runs of documents; a `.pbin` is one, as its index can only be read as a whole."""
+    step = max(1, num_documents) if subject.kind == "pbin" else DOCUMENTS_PER_PIECE
+    bounds = range(0, num_documents, step)
+    return [(subject, begin, min(begin + step, num_documents), eod_id) for begin in bounds]
 
 
-def verify_ends(subject: Subject, run: DocumentRun, eod_id: int) -> list[str]:
+def verify_ends(subject: Subject, begin: int, end: int, eod_id: int) -> list[str]:
     """Find documents that have tokens and do not end with EOD."""
-    has_tokens = np.flatnonzero(run.lengths)
-    ends = run.first_token + np.cumsum(run.lengths)[has_tokens] - 1
     try:
-        values = tokens_of(subject)[ends]
+        store = open_store(subject, check=False)
+        ends = store.ends(begin, end)
+        has_tokens = np.flatnonzero(np.diff(ends, prepend=store.end(begin - 1)))
+        values = store.tokens[ends[has_tokens] - 1]
     except FormatError as error:
         return [str(error)]
     wrong = np.flatnonzero(values != eod_id)[:SHOWN]
     return [
-        f"{subject.path}: expected document {run.first_document + has_tokens[at]} to end with EOD ({eod_id}), "
+        f"{subject.path}: expected document {begin + has_tokens[at]} to end with EOD ({eod_id}), "
         f"got {values[at]}; its tokens or boundaries were changed, {REMEDY}"
         for at in wrong.tolist()
     ]

@@ -40,7 +40,8 @@ def test_commands_have_flags_that_exist():
     ]
     assert commands
     for place, words in commands:
-        name = words[1]
+        if (name := words[1]) == "--version":
+            continue
         assert name in COMMANDS, f"{place}: there is no command {name}"
         assert parses(words[1:]), f"{place}: dsindex {name} refuses its flags"
 
@@ -48,7 +49,8 @@ def test_commands_have_flags_that_exist():
 def parses(words):
     """Whether a command line, without `dsindex`, is accepted as far as its flags go."""
     try:
-        make_parser(words[0]).parse_args([word for word in words if word != "&"])
+        own = words[: words.index("--")] if "--" in words else words  # what follows is another program's
+        make_parser(words[0]).parse_args([word for word in own if word != "&"])
     except SystemExit as stop:
         return stop.code == 0  # --help and --version
     return True

@@ -147,7 +147,7 @@ def test_documents_without_eod_are_named(tmp_path):
     prefix = write_dataset(tmp_path / "d", [[[1, 0]], [], [[3], [4, 5]], [[0]]])
     packed = write_pbin(tmp_path / "p.pbin", [[1, 0], [], [3, 4, 5], [0]], version="2024-04")
     for subject in (Subject(kind="MMIDIDX", path=prefix), Subject(kind="pbin", path=packed)):
-        [piece] = cut_documents(subject, 0)
+        [piece] = cut_documents(subject, 4, 0)
         [finding] = verify_ends(*piece)
         assert f"{subject.path}: expected document 2 to end with EOD (0), got 5" in finding
 

@@ -32,6 +32,7 @@ def test_function_takes_the_options_of_its_command(name):
     assert signature.parameters.keys() == {each.alias or option for option, each in known.items()}
     documented = inspect.getdoc(getattr(dsindex, name))
     assert all(f"{each.alias or option}: " in documented for option, each in known.items() if each.help)
+    assert sum(bool(each.help) for each in known.values()) >= len(known) - 3
     positional = [each.name for each in signature.parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert len(positional) == {"convert": 2, "instruct": 1}.get(name, 1)
 

@@ -101,7 +101,7 @@ def test_version_says_what_a_bug_report_needs_and_no_secret(cli, monkeypatch):
     assert cli(["--version"]).out == cli(["version"]).out == f"dsindex {dsindex.__version__}\n"
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2-planted")
     shown = cli(["--version", "--verbose"]).out
-    assert re.search(r"^Python 3\.\d+.*\n\d+ of \d+ CPUs for jobs", shown, re.MULTILINE)
+    assert re.search(r"^Python 3\.\d+.*\n\d+ of \d+ CPUs, [\d.,]+ .B of memory for jobs", shown, re.MULTILINE)
     assert re.search(r"^numpy [\d.]+$", shown, re.MULTILINE)
     assert "hunter2" not in shown
 

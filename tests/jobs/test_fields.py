@@ -340,7 +340,7 @@ def test_plan_and_manifest_of_plain_keys_have_nothing_new(make_config):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b "),
+    ({"json_keys": (".a | .b",)}, r"--json-keys: .* pattern '\.a \| \.b'; name its output, as in NAME=\.a \| \.b"),
     ({"json_keys": ('.["a/b"]',)}, r"can be part of a file name, got 'a/b'; write NAME="),
     ({"json_keys": ("a/b=.c",)}, "can be part of a file name, got 'a/b'"),
     ({"json_keys": (r'."\u0000"',)}, "can name a file"),

@@ -81,7 +81,7 @@ def test_every_other_command_takes_such_names(capsys):
         file.write(encode_json({"class": "x", "path": TOKENIZER}))
     eod = ["--eod-token", "<|endoftext|>"]
     commands = [
-        ["plan", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
+        ["build", "--dry-run", "--input", INPUT, "--tokenizer-model", TOKENIZER, "--output-prefix", "x"],
         ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
         ["merge", "--input", DATASET, DATASET, "--output-prefix", f"{PREFIX}merged", "--executor", "local"],
         ["verify", f"{PREFIX}merged"],

@@ -7,7 +7,7 @@ import pytest
 
 from dsindex.errors import InputError, RecordProblem, TokenizerError
 from dsindex.instruction.config import parse_config
-from dsindex.instruction.encode import InstructionEncoder
+from dsindex.instruction.encode import UNLEARNT_END, InstructionEncoder
 from dsindex.instruction.tokens import ChatTokenizer
 from tests.support.chat_tokenizers import train
 
@@ -240,3 +240,79 @@ def test_tool_messages_stay_with_their_exchange():
     assert pieces(encoded) == [("whoup", "call</s>you</s>"), ("Go", "by</s>")]
     with pytest.raises(RecordProblem, match="exchange 1 and its prompt: expected at most 9 tokens, got 10"):
         encoder("max_length: 9\ntoo_long: split").encode({"messages": messages})
+
+
+THINKS = {"role": "assistant", "content": "you", "reasoning_content": "who is up"}
+THINKING = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+    "{{ '<think>\n' ~ m.reasoning_content ~ '\n</think>\n\n' if m.reasoning_content }}{{ m.content }}</s>"
+    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(("reasoning", "expected"), [
+    ("learn", "<think>\nwho is up\n</think>\n\nyou</s>"), ("mask", "you</s>"), ("drop", "you</s>"),
+])  # fmt: skip
+@pytest.mark.parametrize("is_inline", [False, True])
+def test_reasoning_is_learnt_masked_or_dropped(reasoning, expected, is_inline):
+    inline = {"role": "assistant", "content": "<think>\nwho is up\n</think>\n\nyou"}
+    record = {"messages": [{"role": "user", "content": "Hi"}, inline if is_inline else THINKS]}
+    assert learnt_text(f"reasoning: {reasoning}", record, THINKING) == expected
+    whole = encoder(f"reasoning: {reasoning}", template=THINKING).encode(record)
+    assert ("who is up" in train("bytes").decode(whole.tokens)) is (reasoning != "drop")
+
+
+NOTES = {
+    "nothing": (PLAIN, {}, ()),
+    "reasoning": (PLAIN, {"messages": [{"role": "user", "content": "Hi"}, THINKS]}, ("reasoning_content",)),
+    "calls and tools": (
+        PLAIN,
+        {"messages": [{"role": "user", "content": "Hi"}, {**THINKS, "reasoning_content": "Hi", "tool_calls": [
+            {"function": {"name": "weather"}}]}], "tools": [{"name": "weather"}], "documents": [{"text": "page"}]},
+        ("documents", "tool_calls", "tools"),
+    ),
+    "content": (PLAIN.replace("{{ m.content }}", ""), {}, ("content",)),
+    "end": (PLAIN.replace("m.content + eos_token", "m.content").replace("{% endgeneration %}",
+            "{% endgeneration %}{{ eos_token }}"), {}, (UNLEARNT_END,)),
+}  # fmt: skip
+"""Template, record, and what is said of it."""
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_what_a_template_does_not_write_is_noted_or_refused(note):
+    template, record, expected = NOTES[note]
+    record = {**chat("Go", "by"), **record}
+    assert encoder("special_tokens: {eos_token: </s>}", template=template).encode(record).notes == expected
+    refusing = encoder("special_tokens: {eos_token: </s>}\nunwritten: refuse", template=template)
+    if not expected:
+        refusing.encode(record)
+        return
+    with pytest.raises(RecordProblem, match=expected[0]) as caught:
+        refusing.encode(record)
+    assert caught.value.kind == "not-written"
+
+
+def test_spans_of_a_reply_are_not_learnt():
+    record = chat("Hi", "who are you")
+    record["messages"][1]["train_detail"] = [{"begin_offset": 3, "end_offset": 6, "train": False}]
+    assert learnt_text("special_tokens: {eos_token: </s>}", record) == "who you</s>"
+    with pytest.raises(RecordProblem, match="message 2: has spans that are not learnt, and the template changes its"):
+        learnt_text("{}", record, PLAIN.replace("m.content + eos_token", "m.content | upper"))
+
+
+def test_replies_that_share_a_block_cannot_be_left_out():
+    template = "{% generation %}{{ messages | map(attribute='content') | join }}{% endgeneration %}"
+    record = chat("Hi", "you", "Hi", "by")
+    assert learnt_text("{}", record, template) == "HiyouHiby"
+    record["messages"][1]["loss"] = False
+    with pytest.raises(RecordProblem, match="in a loop over the messages") as caught:
+        learnt_text("{}", record, template)
+    assert caught.value.kind == "generation-not-found"
+
+
+def test_spans_of_a_field_are_cut_out_as_in_fast_llm():
+    config = parse_config("message_construction: [text]\nloss_masking_spans: {text: .spans}")
+    encoded = InstructionEncoder(config, train("bytes")).encode({"text": "who are you", "spans": [[0, 3], [8, 10]]})
+    assert pieces(encoded) == [("who you", "are ")]
+    with pytest.raises(RecordProblem, match="field 'text': expected spans of the text"):
+        InstructionEncoder(config, train("bytes")).encode({"text": "who", "spans": [[0, 3]]})

@@ -6,6 +6,8 @@ import os
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -332,3 +334,36 @@ def test_template_that_cannot_be_compiled_is_said_in_one_sentence(tmp_path, cli)
     said = cli(["instruct", str(tmp_path / "chat.json"), *given, "--output-prefix", str(tmp_path / "out/chat")], 1).err
     assert said.startswith("dsindex instruct: chat template: too long, or nested too deep, for Python's compiler ")
     assert not (tmp_path / "out").exists()
+
+
+CALLS = [
+    {"messages": [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": "", "reasoning_content": "Look.", "tool_calls": [
+            {"type": "function", "function": {"name": name, "arguments": arguments}}]},
+        {"role": "tool", "name": name, "content": "5"},
+        {"role": "assistant", "content": "It is 5."},
+    ], "tools": [{"type": "function", "function": {"name": name, "parameters": {"properties": {
+        key: {"type": "number"} for key in arguments}}}}]}
+    for question, name, arguments in (("Weather?", "weather", {"city": "Oslo"}), ("2 + 3?", "add", {"a": 2, "b": 3}))
+]  # fmt: skip
+
+
+def test_tables_give_the_tokens_of_json_and_what_is_not_written_is_said(tmp_path, cli):
+    """Arrow fills the fields of structs that other rows have; datasets' type Json is JSON in texts."""
+    (tmp_path / "json.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CALLS))
+    pq.write_table(pa.Table.from_pylist(CALLS), tmp_path / "nulls.parquet")
+    columns = {key: pa.array([json.dumps(record[key]) for record in CALLS], pa.json_()) for key in CALLS[0]}
+    pq.write_table(pa.table(columns), tmp_path / "texts.parquet")
+    (tmp_path / "chat.yaml").write_text("chat_template: qwen2.5\ncontrol_tokens: allow\n")
+    found = set()
+    for name in ("json.jsonl", "nulls.parquet", "texts.parquet"):
+        words = ["instruct", str(tmp_path / "chat.yaml"), "--input", str(tmp_path / name)]
+        words += ["--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix", str(tmp_path / name)]
+        said = cli(words).out
+        assert "  note: reasoning_content in 2 of 2 conversations: the template does not write it" in said
+        assert "reasoning" not in cli([*words[:-1], f"{words[-1]}-dropped", "--reasoning", "drop"]).out
+        found.add((tmp_path / f"{name}_text_document.bin").read_bytes())
+    assert len(found) == 1
+    refused = cli([*words[:-1], f"{words[-1]}-refused", "--unwritten", "refuse"], 1).err
+    assert "the template does not write reasoning_content; see `unwritten` (not-written)" in refused
