@@ -33,7 +33,7 @@ from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
 from dsindex.tools.verify import verify_dataset
-from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
+from dsindex.tools.verify_caches import find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
 
@@ -127,9 +127,9 @@ def read_dataset(sample, _path):
     with suppress(DsindexError):
         part = open_part(sample.damaged)
         write_merged_index(DigestingWriter(BytesIO()), [part, part])
-    for task in find_caches(str(sample.copy / "cache"), sample.damaged):
+    for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
         with suppress(DsindexError):
-            verify_cache(task)
+            verify_cache(cache, sample.damaged)
 
 
 def verify(sample, _path):
@@ -166,8 +166,8 @@ def read_work_folder(sample, path):
 
 
 def check_caches(sample, _path):
-    for task in find_caches(str(sample.copy / "cache"), sample.prefix):
-        verify_cache(CacheTask(description=task.description, prefix=sample.prefix))
+    for cache in find_caches(str(sample.copy / "cache"), sample.prefix):
+        verify_cache(cache, sample.prefix)
 
 
 READERS = {
