@@ -1,10 +1,7 @@
 r"""Write and read dsindex's own JSON, including file names that are not UTF-8, and show such names in messages.
 
 File names are bytes. Python decodes bytes that are not UTF-8 as lone surrogates, U+DC80 to U+DCFF (PEP 383), and
-encodes them again when it opens the file. JSON stores such a surrogate as the escape `\udc80`, as Python's own `json`
-does; messages show the same.
-
-Everything else is written by orjson, byte for byte.
+encodes them again when it opens the file. JSON stores such a surrogate as the escape `\udc80`; messages show the same.
 """
 
 from __future__ import annotations
@@ -13,8 +10,6 @@ import dataclasses
 import json
 import re
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from dsindex.locations import Location
 
@@ -38,7 +33,7 @@ def encode_json(
     r"""Return a value as JSON, including names that are not UTF-8.
 
     Args:
-        value: A value for orjson: dicts with text keys, lists, tuples, dataclasses, text, numbers, booleans, None.
+        value: Dicts with text keys, lists, tuples, dataclasses, text, numbers, booleans, None.
         indent: Write one item per line, indented by two spaces.
         newline: End with a newline.
         sort_keys: Sort the keys of every object.
@@ -51,28 +46,20 @@ def encode_json(
     >>> encode_json({"file": "a\udcff.jsonl"})
     b'{"file":"a\\udcff.jsonl"}'
     """
-    options = (
-        (orjson.OPT_INDENT_2 if indent else 0)
-        | (orjson.OPT_APPEND_NEWLINE if newline else 0)
-        | (orjson.OPT_SORT_KEYS if sort_keys else 0)
-        | (0 if default is None else orjson.OPT_PASSTHROUGH_DATACLASS)
-    )
-    try:
-        encoded = orjson.dumps(value, default=default, option=options)
-    except TypeError as error:
-        if "surrogates" not in str(error):
-            raise
-    else:
-        if not ascii_only or encoded.isascii():
-            return encoded
+    separators = (",", ": " if indent else ":")
     text = json.dumps(
         value,
         indent=2 if indent else None,
-        separators=(",", ": " if indent else ":"),
+        separators=separators,
         sort_keys=sort_keys,
+        ensure_ascii=ascii_only,
         default=default or _as_plain,
     )
-    return text.encode("ascii") + (b"\n" if newline else b"")
+    end = b"\n" if newline else b""
+    try:
+        return text.encode() + end
+    except UnicodeEncodeError:  # names that are not UTF-8
+        return encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys, ascii_only=True, default=default)
 
 
 def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
@@ -87,14 +74,9 @@ def decode_json(text: bytes) -> Any:  # noqa: ANN401 - JSON holds anything
     {'file': 'a\udcff.jsonl'}
     """
     try:
-        decoded = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        if b"\\ud" not in text.lower():
-            raise
-        try:
-            decoded = json.loads(text.decode("utf-8"))
-        except RecursionError as error:
-            raise ValueError("expected JSON, got brackets nested too deeply") from error
+        decoded = json.loads(text.decode())
+    except RecursionError as error:
+        raise ValueError("expected JSON, got brackets nested too deeply") from error
     return _located(decoded) if _MAYBE_SECRET.search(text) else decoded
 
 
@@ -127,7 +109,7 @@ def show_name(name: str) -> str:
 
 
 def _as_plain(value: object) -> Any:  # noqa: ANN401 - what `json` can write
-    """Return a dataclass as a dict, as orjson writes it."""
+    """Return a dataclass as a dict."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from dsindex.engine.input_paths import find_paths
 from dsindex.engine.inputs import (
@@ -122,7 +121,7 @@ def _other_class(folder: str, tokenizer: Tokenizer) -> Iterator[str]:
 
 def _state(part: PreTokenizer | Normalizer | None) -> Any:  # noqa: ANN401 - JSON
     """Return a part of a loaded tokenizer as in its file, which takes long to parse."""
-    return None if part is None else orjson.loads(part.__getstate__())
+    return None if part is None else json.loads(part.__getstate__())
 
 
 def _has_byte_level(document: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from dsindex.errors import OutputError, PlanError
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.lock import hold_lock, is_lock
+from dsindex.store.lock import hold_lock
 from dsindex.store.storage import holds_writes, make_folder, output_error
 from dsindex.store.store import replace_file, store_of
 from dsindex.store.urls import joined
@@ -107,7 +107,7 @@ def _require_own(path: str) -> None:
     if read_marker(path) is not None:
         return
     foreign = sorted(_names(path))
-    if foreign and (foreign != [LOCK_FILE] or not is_lock(joined(path, LOCK_FILE))):
+    if foreign and foreign != [LOCK_FILE]:  # which is refused when it is taken, if it is no lock
         raise PlanError(
             f"{path}: expected a new, an empty or a dsindex work folder, found {foreign[0]!r} in it and no "
             f"{MARKER_FILE}; choose another --work-dir"

@@ -45,13 +45,13 @@ def read_template(name: str) -> str:
     """Return the jinja2 text of a template.
 
     Raises:
-        InputError: If there is none of this name.
+        ValueError: If there is none of this name.
     """
     names = template_names()
     if name not in names:
         close = difflib.get_close_matches(name.lower(), names, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"chat_template: expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
+        raise ValueError(f"chat_template: expected jinja2 text or one of {', '.join(names)}, got {name!r}{hint}")
     return resources.files("dsindex.instruction").joinpath(_FOLDER, name + _SUFFIX).read_text(encoding="utf-8")
 
 

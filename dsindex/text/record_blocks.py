@@ -11,7 +11,7 @@ import numpy as np
 from dsindex.dtypes import starts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -85,13 +85,10 @@ def describe_long_line(num_bytes: int, limit: int) -> str:
 
 def text_sizes(column: TextColumn) -> NDArray[np.int64]:
     """Return the size of each record's texts in UTF-8, shape [records]."""
-    sizes = np.fromiter(map(_size, column.texts), np.int64, len(column.texts))
-    counts = column.texts_per_record
+    texts, counts = column.texts, column.texts_per_record
+    spelt: Iterable[str | bytes] = texts if all(map(str.isascii, texts)) else map(str.encode, texts)
+    sizes = np.fromiter(map(len, spelt), np.int64, len(texts))
     return sizes if counts is None else np.diff(starts_of(sizes)[starts_of(counts)])
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
 
 
 def by_record(items: Sequence[Item], counts: NDArray[np.int64] | None) -> Iterator[Sequence[Item]]:

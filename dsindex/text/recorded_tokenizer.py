@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from dsindex.errors import DsindexError, TokenizerError
 from dsindex.json_text import decode_json
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer
@@ -49,8 +51,6 @@ class NamedTokenizer:
         return load_tokenizer(path, options=self._parse_options(is_given=is_given))
 
     def _parse_options(self, *, is_given: bool) -> TokenizerOptions:
-        from pydantic import TypeAdapter, ValidationError
-
         options = decode_json(self.options)
         named = {
             key: tuple(value) if isinstance(value, list) else value
@@ -58,8 +58,8 @@ class NamedTokenizer:
             if not (is_given and key == "vocab_file")
         }
         try:
-            return TypeAdapter(TokenizerOptions).validate_python(named)
-        except ValidationError as error:
+            return msgspec.convert(named, TokenizerOptions)
+        except msgspec.ValidationError as error:
             msg = f"{self.name}: expected options of a tokenizer in the manifest, got {options}; it is damaged"
             raise TokenizerError(msg) from error
 

@@ -56,8 +56,10 @@ class Sample:
         self.executor = make_executor(VerifyConfig("x", executor="local", workers=1))
         self.reporter = Reporter()
         run_build(self.config("whole"), reporter=self.reporter)
+        self.copy = folder / "copy"
+        self.again()
         index = IndexConfig(
-            data_path=(self.prefix,),
+            data_path=(self.damaged,),  # whose path the caches name
             seq_length=8,
             epochs="2",
             split="90,10,0",
@@ -67,7 +69,6 @@ class Sample:
         run_index(index, executor=self.executor)
         inputs = tuple(InputFile(path=p, absolute_path=p, size_bytes=size, version=v) for p, size, v in self._plan())
         self.plan = Plan(settings={"shard-size": 1, "tokenizer": "t"}, inputs=inputs)
-        self.copy = folder / "copy"
         self.again()
 
     def config(self, place):
@@ -159,15 +160,14 @@ def read_work_folder(sample, path):
         if ledger.plan is not None:
             describe_settings(ledger.plan, sample.plan)
             describe_inputs(ledger.plan, sample.plan)
-        ledger.close()
     if path.name == "owner.json":
         with suppress(DsindexError), hold_lock(str(path), what="a fuzzed job"):
             pass
 
 
 def check_caches(sample, _path):
-    for cache in find_caches(str(sample.copy / "cache"), sample.prefix):
-        verify_cache(cache, sample.prefix)
+    for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
+        verify_cache(cache, sample.damaged)
 
 
 READERS = {

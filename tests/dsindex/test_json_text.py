@@ -1,4 +1,4 @@
-"""JSON of our own and names that are not UTF-8: what is written can be read back, and bytes stay as orjson has them."""
+"""JSON of our own and names that are not UTF-8: what is written can be read back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import dataclass
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,16 +17,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 NAMES = st.binary(max_size=8).map(lambda name: name.decode("utf-8", "surrogateescape"))
-
-
-@pytest.mark.exhaustive
-@given(VALUES, st.booleans(), st.booleans(), st.booleans())
-def test_values_without_such_names_are_written_as_orjson_writes_them(value, indent, newline, sort_keys):
-    options = indent * orjson.OPT_INDENT_2 | newline * orjson.OPT_APPEND_NEWLINE | sort_keys * orjson.OPT_SORT_KEYS
-    assert encode_json(value, indent=indent, newline=newline, sort_keys=sort_keys) == orjson.dumps(
-        value, option=options
-    )
-    assert decode_json(orjson.dumps(value)) == value
 
 
 @given(NAMES, VALUES, st.booleans(), st.booleans())
@@ -51,8 +40,8 @@ def test_dataclass_is_written_the_same_whatever_its_names():
     assert encode_json([Named("\udcff", 1)]) == b'[{"name":"\\udcff","size":1}]'
 
 
-@pytest.mark.parametrize("value", [{1: 2}, 2**70, {"a": {1, 2}}, {"\udcff": {1, 2}}])
-def test_what_orjson_refuses_stays_refused(value):
+@pytest.mark.parametrize("value", [{"a": {1, 2}}, {"\udcff": {1, 2}}])
+def test_what_json_has_not_is_refused(value):
     with pytest.raises(TypeError):
         encode_json(value)
 

@@ -305,3 +305,37 @@ def test_nothing_secret_is_written_or_shown(store, texts, tmp_path, capfd):
     assert len(written) > 4
     for secret in (SECRET_KEY.encode(), re.search(rb"Signature=([^&]+)", signed.encode())[1]):
         assert not any(secret in text for text in [shown, *written])
+
+
+def test_driver_that_lost_its_lease_does_not_publish(store, texts, monkeypatch, cli):
+    monkeypatch.setattr("dsindex.store.lock.RENEWAL_SECONDS", 0.05)
+    store.put("src", texts)
+
+    def watch(now, method, path):
+        if now == "done" and method == "PUT" and "/shards/" in path:
+            store.watch = None
+            store.put("out/k/x.build/owner.json", b'{"host": "other", "pid": 1, "token": "x", "lease": true}')
+            time.sleep(1)
+
+    store.watch = watch
+    shown = cli(words_of("build", "s3://out/k/x", texts, source="s3://src"), 1).err
+    assert "expected to hold the lock of the work folder s3://out/k/x.build still" in shown
+    assert not [
+        name for name in store.names("out") if name.endswith((".idx", ".manifest.json")) and "build/" not in name
+    ]
+
+
+def test_google_is_read_and_listed(store, forms, tmp_path, monkeypatch):
+    """Google's XML interface has the reads of S3."""
+    key = {"gcs_base_url": store.url, "disable_oauth": True}
+    key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(key))
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+    store.put("src/d/text.jsonl", (forms / "text.jsonl").read_bytes())
+    store.client.put_object_acl(Bucket="src", Key="d/text.jsonl", ACL="public-read")
+    words = ["build", "--tokenizer-model", str(OWN.plain_tokenizer), "--output-prefix"]
+    assert main([*words, str(tmp_path / "gs" / "x"), "--input", "gs://src/d/*.jsonl"]) == 0
+    assert main([*words, str(tmp_path / "disk" / "x"), "--input", str(forms / "text.jsonl")]) == 0
+    for suffix in ("bin", "idx"):
+        name = f"x_text_document.{suffix}"
+        assert (tmp_path / "gs" / name).read_bytes() == (tmp_path / "disk" / name).read_bytes()

@@ -1,4 +1,4 @@
-"""What a training image needs: numpy, msgspec, orjson and xxhash, in a real environment with nothing else."""
+"""What a training image needs: numpy, msgspec and xxhash, in a real environment with nothing else."""
 
 import gzip
 import json
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import numpy
-import orjson
 import pytest
 import xxhash
 
@@ -48,11 +47,11 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """The Python of an environment that has four packages, and dsindex as `pip install --no-deps` leaves it."""
+    """The Python of an environment that has three packages, and dsindex as `pip install --no-deps` leaves it."""
     folder = tmp_path_factory.mktemp("light")
     venv.create(folder, symlinks=True)
     [site] = folder.glob("lib/python*/site-packages")
-    for package in (numpy, msgspec, orjson, xxhash, dsindex):
+    for package in (numpy, msgspec, xxhash, dsindex):
         here = Path(str(package.__file__)).parent
         for found in (here, here.with_name(f"{here.name}.libs")):
             if found.exists():

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import orjson
 
 from dsindex.engine.manifest import manifest_path
 from dsindex.engine.progress import Reporter
@@ -43,7 +42,7 @@ def edit_manifest(path, edit):
     manifest = Path(manifest_path(path.removesuffix(".pbin")))
     content = json.loads(manifest.read_bytes())
     edit(content)
-    manifest.write_bytes(orjson.dumps(content))
+    manifest.write_bytes(json.dumps(content).encode())
 
 
 def passed(report):
