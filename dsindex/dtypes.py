@@ -5,6 +5,7 @@ The codes are those of MMIDIDX (`DType` in megatron.core.datasets.indexed_datase
 
 from __future__ import annotations
 
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,12 @@ TOKEN_DTYPES: dict[int, np.dtype[Any]] = {
     8: np.dtype("<u2"),
 }
 _CODES = {dtype: code for code, dtype in TOKEN_DTYPES.items()}
+
+DAMAGED_ARRAY_ERRORS = (
+    OSError, ValueError, EOFError, TypeError, SyntaxError, TokenError, ArithmeticError, LookupError, MemoryError,
+    RecursionError,
+)  # fmt: skip
+"""What NumPy raises for a damaged .npy file, whose header it reads as Python's own literals."""
 
 UINT16_VOCABULARY_LIMIT = 65_500
 """Vocabulary size below which Megatron writes uint16, and from which it writes int32 (`DType.optimal_dtype`)."""

@@ -21,6 +21,7 @@ from dsindex.datasets.sample_parts import (
     find_occurrences,
     find_parts,
 )
+from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError
 from dsindex.index.cache import GPT_CLASS, array_beside, read_description
 
@@ -163,7 +164,7 @@ def open_index_array(source: IndexSource, *, what: str, shape: tuple[int | None,
         try:
             with np.errstate(over="ignore"):  # a damaged header may claim any shape
                 mapped = np.load(name, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError) as error:
+        except DAMAGED_ARRAY_ERRORS as error:
             raise FormatError(f"{name}: cannot be read as {what} ({error})") from error
         if not isinstance(mapped, np.memmap) or mapped.offset + mapped.nbytes != os.path.getsize(name):
             raise FormatError(f"{name}: expected {what} of the size in its header; it is damaged")

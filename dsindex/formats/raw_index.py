@@ -114,9 +114,8 @@ def _find_lines(path: str, *, drop_faulty_entries: bool) -> tuple[NDArray[np.int
     from dsindex.text.streams import LineBlock, read_lines  # only who reads lines imports what decompresses
 
     try:
-        size_bytes = os.path.getsize(path)
-        with open_unbuffered(path):
-            pass
+        with open_unbuffered(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     if size_bytes == 0 and not drop_faulty_entries:  # Modalities counts an empty file as one faulty line

@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from dsindex.amounts import count as count_of
+from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError, InputError
 from dsindex.index.arrays import shuffle_in_place
 from dsindex.index.epochs import DOCUMENT_DTYPE
@@ -171,7 +172,7 @@ def _read_numbers(
             names = ["document" if "document" in table.column_names else table.column_names[0]]
             names += ["times"] if "times" in table.column_names else []
             columns = [table.column(name).to_numpy() for name in names]
-    except (OSError, ValueError, EOFError, IndexError, ArithmeticError) as error:
+    except DAMAGED_ARRAY_ERRORS as error:
         raise FormatError(f"{expected}, got a file that cannot be read ({error})") from error
     if any(column.dtype.kind not in "iu" for column in columns):
         got = " and ".join(str(column.dtype) for column in columns)

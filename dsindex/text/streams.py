@@ -184,7 +184,6 @@ BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
 LARGEST_HEAD_BYTES = 1 << 20
 """Bytes that are kept of a line that is larger than the limit."""
-_COUNT_BYTES = 4 << 20
 _GROWTH_BYTES = 64 << 20
 """Most bytes by which the buffer of a long line grows at a time."""
 
@@ -305,25 +304,6 @@ def cut_large(line: bytes | bytearray, limit: int | None) -> bytes:
     """
     is_large = limit is not None and len(line) > limit
     return bytes(memoryview(line)[: min(limit or 0, LARGEST_HEAD_BYTES)] if is_large else line)
-
-
-def count_lines(path: str, offset: int) -> int:
-    """Return the 1-based number of the line that begins at a byte offset: the newlines before it plus one.
-
-    Raises:
-        InputError: If the file cannot be read or ends before `offset`.
-    """
-    buffer = np.empty(_COUNT_BYTES, np.uint8)
-    newlines = 0
-    with opened_input(path, None) as file:
-        file.expect_forwards(0, offset)
-        for position in range(0, offset, _COUNT_BYTES):
-            wanted = min(_COUNT_BYTES, offset - position)
-            got = file.read_into(memoryview(buffer.data)[:wanted], position)
-            if got < wanted:
-                raise changed(path, offset, position + got)
-            newlines += int(np.count_nonzero(buffer[:wanted] == _NEWLINE))
-    return newlines + 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
 from dsindex.store.storage import DigestingWriter
 from dsindex.tools.verify import verify_dataset
-from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
+from dsindex.tools.verify_caches import find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
 from tests.support.golden import OWN
 
@@ -56,8 +56,10 @@ class Sample:
         self.executor = make_executor(VerifyConfig("x", executor="local", workers=1))
         self.reporter = Reporter()
         run_build(self.config("whole"), reporter=self.reporter)
+        self.copy = folder / "copy"
+        self.again()
         index = IndexConfig(
-            data_path=(self.prefix,),
+            data_path=(self.damaged,),  # whose path the caches name
             seq_length=8,
             epochs="2",
             split="90,10,0",
@@ -67,7 +69,6 @@ class Sample:
         run_index(index, executor=self.executor)
         inputs = tuple(InputFile(path=p, absolute_path=p, size_bytes=size, version=v) for p, size, v in self._plan())
         self.plan = Plan(settings={"shard-size": 1, "tokenizer": "t"}, inputs=inputs)
-        self.copy = folder / "copy"
         self.again()
 
     def config(self, place):
@@ -127,9 +128,9 @@ def read_dataset(sample, _path):
     with suppress(DsindexError):
         part = open_part(sample.damaged)
         write_merged_index(DigestingWriter(BytesIO()), [part, part])
-    for task in find_caches(str(sample.copy / "cache"), sample.damaged):
+    for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
         with suppress(DsindexError):
-            verify_cache(task)
+            verify_cache(cache, sample.damaged)
 
 
 def verify(sample, _path):
@@ -159,15 +160,14 @@ def read_work_folder(sample, path):
         if ledger.plan is not None:
             describe_settings(ledger.plan, sample.plan)
             describe_inputs(ledger.plan, sample.plan)
-        ledger.close()
     if path.name == "owner.json":
         with suppress(DsindexError), hold_lock(str(path), what="a fuzzed job"):
             pass
 
 
 def check_caches(sample, _path):
-    for task in find_caches(str(sample.copy / "cache"), sample.prefix):
-        verify_cache(CacheTask(description=task.description, prefix=sample.prefix))
+    for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
+        verify_cache(cache, sample.damaged)
 
 
 READERS = {

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dsindex.datasets import BlendedDataset, GPTDataset, IndexedDataset
-from dsindex.datasets import samples as search
 from dsindex.datasets.samples import Batches
 from dsindex.errors import FormatError
 from tests.support.datasets import write_dataset
@@ -66,8 +65,7 @@ def random_samples(folder, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_samples_are_searched(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(search, "BLOCK", 7)
+def test_random_samples_are_searched(tmp_path, seed):
     assert_found(random_samples(tmp_path, seed))
 
 

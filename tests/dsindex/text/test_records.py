@@ -19,7 +19,7 @@ from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.parts import read_text_file
 from dsindex.text.records import read_records
 from dsindex.text.selection import MAX_PATH_KEYS, open_selection, select_keys
-from dsindex.text.streams import LineBlock, count_lines, read_lines
+from dsindex.text.streams import LineBlock, read_lines
 from dsindex.text.token_ids import find_id_fault
 from tests.dsindex.text.nasty_lines import GOOD, GOOD_LIST, NASTY, around, contents, json_values, mutated_lines
 from tests.dsindex.text.readings import BOM, KEYS, Reading, as_reading, parse, read_ranges, reference
@@ -179,21 +179,6 @@ def test_unsuitable_files_are_named(tmp_path):
         list(read_records(TextPart(path=str(tmp_path / "none.jsonl"), begin=0, end=1), keys=KEYS))
     with pytest.raises(InputError, match=r"cannot be read \(Is a directory\)"):
         list(read_records(TextPart(path=str(tmp_path), begin=0, end=1), keys=KEYS))
-
-
-@pytest.mark.parametrize("piece", [1, 3, 4 << 20])
-def test_count_lines_gives_the_number_of_each_line(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(streams, "_COUNT_BYTES", piece)
-    path = tmp_path / "some.jsonl"
-    path.write_bytes(b"a\n\nbcd\r\n\ne")
-    assert [count_lines(str(path), offset) for offset in (0, 2, 3, 8, 9)] == [1, 2, 3, 4, 5]
-
-
-def test_count_lines_refuses_a_file_that_ends_before(tmp_path):
-    path = tmp_path / "some.jsonl"
-    path.write_bytes(b"a\n")
-    with pytest.raises(InputError, match=r"some\.jsonl: expected 3 bytes"):
-        count_lines(str(path), 3)
 
 
 @pytest.mark.parametrize(
