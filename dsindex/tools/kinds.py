@@ -85,12 +85,9 @@ def _in_store(url: str) -> Subject:
     prefix = next((url.removesuffix(ending) for ending in endings if url.endswith(ending)), url)
     if prefix.endswith(PBIN_SUFFIX):
         return Subject(kind="pbin", path=prefix)
-    if is_stored(f"{prefix}.idx") or is_stored(f"{prefix}.bin"):
-        return Subject(kind="MMIDIDX", path=prefix)
-    if is_stored(f"{prefix}{TEXT_SUFFIX}.idx") and is_stored(f"{prefix}{MASK_SUFFIX}.idx"):
-        return Subject(kind="instruction data", path=prefix)
-    if is_stored(f"{prefix}{PBIN_SUFFIX}"):
-        return Subject(kind="pbin", path=f"{prefix}{PBIN_SUFFIX}")
+    subject = _prefix(prefix)
+    if subject is not None:
+        return subject
     raise InputError(
         f"{url}: there is no dataset: expected the prefix of a .bin and .idx, or a .pbin, found none; index caches, "
         f"raw indices and folders are looked at on this machine only"
@@ -108,16 +105,17 @@ def _folder(path: str) -> Subject | None:
 
 
 def _prefix(path: str) -> Subject | None:
-    if os.path.isfile(f"{path}{TEXT_SUFFIX}.idx") and os.path.isfile(f"{path}{MASK_SUFFIX}.idx"):
-        return Subject(kind="instruction data", path=path)
-    if os.path.isfile(f"{path}.idx"):
-        if read_head(f"{path}.idx").startswith(PICKLE_START):
+    if is_stored(f"{path}.idx"):
+        head = b"" if is_url(path) else read_head(f"{path}.idx")
+        if head.startswith(PICKLE_START):
             return Subject(kind="raw index", path=f"{path}.idx")
-        refuse_foreign_index(f"{path}.idx", read_head(f"{path}.idx"))
+        refuse_foreign_index(f"{path}.idx", head)
         return Subject(kind="packs" if PACKING.fullmatch(path) else "MMIDIDX", path=path)
-    if os.path.isfile(f"{path}.bin"):
+    if is_stored(f"{path}.bin"):
         return Subject(kind="MMIDIDX", path=path)
-    if os.path.isfile(f"{path}{PBIN_SUFFIX}"):
+    if is_stored(f"{path}{TEXT_SUFFIX}.idx") and is_stored(f"{path}{MASK_SUFFIX}.idx"):
+        return Subject(kind="instruction data", path=path)
+    if is_stored(f"{path}{PBIN_SUFFIX}"):
         return Subject(kind="pbin", path=f"{path}{PBIN_SUFFIX}")
     return None
 

@@ -234,13 +234,13 @@ class _Verification:
             )
 
     def _check_caches(self, folder: str) -> Check:
-        tasks = find_caches(folder, self._prefix)
-        if not tasks:
+        found = find_caches(folder, self._prefix)
+        if not found:
             name = os.path.basename(self._prefix)
             raise InputError(f"{folder}: expected an index cache of {name}, found none; build one: dsindex index")
-        kinds = Counter("blend" if "-BlendedDataset-" in task.description else "dataset" for task in tasks)
+        kinds = Counter("blend" if "-BlendedDataset-" in each else "dataset" for each in found)
         said = " and ".join(f"{count} of a {kind}" for kind, count in sorted(kinds.items(), reverse=True))
-        pieces = [(task,) for task in tasks]
+        pieces = [(each, self._prefix) for each in found]
         return Check(name=f"index caches against the data: {said}", function=verify_cache, pieces=pieces)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,35 +43,23 @@ if TYPE_CHECKING:
 CHUNK_ITEMS = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheTask:
-    """Task of checking one cache of a dataset, or of a blend that contains it."""
-
-    description: str
-    prefix: str
-
-
-def find_caches(folder: str, prefix: str) -> list[CacheTask]:
-    """Return the caches of a dataset: those whose description names its path, or at least its last part.
+def find_caches(folder: str, prefix: str) -> list[str]:
+    """Return the descriptions of a dataset's caches, which name its path, or at least its last part.
 
     Raises:
         InputError: If there is no such folder.
     """
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: expected a folder with index caches, found none; check --cache")
-    tasks = []
-    for path in descriptions_in(folder):
-        try:
-            identifiers = read_description(path)
-        except FormatError:
-            identifiers = None  # verify_cache reports what is wrong with it
-        if identifiers is None or _concerns(identifiers, prefix):
-            tasks.append(CacheTask(description=path, prefix=prefix))
-    return tasks
+    return [path for path in descriptions_in(folder) if _concerns(path, prefix)]
 
 
-def _concerns(identifiers: Mapping[str, Any], prefix: str) -> bool:
-    return any(leads_to(part.get("dataset_path"), prefix) for part in _dataset_parts(identifiers))
+def _concerns(path: str, prefix: str) -> bool:
+    try:
+        parts = _dataset_parts(read_description(path))
+    except FormatError:  # verify_cache says what is wrong with it
+        return True
+    return any(leads_to(part.get("dataset_path"), prefix) for part in parts)
 
 
 def _dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -81,23 +68,23 @@ def _dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[Mapping[str, Any]
     return parts
 
 
-def verify_cache(task: CacheTask) -> list[str]:
+def verify_cache(description: str, prefix: str) -> list[str]:
     """Check one cache, whichever program wrote it, and return the findings as sentences."""
     try:
-        return list(_findings(task))
+        return list(_findings(description, prefix))
     except FormatError as error:
         return [f"{error}; move its files away and build the cache again: dsindex index"]
 
 
-def _findings(task: CacheTask) -> Iterator[str]:
-    identifiers = read_description(task.description)
-    files = _files_of(task.description, identifiers)
-    has_hash = os.path.basename(files.stem).startswith(description_hash(_text_of(task.description)))
+def _findings(description: str, prefix: str) -> Iterator[str]:
+    identifiers = read_description(description)
+    files = _files_of(description, identifiers)
+    has_hash = os.path.basename(files.stem).startswith(description_hash(_text_of(description)))
     if not has_hash and all(part.get("tokenizer", True) for part in _dataset_parts(identifiers)):
-        yield f"{task.description}: its name is not the hash of its content, so a job would not find it; build it again"
-    arrays = {name: open_cached_index(task.description, name) for name in files.arrays}
+        yield f"{description}: its name is not the hash of its content, so a job would not find it; build it again"
+    arrays = {name: open_cached_index(description, name) for name in files.arrays}
     check = _check_dataset if identifiers["class"] != BLENDED_CLASS else _check_blend
-    for sentence in check(files, identifiers, arrays, task.prefix):
+    for sentence in check(files, identifiers, arrays, prefix):
         yield f"{files.stem}: {sentence}; move its files away and build the cache again: dsindex index"
 
 

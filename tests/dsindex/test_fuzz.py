@@ -128,9 +128,9 @@ def read_dataset(sample, _path):
     with suppress(DsindexError):
         part = open_part(sample.damaged)
         write_merged_index(DigestingWriter(BytesIO()), [part, part])
-    for task in find_caches(str(sample.copy / "cache"), sample.damaged):
+    for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
         with suppress(DsindexError):
-            verify_cache(task)
+            verify_cache(cache, sample.damaged)
 
 
 def verify(sample, _path):
@@ -166,8 +166,8 @@ def read_work_folder(sample, path):
 
 
 def check_caches(sample, _path):
-    for task in find_caches(str(sample.copy / "cache"), sample.damaged):
-        verify_cache(task)
+    for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
+        verify_cache(cache, sample.damaged)
 
 
 READERS = {

@@ -16,7 +16,7 @@ from dsindex.engine.manifest import RecordedInput
 from dsindex.tools import verify_files
 from dsindex.tools.kinds import Subject
 from dsindex.tools.results import DatasetCounts
-from dsindex.tools.verify_caches import CacheTask, find_caches, verify_cache
+from dsindex.tools.verify_caches import find_caches, verify_cache
 from dsindex.tools.verify_files import (
     TokenPiece,
     cut_documents,
@@ -35,9 +35,10 @@ CASES = golden_index_cases()
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_caches_of_megatron_are_whole(case):
-    tasks = [task for prefix in case.prefixes for task in find_caches(str(case.cache), str(case.folder / prefix))]
+    prefixes = [str(case.folder / prefix) for prefix in case.prefixes]
+    tasks = [(each, prefix) for prefix in prefixes for each in find_caches(str(case.cache), prefix)]
     assert tasks
-    assert [sentence for task in tasks for sentence in verify_cache(task)] == []
+    assert [sentence for task in tasks for sentence in verify_cache(*task)] == []
 
 
 def swap_ends(array):
@@ -82,8 +83,9 @@ def test_damaged_cache_is_found(name, damage, message, tmp_path):
     array = np.load(path)
     damage(array)
     np.save(path, array)
-    [task] = find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
-    findings = verify_cache(task)
+    prefix = str(case.folder / case.prefixes[0])
+    [cache] = find_caches(str(tmp_path / "cache"), prefix)
+    findings = verify_cache(cache, prefix)
     assert message in findings[0]
     assert "move its files away and build the cache again" in findings[0]
 
@@ -96,16 +98,17 @@ def test_bytes_after_an_array_are_found(name, num_bytes, tmp_path):
     [path] = (tmp_path / "cache").glob(f"*{name}.npy")
     with path.open("ab") as file:
         file.write(bytes(num_bytes))
-    [task] = find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
-    [finding] = verify_cache(task)
+    prefix = str(case.folder / case.prefixes[0])
+    [cache] = find_caches(str(tmp_path / "cache"), prefix)
+    [finding] = verify_cache(cache, prefix)
     assert "of the size in its header; it is damaged" in finding
 
 
 def test_cache_of_other_lengths_is_found():
     case = CASES["own-one_epoch"]
-    [task] = find_caches(str(case.cache), str(case.folder / case.prefixes[0]))
-    other = CacheTask(description=task.description, prefix=str(case.folder / "noeod_text_document"))
-    assert "of the sample index" in verify_cache(other)[0]
+    prefix = str(case.folder / case.prefixes[0])
+    [cache] = find_caches(str(case.cache), prefix)
+    assert "of the sample index" in verify_cache(cache, str(case.folder / "noeod_text_document"))[0]
 
 
 def test_cache_without_a_hash_is_whole(tmp_path):
@@ -115,16 +118,18 @@ def test_cache_without_a_hash_is_whole(tmp_path):
     [description] = tmp_path.glob("*-description.txt")
     described = json.loads(description.read_text())
     description.write_text(json.dumps({**described, "tokenizer": None}, indent=4))
-    [task] = find_caches(str(tmp_path), str(case.folder / case.prefixes[0]))
-    assert verify_cache(task) == []
+    prefix = str(case.folder / case.prefixes[0])
+    [cache] = find_caches(str(tmp_path), prefix)
+    assert verify_cache(cache, prefix) == []
 
 
 def test_cache_under_another_name_is_found(tmp_path):
     case = CASES["own-one_epoch"]
     for path in case.cache.iterdir():
         shutil.copy(path, tmp_path / f"{'0' * 32}{path.name[32:]}")
-    [task] = find_caches(str(tmp_path), str(case.folder / case.prefixes[0]))
-    assert "its name is not the hash of its content" in verify_cache(task)[0]
+    prefix = str(case.folder / case.prefixes[0])
+    [cache] = find_caches(str(tmp_path), prefix)
+    assert "its name is not the hash of its content" in verify_cache(cache, prefix)[0]
 
 
 def test_blend_that_draws_too_much_is_found(tmp_path):
@@ -134,11 +139,9 @@ def test_blend_that_draws_too_much_is_found(tmp_path):
     array = np.load(path)
     array[7] += 1
     np.save(path, array)
-    findings = [
-        sentence
-        for task in find_caches(str(tmp_path / "cache"), str(case.folder / case.prefixes[0]))
-        for sentence in verify_cache(task)
-    ]
+    prefix = str(case.folder / case.prefixes[0])
+    caches = find_caches(str(tmp_path / "cache"), prefix)
+    findings = [sentence for cache in caches for sentence in verify_cache(cache, prefix)]
     assert len(findings) == 1
     assert "at position 7" in findings[0]
 
