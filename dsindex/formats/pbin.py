@@ -283,9 +283,6 @@ _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1"}
 # Modalities' own join leaves the offsets of file k (from 0) 12·k bytes too low: it subtracts each file's header once
 # too often.
 
-JOIN_SHORTFALL = 12
-"""Bytes by which each preceding file lowers the offsets."""
-
 
 def join_pbin_files(paths: Sequence[str], output: str, *, version: PbinVersion = CURRENT_VERSION) -> PbinHeader:
     """Write the documents of several `.pbin` files, of any versions, one file after the other.
