@@ -277,9 +277,7 @@ def read_split_names(folder: str) -> tuple[str, ...]:
 
 def _require_name(path: str, name: str) -> None:
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        raise InputError(
-            f"{path}: expected a name inside the folder, got {name!r}; save the dataset again"
-        )
+        raise InputError(f"{path}: expected a name inside the folder, got {name!r}; save the dataset again")
 
 
 def _read_json(path: str) -> object:
