@@ -8,9 +8,7 @@ machine's disk, or does whatever else `Strike` says. The product knows nothing o
 from __future__ import annotations
 
 import builtins
-import contextlib
 import errno
-import importlib
 import io
 import itertools
 import json
@@ -163,9 +161,6 @@ def import_everything():
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
     loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.cli.build, dsindex.cli.merge)
     loaded += (dsindex.cli.pack, dsindex.cli.index, dsindex.index.task)
-    with contextlib.suppress(ImportError):  # the extra `objects`
-        importlib.import_module("boto3")
-        importlib.import_module("botocore.endpoint")
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 
