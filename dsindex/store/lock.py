@@ -80,12 +80,6 @@ def hold_lock(path: str, *, what: str) -> Iterator[Lock]:
             lock.release()
 
 
-def is_lock(path: str) -> bool:
-    """Whether a file or an object is a driver's lock."""
-    found = store_of(path).read(path, most_bytes=MAX_LOCK_BYTES)
-    return found is not None and _owner(found[0]) is not None
-
-
 def owner_is_gone(path: str) -> bool:
     """Whether a lock's file is there, and its owner has ended; nothing is changed. False for a lease."""
     try:

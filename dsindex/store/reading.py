@@ -34,7 +34,6 @@ Items: TypeAlias = "NDArray[Any] | ObjectArray"
 
 _FILE_BUFFER_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
-_LOOKED_AT_ONCE = 32
 
 
 def input_status(path: str) -> InputStatus:
