@@ -330,6 +330,8 @@ def _explain(problem: str) -> str:
     if wrong is not None:
         values = get_args(get_type_hints(InstructionConfig)[name])
         message = f"expected one of {', '.join(values[:-1])} or {values[-1]}, got {wrong[1]!r}"
+    if message == "Invalid RFC3339 encoded date":
+        message = "expected a date such as 2026-01-31"
     if message.startswith("Expected"):
         message = message.replace("Expected", "expected", 1).replace("`", "")
     return f"{name}: {message}" if name else message

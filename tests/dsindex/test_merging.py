@@ -118,7 +118,7 @@ def test_merge_equals_concatenation(tmp_path, monkeypatch, modes):
     output.write_bytes(bytes(sum(part.bin_bytes for part in parts)))
     digests = []
     for task in plan_merge([part.piece for part in parts], str(output)):
-        digests += [bytes.fromhex(block) for block in merge_range(task).block_digests]
+        digests += [bytes.fromhex(block) for block in merge_range(task)]
     with atomic_writer(str(tmp_path / "out.idx")) as file:
         write_merged_index(file, parts)
 

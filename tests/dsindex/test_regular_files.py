@@ -88,10 +88,10 @@ def test_no_reader_waits_for_a_pipe(read):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("command", [
     "build --input {} --output-prefix x",
-    "plan --input {} --output-prefix x",
+    "build --dry-run --input {} --output-prefix x",
     "pack --input {} --output x.pbin",
     "instruct chat.yaml --input {} --output-prefix x",
-], ids=lambda command: command.split()[0])  # fmt: skip
+], ids=["build", "dry run", "pack", "instruct"])  # fmt: skip
 @pytest.mark.parametrize(("name", "kind"), [*list(KINDS.items())[:-1], ("pip*.jsonl", "a pipe")])
 def test_inputs_that_are_no_files_are_refused_by_name(command, name, kind, folder, capsys):
     (folder / "chat.yaml").write_text("message_construction: [text]\n")

@@ -96,7 +96,7 @@ def test_ranks_are_found_again_by_verify(folder, run, name, content, flags, opti
     run("build", *base, *flags)
     manifest = json.loads((folder / "processed_data_text_document.manifest.json").read_text())
     assert manifest["content"]["tokenizer"].get("options") == options
-    assert "documents tokenized again" in run("verify", "processed_data_text_document", "--against-source").out
+    assert "1 of 1 shards tokenized again" in run("verify", "processed_data_text_document", "--against-source").out
 
 
 def test_gpt2_files_take_the_place_of_the_model(folder, run):

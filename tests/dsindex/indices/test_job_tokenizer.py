@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from dsindex.cli.index import read_index_config
-from dsindex.cli.parser import make_parser
+from dsindex.cli.parser import make_parser, read_values
 from dsindex.index.job_tokenizer import (
     RELEASES,
     JobTokenizer,
@@ -14,15 +13,19 @@ from dsindex.index.job_tokenizer import (
     possible_releases,
     tokenizer_identifiers,
 )
+from dsindex.options.index import IndexConfig
+from dsindex.options.pretrain_command import merge_command, take_command
 from tests.support.golden import GOLDEN
 
 GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
 
 
 def from_flags(flags, release):
-    """Return the tokenizer of flags, through the parser and the model of `dsindex index`."""
-    words = ["index", "--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release, *flags]
-    config = read_index_config(make_parser("index").parse_args(words))
+    """Return the tokenizer of a job's flags, as `dsindex index -- COMMAND` reads them."""
+    words = ["--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release]
+    values = read_values(make_parser("index").parse_args(["index", *words]))
+    values, _ = merge_command(values, take_command(["pretrain_gpt.py", *flags], local_path=str))
+    config = IndexConfig(**values)
     assert config.job_tokenizer is not None
     return config.job_tokenizer
 
