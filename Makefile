@@ -76,7 +76,7 @@ faults: $(DEV_READY)
 	$(BIN)/python -m pytest tests/faults --long-faults
 
 # `clean` removes only folders with a marker file that these targets wrote.
-MADE := $(VENV)/.ready demo-output/dsindex-demo.txt bench-output/dsindex-bench.txt site/.dsindex-site
+MADE := $(VENV)/.ready demo-output/dsindex-demo.txt bench-output/results.json site/.dsindex-site
 
 clean:
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
