@@ -11,12 +11,10 @@ import sys
 def program() -> None:
     """Run the command line, set up for short start-up: a fifth of the CPU time of a small build.
 
-    numpy's BLAS would start threads that spin for a while, and no command multiplies matrices. pydantic would read the
-    metadata of all installed packages to find plugins of its own. The collector would walk all imported classes again
-    and again; what a job leaves in cycles is little, and collected less often.
+    numpy's BLAS would start threads that spin for a while, and no command multiplies matrices. The collector
+    would walk all imported classes again and again; what a job leaves in cycles is little, and collected less often.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(COLLECTED_AFTER, 10, 10)
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:  # otherwise a shell that works in the background ignores it
