@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, groups_with_line, read_rows
 from dsindex.errors import FormatError, InputError
 from dsindex.json_text import decode_json
+from dsindex.machine import available_cpus
 from dsindex.store.reading import is_stored, open_stored
 from dsindex.store.urls import absolute
 
@@ -136,7 +136,7 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item]) ->
     """Return the results for all items, in order; one item alone is worth no thread."""
     if len(items) < 2:
         return list(map(function, items))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(available_cpus()) as pool:
         return list(pool.map(function, items))
 
 
