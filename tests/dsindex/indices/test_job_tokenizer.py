@@ -10,7 +10,6 @@ from dsindex.errors import InputError
 from dsindex.index.explaining import describe_differences
 from dsindex.index.job import RELEASES, JobTokenizer, find_identifiers
 from dsindex.options.index import IndexConfig
-from dsindex.options.pretrain_command import merge_command, take_command
 from tests.support.golden import GOLDEN
 
 GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
@@ -20,8 +19,7 @@ def from_flags(flags, release):
     """Return the tokenizer of a job's flags, as `dsindex index -- COMMAND` reads them."""
     words = ["--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release]
     values = read_values(make_parser("index").parse_args(["index", *words]))
-    values, _ = merge_command(values, take_command(["pretrain_gpt.py", *flags], local_path=str))
-    config = IndexConfig(**values)
+    config = IndexConfig(**values, command=["pretrain_gpt.py", *flags])
     assert config.job_tokenizer is not None
     return config.job_tokenizer
 
