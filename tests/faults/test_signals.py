@@ -1,6 +1,5 @@
 """Ctrl-C and SIGTERM: a clean stop that says what is kept, no process left over, and the same command continues."""
 
-import json
 import os
 import signal
 import subprocess
