@@ -18,8 +18,7 @@ import numpy as np
 from dsindex.datasets.decoding import convert_arrays, decode_tokens, tensor_maker
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.raw import RawLines
-from dsindex.datasets.sample_parts import Occurrence, SamplePart, find_range
-from dsindex.datasets.samples import LocatedSample, trace_samples
+from dsindex.datasets.samples import LocatedSample, SamplePart, trace_samples
 from dsindex.errors import FormatError, InputError, RecordProblem
 from dsindex.instruction.blocks import Block, BlockLayout, assemble_block, lay_out_blocks
 from dsindex.instruction.construction import MessageConstruction
@@ -318,21 +317,6 @@ class Packs:
             for sequence in self.plan.block(number).tolist()
         ]
         return LocatedSample(sample=number, dataset=0, data=self.dataset, parts=parts)
-
-    def find_document(self, document: SupportsIndex) -> list[Occurrence]:
-        """Return the blocks that have the sequences of a conversation, in order.
-
-        Raises:
-            IndexError: If there is no such conversation.
-        """
-        own, lengths = self.dataset.document_sequences(document), self.dataset.sequence_lengths
-        places = find_range(self.plan.conversations, own.start, own.stop)
-        blocks = np.searchsorted(self.plan.block_starts, places, side="right") - 1
-        pairs = zip(blocks.tolist(), self.plan.conversations[places].tolist(), strict=True)
-        return [
-            Occurrence(sample=block, epoch=1, sequence=sequence, offset=0, num_tokens=int(lengths[sequence]))
-            for block, sequence in pairs
-        ]
 
     def _number(self, index: SupportsIndex) -> int:
         number = index.__index__()

@@ -169,6 +169,7 @@ def description_hash(text: str) -> str:
 
 
 _SETTINGS: tuple[tuple[str, type, int | None, bool], ...] = (
+    ("dataset_path", str, None, False),
     ("index_split", str, None, False),
     ("num_samples", int, 0, True),
     ("random_seed", int, None, False),
