@@ -135,7 +135,7 @@ def option(
     return Option(default=default, metavar=metavar, kw_only=kw_only, **settings)
 
 
-@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(option,))
+@dataclass_transform(kw_only_default=True, field_specifiers=(option,))
 class Options:
     """Base of all models."""
 
@@ -197,9 +197,17 @@ class Options:
 Model = TypeVar("Model", bound=Options)
 
 
-@cache
+_known: dict[type[Options], dict[str, Option]] = {}
+
+
 def options_of(model: type[Options]) -> dict[str, Option]:
     """Return the options of a model, those of its bases first."""
+    if model not in _known:
+        _known[model] = _find_options(model)
+    return _known[model]
+
+
+def _find_options(model: type[Options]) -> dict[str, Option]:
     kinds, found, lineage = get_type_hints(model), dict[str, Option](), model.__mro__
     for place, kind in reversed(list(enumerate(lineage))):
         for name, annotation in vars(kind).get("__annotations__", {}).items():
