@@ -53,7 +53,7 @@ from dsindex.store.urls import ONLY_INPUTS, absolute, joined, locate, refuse_add
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.store.types import InputStatus
+    from dsindex.store.storage import InputStatus
 
 STANDARD_INPUT = "-"
 """Standard input as an entry of `--input` or `--input-list`; a file of this name is `./-`."""

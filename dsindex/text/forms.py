@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dsindex.errors import InputError
 from dsindex.store.reading import open_readable
-from dsindex.store.types import InputStatus
+from dsindex.store.storage import InputStatus
 from dsindex.text.compressed import SUFFIXES, detect_file
 
 if TYPE_CHECKING:
