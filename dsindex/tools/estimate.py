@@ -10,15 +10,14 @@ from dsindex.amounts import count, format_size
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.report import Line, Report, Table
 from dsindex.engine.room import check_room
-from dsindex.engine.sample import encode_piece, extrapolate, join_pieces, spread_pieces
-from dsindex.engine.source import open_source, select, wanted_columns
+from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
+from dsindex.engine.source import open_source
 from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.errors import OutputError
 from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import nearest_folder
 from dsindex.store.urls import folder_of
-from dsindex.text.encoders import make_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +97,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
+    source = open_source(config, append_eod=config.append_eod, columns=config.selection().paths)
     counts = _encode_sample(source, config)
     keys, workers, num_shards = len(config.output_names), config.workers or available_cpus(), len(source.tasks())
     eod = keys if source.eod_id is not None else 0
@@ -126,7 +125,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
         num_inputs=len(source.inputs),
         input_bytes=source.total_bytes,
         num_shards=num_shards,
-        largest_shard_bytes=max(source.shard_sizes),
+        largest_shard_bytes=max(file.shard_bytes for file in source.inputs),
         estimate=estimate,
         bad_records=sum(each.bad_records for each in counts),
         token_dtype=str(dtype),
@@ -142,15 +141,11 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
 
 
 def _encode_sample(source: TextSource, config: BuildConfig) -> list[PieceCounts]:
-    selection = select(config, source.tokenizer)
-    pieces = spread_pieces([file.size_bytes for file in source.inputs], num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
+    selection = config.selection(source.tokenizer.vocabulary_size)
+    pieces = spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
 
     def encode(piece: Piece) -> PieceCounts:
-        encoder = make_encoder(source.tokenizer, source.engine) if selection.vocabulary_size is None else None
-        limit = config.max_record_size
-        return encode_piece(
-            piece, source.inputs, config.output_names, encoder, selection=selection, max_record_bytes=limit
-        )
+        return encode_piece(piece, selection, source.tokenizer, source.engine, max_record_bytes=config.max_record_size)
 
     with ThreadPoolExecutor(available_cpus()) as pool:
-        return list(pool.map(encode, join_pieces(pieces, source.inputs)))
+        return list(pool.map(encode, pieces))

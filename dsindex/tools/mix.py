@@ -17,17 +17,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
-from dsindex.amounts import count, short_number, show_epochs, show_percent
+from dsindex.amounts import count, short_number, show_percent
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
 from dsindex.engine.report import Line, Report, Table
 from dsindex.errors import InputError, LimitError, UsageError
-from dsindex.index.blend import Blend, describe_sums, parse_data_path
+from dsindex.index.building import count_parts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
-from dsindex.index.needed_caches import CacheSettings, find_needed_caches
-from dsindex.index.task import PartTask, count_parts
+from dsindex.index.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
 from dsindex.machine import available_cpus
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.options.numbers import TOKEN_NUMBER, TOKEN_UNITS
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.index.epochs import SplitMatrix
-    from dsindex.index.needed_caches import PartCounts
+    from dsindex.index.plan import PartCounts
     from dsindex.options.mix import MixConfig
 
 MANY_EPOCHS = 4
@@ -119,11 +118,11 @@ class MixResult(Report):
         others = [name for name in SPLIT_NAMES[1:] if any(getattr(each, f"{name}_tokens") for each in self.datasets)]
         rows: list[tuple[str | int, ...]] = []
         for each in self.datasets:
-            drawn = (each.weight or "-", show(each.tokens_drawn), show_percent(each.share), show_epochs(each.epochs))
+            drawn = (each.weight or "-", show(each.tokens_drawn), show_percent(each.share), _show_epochs(each.epochs))
             held = (show(getattr(each, f"{other}_tokens")) for other in others)
             rows.append((each.prefix, show(each.tokens), *drawn, *held))
         sums = (show(sum(getattr(each, f"{other}_tokens") for each in self.datasets)) for other in others)
-        rows.append(("total", show(total), "", show(self.tokens), "100%", show_epochs(self.tokens / total), *sums))
+        rows.append(("total", show(total), "", show(self.tokens), "100%", _show_epochs(self.tokens / total), *sums))
         return Table(head=("dataset", "tokens", "weight", "drawn", "of drawn", "epochs", *others), rows=tuple(rows))
 
     def _first(self) -> Iterator[str]:
@@ -252,7 +251,7 @@ def _count_parts(prefix: str, matrix: SplitMatrix) -> list[PartCounts | None]:
         near = [found.removesuffix(".idx") for found in sorted(glob.glob(f"{glob.escape(prefix)}_*.idx"))]
         hint = f"did you mean {', '.join(near[:4])}?" if near else "check the path"
         raise InputError(f"{idx}: no such file; {hint}")
-    parts = count_parts(PartTask(prefix=prefix, parts=matrix))
+    parts = count_parts(prefix, matrix)
     if parts[0] is None or parts[0].tokens <= 0:
         raise InputError(f"{idx}: expected tokens to draw, got a dataset without any in train; leave it out")
     return parts
@@ -293,16 +292,14 @@ def _draw(
         LimitError: If Megatron would stop or loop forever.
     """
     tokens = [[0 if part is None else part.tokens for part in parts] for parts in counts]
-    parts = {prefix: own[0] for prefix, own in zip(prefixes, counts, strict=True) if own[0] is not None}
     numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
-    needed = find_needed_caches(
+    caches, blends = find_needed_caches(
         (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
-        (num_samples, None, None),
+        [(num_samples, None, None)],
         settings=settings,
-        count_part=lambda prefix, _: parts[prefix],
+        counts=dict(zip(prefixes, counts, strict=True)),
     )
-    caches = needed.blends[0].datasets if needed.blends else needed.datasets
-    drawn = [Fraction(weight) for weight in needed.blends[0].description.weights] if needed.blends else [Fraction(1)]
+    drawn = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
     shares = [weight / sum(drawn) for weight in drawn]
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
@@ -328,11 +325,15 @@ def _draw(
     return datasets, size
 
 
+def _show_epochs(epochs: float) -> str:
+    return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"
+
+
 def _warn_of_datasets(result: MixResult) -> Iterator[str]:
     """Yield sentences about datasets that are repeated often, too small, or made for another loss."""
     for each in result.datasets:
         if each.epochs > MANY_EPOCHS:
-            times = f"{each.prefix} is read {show_epochs(each.epochs)} times"
+            times = f"{each.prefix} is read {_show_epochs(each.epochs)} times"
             yield f"{times}; repeating a dataset more than {MANY_EPOCHS} times gains little"
         if not each.num_samples:
             yield f"{each.prefix} gives no sample; raise its share or the budget, or leave it out"
