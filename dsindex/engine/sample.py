@@ -258,8 +258,8 @@ def examine_sample(
     Raises:
         TokenizerError: If the engines differ.
     """
-    from dsindex.text.audit import audit, clip_texts
     from dsindex.text.encoders import make_encoder
+    from dsindex.text.engines import audit, clip_texts
 
     def clip_and_audit(texts: Sequence[str]) -> Sequence[str]:
         clipped = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)

@@ -152,13 +152,13 @@ def import_everything():
     import dsindex.cli.merge
     import dsindex.cli.pack
     import dsindex.index.task
-    import dsindex.text.audit
     import dsindex.text.encoders
+    import dsindex.text.engines
     import dsindex.text.records
 
     warm_up_loops()
     dsindex.cli.main.make_parser("build").format_usage()
-    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
+    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.engines, dsindex.text.records)
     loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.cli.build, dsindex.cli.merge)
     loaded += (dsindex.cli.pack, dsindex.cli.index, dsindex.index.task)
     if threading.active_count() != 1 or not all(loaded):
