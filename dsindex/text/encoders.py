@@ -14,7 +14,7 @@ import itertools
 import os
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -35,9 +35,59 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import RecordBlock, TextColumn
-    from dsindex.text.tokenizer import Tokenizer
+    from dsindex.text.tokenizer import LibraryName, Tokenizer
+
+
+EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
+Separator: TypeAlias = tuple[str, int]
+"""A special token and its id."""
+
+ASKED_FOR = "asked for"
+"""Why a reference encodes that was chosen by name."""
+_COSTS: dict[LibraryName, str] = {
+    "tokenizers": "about fifty times as long as",
+    "tiktoken": "about ten times as long as",
+    "sentencepiece": "about twice as long as",
+}
+"""How long a reference takes beside gigatoken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The chosen engine and its settings; part of a build's fingerprint."""
+
+    name: EngineName
+    version: str
+    """Version of the engine's package."""
+    add_special_tokens: bool
+    """Whether the tokenizer's post-processor is applied."""
+    prefix: tuple[int, ...] = ()
+    """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
+    suffix: tuple[int, ...] = ()
+    """Tokens added after every text; empty for a reference."""
+    reason: str = ""
+    """Why gigatoken is not used; empty if it is."""
+    reference_version: str
+    """Version of the reference, which encodes the texts on which gigatoken can differ."""
+    differing: tuple[tuple[int, int], ...] = ()
+    """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
+    reference: LibraryName = "tokenizers"
+    """The library that defines the tokenizer's format."""
+    separator: Separator | None = None
+    """A token between texts that gigatoken encodes as one; None to encode each by itself."""
+
+    def describe(self) -> str:
+        """Return a description of the engine for reports."""
+        if self.name == self.reference:
+            return f"{self.name} {self.version}, the reference"
+        return f"gigatoken {self.version}, and with {self.reference} {self.reference_version} where the two can differ"
+
+    def describe_fallback(self) -> str | None:
+        """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
+        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
+            return None
+        return f"{self.name} encodes, which takes {_COSTS[self.reference]} gigatoken: {self.reason}"
 
 
 _NO_TEXTS = np.empty(0, np.int64)
@@ -238,9 +288,6 @@ def _with_added(
 
 
 # gigatoken: one object per tokenizer, which all threads of a process share.
-
-Separator: TypeAlias = tuple[str, int]
-"""A special token and its id."""
 
 REBUILD_AFTER_BYTES = 1 << 30
 """Text after which the object is rebuilt, since gigatoken never forgets a word."""

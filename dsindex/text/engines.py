@@ -18,14 +18,14 @@ import itertools
 import json
 import re
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dsindex.errors import TokenizerError, UnencodableError
 from dsindex.text.conversion import PATTERNS
-from dsindex.text.encoders import encode_leniently, make_encoder
+from dsindex.text.encoders import ASKED_FOR, Engine, encode_leniently, make_encoder
 from dsindex.text.tokenizer import shared_tokenizer
 
 if TYPE_CHECKING:
@@ -36,55 +36,10 @@ if TYPE_CHECKING:
     from dsindex.text.encoders import Separator, TokenBatch
     from dsindex.text.tokenizer import LibraryName, Tokenizer
 
-EngineName = Literal["gigatoken", "tokenizers", "sentencepiece", "tiktoken"]
+__all__ = ["Engine", "EngineChoice", "Unsuitable", "audit", "choose_engine", "clip_texts"]
+
 EngineChoice = Literal["auto", "gigatoken", "reference", "tokenizers"]
 """What can be asked for; `tokenizers` is the reference of a tokenizer.json, by its name."""
-
-ASKED_FOR = "asked for"
-"""Why a reference encodes that was chosen by name."""
-_COSTS: dict[LibraryName, str] = {
-    "tokenizers": "about fifty times as long as",
-    "tiktoken": "about ten times as long as",
-    "sentencepiece": "about twice as long as",
-}
-"""How long a reference takes beside gigatoken."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """The chosen engine and its settings; part of a build's fingerprint."""
-
-    name: EngineName
-    version: str
-    """Version of the engine's package."""
-    add_special_tokens: bool
-    """Whether the tokenizer's post-processor is applied."""
-    prefix: tuple[int, ...] = ()
-    """Tokens added before every text, since gigatoken runs no post-processor; empty for a reference."""
-    suffix: tuple[int, ...] = ()
-    """Tokens added after every text; empty for a reference."""
-    reason: str = ""
-    """Why gigatoken is not used; empty if it is."""
-    reference_version: str
-    """Version of the reference, which encodes the texts on which gigatoken can differ."""
-    differing: tuple[tuple[int, int], ...] = ()
-    """Ranges of code points, first and last: a text that contains one is encoded by the reference."""
-    reference: LibraryName = "tokenizers"
-    """The library that defines the tokenizer's format."""
-    separator: Separator | None = None
-    """A token between texts that gigatoken encodes as one; None to encode each by itself."""
-
-    def describe(self) -> str:
-        """Return a description of the engine for reports."""
-        if self.name == self.reference:
-            return f"{self.name} {self.version}, the reference"
-        return f"gigatoken {self.version}, and with {self.reference} {self.reference_version} where the two can differ"
-
-    def describe_fallback(self) -> str | None:
-        """Return why the fast engine is not used and what that costs; None if it is used, or another was asked for."""
-        if self.name != self.reference or self.reason in {"", ASKED_FOR}:
-            return None
-        return f"{self.name} encodes, which takes {_COSTS[self.reference]} gigatoken: {self.reason}"
 
 
 class Unsuitable(Exception):
