@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
-from dsindex.errors import InputError
 from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, RELEASES, JobTokenizer, Release
 from dsindex.index.pretrain_command import TOKENIZER_NAMES, JobCommand, merge_command, take_command
 from dsindex.json_text import show_value
@@ -183,10 +182,9 @@ def _order(value: object) -> str:
 
 
 def _schedule(value: str) -> str:
-    from dsindex.index.schedule import read_blend_schedule  # loads what a help text does not need
+    from dsindex.index.schedule import parse_blend_schedule  # loads what a help text does not need
 
-    with suppress(InputError):  # the file is read when the job runs
-        read_blend_schedule(value)
+    parse_blend_schedule(value)
     return value
 
 
@@ -280,7 +278,7 @@ class OverTime(Options):
     """The samples that the first job has read, a multiple of --global-batch-size: `consumed samples` in its log."""
     blend_schedule: str | None = option("'P:W,W P:W,W'", default=None, parse=_schedule)
     """Weights from positions of the run on, in samples, tokens or shares of it, as in '0:90,10 50%:50,50' or 'linear
-    0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names."""
+    0:90,10 200Btokens:50,50'. Those of --data-path only make the names."""
     max_epochs: Epochs = option("E", default=None, parse=_fraction)
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
 

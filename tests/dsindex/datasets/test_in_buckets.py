@@ -19,6 +19,7 @@ from tests.support.pbin_files import write_pbin
 LENGTHS = [3, 0, 40, 7, 1, 300, 0, 12, 9, 2000]
 CACHE = golden_caches("GPTDataset")[0]
 
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A dataset `d`, its `.pbin`, and instruction data `chat` with a block layout for 64 tokens."""
