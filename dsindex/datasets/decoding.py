@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 MANIFEST_SUFFIX = ".manifest.json"
-LARGEST_MANIFEST_BYTES = 1 << 30
+LARGEST_MANIFEST_BYTES = 64 << 20
 
 TokenizerLike: TypeAlias = "Tokenizer | str | os.PathLike[str] | Any"
 """A tokenizer, the path of one or its name in the hub; or an object with `decode`, as of tokenizers or transformers."""
@@ -72,7 +72,11 @@ def read_named_tokenizer(prefix: str) -> NamedTokenizer | None:
     path = f"{prefix}{MANIFEST_SUFFIX}"
     try:
         with open_stored(with_suffix(prefix, MANIFEST_SUFFIX)) as file:
-            content = file.read(LARGEST_MANIFEST_BYTES)
+            size_bytes = file.seek(0, os.SEEK_END)
+            if size_bytes > LARGEST_MANIFEST_BYTES:
+                raise FormatError(f"{path}: expected a manifest of at most 64 MiB, got {size_bytes} bytes")
+            file.seek(0)
+            content = file.read()
     except (FileNotFoundError, NotADirectoryError, MissingObjectError):
         return None
     except OSError as error:

@@ -11,10 +11,12 @@ from dsindex.errors import FormatError
 from dsindex.formats.mmididx import (
     HEADER_BYTES,
     IndexBuilder,
+    IndexHeader,
     check_ends,
     check_index,
     read_header,
     read_index,
+    write_index,
 )
 from dsindex.store.storage import atomic_writer
 from tests.support.datasets import write_dataset
@@ -76,8 +78,10 @@ BAD_FILES = [
     ("other-magic", index_bytes(magic=b"TNTIDX\0\0\0"), "got the TNTIDX index of fairseq"),
     ("half-a-header", index_bytes()[:20], "expected a header of 34 bytes, got 20"),
     ("version", index_bytes(version=2), "expected MMIDIDX version 1, got 2"),
+    ("code-0", index_bytes(code=0), "token type code from 1 to 8, got 0"),
     ("code-9", index_bytes(code=9), "token type code from 1 to 8, got 9"),
     ("cut-off", index_bytes()[:-1], "the file is damaged or cut off"),
+    ("too-long", index_bytes() + b"\0\0", "the file is damaged or cut off"),
     ("counts-of-2**63", index_bytes(counts=(1 << 63, 1 << 63)), "the file is damaged or cut off"),
 ]
 
@@ -129,7 +133,7 @@ def test_check_finds_a_fault_beyond_the_first_chunk(tmp_path, monkeypatch):
         check_index(str(path), read_index(str(path)), bin_size_bytes=20)
 
 
-@settings(max_examples=60)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path, data):
     sound = bytearray(index_bytes(modes=data.draw(st.sampled_from([None, [0, 1, 2, 3]]))))
@@ -154,10 +158,30 @@ def test_damaged_index_is_a_format_error_and_nothing_else(tmp_path, data):
     assert peak < 1 << 20
 
 
-def test_builder_refuses_a_sequence_of_2_to_the_31_tokens(tmp_path):
+def test_write_index_refuses_sections_that_do_not_fit_the_header(tmp_path):
+    header = IndexHeader(dtype=np.dtype("<u2"), num_sequences=3, num_boundaries=4, has_modes=False)
+    lengths, boundaries = np.array([1, 2], np.int32), np.array([0, 1, 2, 3], np.int64)
+    said = "expected sections of 102 bytes as in the header, got 90"
+    with pytest.raises(ValueError, match=said), atomic_writer(str(tmp_path / "d.idx")) as file:
+        write_index(file, header, lengths=lambda: iter([lengths]), boundaries=lambda: iter([boundaries]))
+    assert list(tmp_path.iterdir()) == []
+
+
+WRONG_DOCUMENTS = [
+    ("too-long", ([3, 1 << 31], [2], None), OverflowError, "as MMIDIDX requires, got 2147483648"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"), [case[1:] for case in WRONG_DOCUMENTS], ids=[case[0] for case in WRONG_DOCUMENTS]
+)
+def test_builder_refuses(tmp_path, arguments, error, message):
+    lengths, documents, modes = arguments
     builder = IndexBuilder(np.dtype("<u2"), folder=str(tmp_path))
-    with pytest.raises(OverflowError, match="as MMIDIDX requires, got 2147483648"):
-        builder.add_documents(np.array([3, 1 << 31]), np.array([2]))
+    with pytest.raises(error, match=message):
+        builder.add_documents(
+            np.array(lengths, np.int64), np.array(documents), modes=None if modes is None else np.array(modes, np.int8)
+        )
     builder.close()
 
 
@@ -189,6 +213,6 @@ def test_writer_memory_does_not_grow_with_documents(tmp_path):
         assert read_header(str(tmp_path / "d.idx")).num_sequences == batches << 16
         return peak
 
-    few, many = peak_of(4), peak_of(16)
+    few, many = peak_of(8), peak_of(48)
     assert many < 1.1 * few + (1 << 20)
-    assert (tmp_path / "d.idx").stat().st_size == HEADER_BYTES + 20 * (16 << 16) + 8
+    assert (tmp_path / "d.idx").stat().st_size == HEADER_BYTES + 20 * (48 << 16) + 8

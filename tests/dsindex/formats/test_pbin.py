@@ -16,6 +16,7 @@ from dsindex.formats.pbin import (
     open_tokens,
     read_document_lengths,
     read_pbin_header,
+    token_bytes_for_vocabulary,
 )
 from tests.support.golden import MODALITIES
 from tests.support.pbin_files import DOCUMENTS, VERSION_NAMES, pbin_bytes, write_pbin
@@ -33,7 +34,7 @@ def documents_of(path, **options):
 
 
 @pytest.mark.parametrize(("version", "token_bytes"), SHAPES)
-@pytest.mark.parametrize("documents", [DOCUMENTS, [[]], [[], [1]]], ids=str)
+@pytest.mark.parametrize("documents", [DOCUMENTS, [[]], [[5]], [[], [1]], [[4, 1], [2]]], ids=str)
 def test_the_era_is_told_from_the_file(tmp_path, version, token_bytes, documents):
     path = write_pbin(tmp_path / "x.pbin", documents, version=version, token_bytes=token_bytes)
     header = read_pbin_header(path)
@@ -56,6 +57,12 @@ def test_header_refuses_sizes_that_an_era_lacks():
         PbinHeader(version=PBIN_VERSIONS["spec"], token_bytes=2, data_bytes=0).to_bytes()
     with pytest.raises(LimitError, match="1, 2 or 4 bytes"):
         PbinHeader(version=PBIN_VERSIONS["current"], token_bytes=3, data_bytes=0).to_bytes()
+
+
+@pytest.mark.parametrize("vocabulary_size", [0, 1, 2**32 + 1])
+def test_token_size_refuses_what_no_token_holds(vocabulary_size):
+    with pytest.raises(ValueError, match="expected a vocabulary of"):
+        token_bytes_for_vocabulary(vocabulary_size)
 
 
 def test_golden_file_comes_back_byte_for_byte(tmp_path):
@@ -97,7 +104,7 @@ def test_an_index_that_is_not_the_tokens_is_refused(tmp_path, index, message):
         documents_of(str(path))
 
 
-@settings(max_examples=50)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_files_give_format_errors_or_whole_documents(tmp_path_factory, data):
     content = bytearray(pbin_bytes(DOCUMENTS, version=data.draw(st.sampled_from(VERSION_NAMES))))
@@ -130,3 +137,12 @@ def test_merge_refuses_different_token_sizes_and_existing_files(tmp_path):
     with pytest.raises(ValueError, match="at least one"):
         join_pbin_files([], str(tmp_path / "x"))
     assert {file.name for file in tmp_path.iterdir()} == {"two", "four"}
+
+
+def test_merge_leaves_nothing_behind_where_a_part_is_damaged(tmp_path):
+    good = write_pbin(tmp_path / "good", [[1]])
+    bad = tmp_path / "bad"
+    bad.write_bytes(pbin_bytes([[1, 2]], version="current")[:20] + pickle.dumps([(0, 4)], protocol=4))
+    with pytest.raises(FormatError, match="bad: expected documents of 8 bytes"):
+        join_pbin_files([good, str(bad)], str(tmp_path / "x"))
+    assert {file.name for file in tmp_path.iterdir()} == {"good", "bad"}

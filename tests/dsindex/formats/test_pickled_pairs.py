@@ -33,13 +33,18 @@ def make_pairs(count):
     return np.random.default_rng(count).choice(np.array(EDGES), (count, 2))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 1001])
+@pytest.mark.parametrize("count", [0, 1, 2, 1000, 1001, 70_000])
 def test_pairs_are_pickled_as_by_modalities(tmp_path, count):
     pairs = make_pairs(count)
     expected = pickle.dumps([tuple(pair) for pair in pairs.tolist()], protocol=4)
     assert written(pairs) == expected
     for data in (expected, pickle.dumps([tuple(pair) for pair in pairs.tolist()], protocol=5)):
         assert np.array_equal(read(b"before" + data, tmp_path, offset=6), pairs)
+
+
+def test_a_pair_may_stand_twice(tmp_path):
+    pair = (3, 7)
+    assert read(pickle.dumps([pair, (1, 2), pair], protocol=4), tmp_path).tolist() == [[3, 7], [1, 2], [3, 7]]
 
 
 class Malicious:
@@ -54,8 +59,8 @@ Point = namedtuple("Point", "x y")
 
 
 @pytest.mark.parametrize("value", [
-    [(0, 1), Malicious()], [Point(0, 1)], [("a", 1)], [(0, True)], (0, 1), [(0, 1, 2)], [[0, 1]], [(0, -1)],
-    [(0, 2**63)], [(0, (1, 2))],
+    [(0, 1), Malicious()], [Point(0, 1)], [("a", 1)], [(0, 1.5)], [(0, True)], [{}], (0, 1), [(0, 1, 2)], [(0, 1), 5],
+    [[0, 1]], [(0, -1)], [(0, 2**63)], [((1, 2), (3, 4))], [(0, (1, 2))],
 ], ids=str)  # fmt: skip
 def test_all_else_is_refused_and_nothing_runs(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)
@@ -72,7 +77,7 @@ def test_a_pickle_beyond_the_limit_is_not_read(tmp_path, monkeypatch):
         read(written(make_pairs(99)), tmp_path)
 
 
-@settings(max_examples=50)
+@settings(max_examples=100)
 @given(st.data())
 def test_reader_gives_what_pickle_gives_or_refuses(tmp_path_factory, data):
     """Whatever is changed: what is read is what Python unpickles, and a FormatError is the only error."""

@@ -70,14 +70,14 @@ LINES = [
 ]  # fmt: skip
 
 
-def test_lines_are_judged_as_json_loads_does():
-    for line in LINES:
-        try:
-            json.loads(line)
-            expected = True
-        except (ValueError, RecursionError):
-            expected = False
-        assert is_json(line) == expected, line[:80]
+@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
+def test_lines_are_judged_as_json_loads_does(line):
+    try:
+        json.loads(line)
+        expected = True
+    except (ValueError, RecursionError):
+        expected = False
+    assert is_json(line) == expected
 
 
 @pytest.mark.parametrize(("data", "message"), [
@@ -113,18 +113,24 @@ def test_file_that_is_there_is_never_replaced(tmp_path, content, said):
     assert sorted(os.listdir(tmp_path)) == ["lines.idx", "lines.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["lines.jsonl", "link"])
+@pytest.mark.parametrize("name", ["lines.jsonl", "./lines.jsonl", "link", "hard"])
 def test_file_itself_is_no_place_for_its_index(tmp_path, name):
     source = tmp_path / "lines.jsonl"
     source.write_bytes(b"{}\n")
     (tmp_path / "link").symlink_to("lines.jsonl")
+    (tmp_path / "hard").hardlink_to(source)
     with pytest.raises(OutputError, match="expected an index path other than the file itself"):
         create_raw_index(str(source), f"{tmp_path}/{name}")
     assert source.read_bytes() == b"{}\n"
     assert (tmp_path / "link").is_symlink()
 
 
-@pytest.mark.parametrize("pair", [(0, 8), (8, 0), (2**62, 2**63 - 1)])
+def test_read_raw_index_gives_what_was_written(tmp_path):
+    index_of(tmp_path, b"{}\n[1]\n")
+    assert read_raw_index(str(tmp_path / "lines.idx"), size_bytes=7).tolist() == [[0, 2], [3, 3]]
+
+
+@pytest.mark.parametrize("pair", [(0, 8), (8, 0), (7, 1), (2**62, 2**63 - 1), (1, 2**63 - 1)])
 def test_read_raw_index_refuses_lines_outside_of_the_file(tmp_path, pair):
     path = tmp_path / "x.idx"
     path.write_bytes(pickle.dumps([(0, 7), pair], protocol=4))
