@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import FormatError, InputError
-from dsindex.store.range_copy import Extent, open_sources
-from dsindex.store.reading import input_status, open_stored
-from dsindex.store.storage import ArrowSink, can_map
+from dsindex.store.reading import Extent, input_status, open_sources, open_stored
+from dsindex.store.storage import can_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,7 +100,7 @@ def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -
     from dsindex.arrow import number_array
 
     schema = pa.schema([("input", pa.int32()), ("offset", pa.int64()), ("line", pa.int64())])
-    sink = pa.PythonFile(ArrowSink(file), mode="w")
+    sink = pa.PythonFile(file, mode="w")
     with pq.ParquetWriter(
         sink,
         schema,
