@@ -21,8 +21,7 @@ from dsindex.engine.job import open_job
 from dsindex.engine.output import Dataset, Output, TokenSource, assemble
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
-from dsindex.engine.source import open_source
-from dsindex.engine.standard_input import piped_input_named
+from dsindex.engine.source import open_source, piped_input_named
 from dsindex.errors import InputError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe

@@ -19,8 +19,8 @@ from dsindex.engine.sample import examine_sample
 from dsindex.engine.source import (
     count_reference_texts,
     open_source,
+    piped_input_named,
 )
-from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.tasks import Piece
 from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
@@ -224,9 +224,7 @@ class _Pack(TextJob):
     def examine(self) -> None:
         """Check a sample of the input, and the disk space."""
         source = self.source
-        estimate = examine_sample(
-            source.inputs, self._selection.names, source.tokenizer, source.engine, selection=self._selection
-        )
+        estimate = examine_sample(source.inputs, self._selection, source.tokenizer, source.engine)
         check_room(
             estimate,
             itemsize=self._token_bytes,
