@@ -178,6 +178,7 @@ def make_exports(
         for split, prefix in prefixes.items()
         for key, name in zip(keys_of(split), keys_of(None), strict=True)
     }
+    _open.cache_clear()  # an earlier job of this process may have written other tokens there
     files = {name: manifest.content.digests for name, manifest in manifests.items()}
     made = []
     for kind in config.export:
