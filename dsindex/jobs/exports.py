@@ -49,7 +49,7 @@ from dsindex.datasets.exports import (
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.datasets.instruction import one_per_block, packing_prefix, read_layout
 from dsindex.dtypes import starts_of
-from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy, run_in_order
+from dsindex.engine.dispatch import RetryPolicy, run_in_order
 from dsindex.engine.executors import Call
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
@@ -247,7 +247,7 @@ def _write_files(
     ]
     reporter.stage("export", total=len(calls), unit="files")
     policy = RetryPolicy(deadline_seconds=config.shard_deadline)
-    written = run_in_order(executor, calls, policy=policy, statistics=DispatchStatistics(), on_idle=reporter.tick)
+    written = run_in_order(executor, calls, policy=policy, on_idle=reporter.tick)
     splits = {}
     for split, own in tasks.items():
         total: Counter[str] = Counter()
