@@ -42,7 +42,7 @@ def plan_document_blocks(document_lengths: NDArray[np.int64], block_size: int) -
     >>> plan_document_blocks(np.array([3, 4, 2, 9]), 5)
     array([0, 3, 7, 9])
     """
-    *starts, total = memoryview(starts_of(document_lengths))
+    *starts, total = starts_of(document_lengths).data
     begins, begin, document = [], 0, 0
     while begin + block_size <= total:
         begins.append(begin)
