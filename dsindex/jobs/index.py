@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dsindex.amounts import count, format_room
-from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
+from dsindex.datasets.kinds import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.dispatch import run_in_order

@@ -126,7 +126,7 @@ class InspectConfig(Decoded):
 
 
 class TraceConfig(Decoded):
-    """`dsindex trace`: where samples come from, and which samples have a line."""
+    """`dsindex trace`: where samples come from."""
 
     group: ClassVar = "steps"
     cache: Folder = option(
@@ -145,12 +145,6 @@ class TraceConfig(Decoded):
         "S", default=None, group="what to trace, one of", parse=parse_steps
     )
     """All samples of a step, or of steps such as 10-19; needs --global-batch-size."""
-    document: Parsed[int | str | None, str | None] = option(
-        "[PREFIX:]N", default=None, group="what to trace, one of", parse=str
-    )
-    """A document; in a blend with its dataset's prefix."""
-    line: str | None = option("FILE:LINE", default=None, group="what to trace, one of")
-    """A line of an input."""
     consumed: int | None = option("N", default=None, group="what to trace, one of", ge=0)
     """Tokens by how often the first N samples read them, for each dataset."""
     global_batch_size: int | None = option("N", default=None)
@@ -165,11 +159,11 @@ class TraceConfig(Decoded):
     """Show the text of the first N tokens of each part (default: 32)."""
 
     def _agree(self) -> None:
-        names = ("sample", "step", "document", "line", "consumed")
+        names = ("sample", "step", "consumed")
         asked = [f"--{name}" for name in names if getattr(self, name) is not None]
         if len(asked) != 1:
             got = " and ".join(asked) or "none"
-            raise ValueError(f"expected one of --sample, --step, --document, --line and --consumed, got {got}")
+            raise ValueError(f"expected one of --sample, --step and --consumed, got {got}")
         sizes = (self.micro_batch_size, self.data_parallel_size)
         if self.global_batch_size is None and (
             self.step is not None or sizes != (None, None) or self.data_parallel_rank is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.storage import BlockDigester, open_descriptor, open_file
+from dsindex.store.storage import BlockDigester, combine_digests, open_descriptor, open_file
 from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
 
@@ -71,6 +71,15 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
     Raises:
         InputError: If it cannot be read.
     """
+    return combine_digests(digest_blocks(path, begin=begin, end=end, chunk_bytes=chunk_bytes))
+
+
+def digest_blocks(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> list[bytes]:
+    """Read a file or an object, or its bytes [begin, end), once and return the digests of its blocks.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
     digester = BlockDigester()
     buffer = memoryview(bytearray(chunk_bytes))
     offset = begin
@@ -83,7 +92,7 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
                 offset += count
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    return digester.hexdigest()
+    return digester.blocks()
 
 
 FINGERPRINT_SAMPLES = 16

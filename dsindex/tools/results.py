@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dsindex.datasets.origins import DocumentOrigin
-    from dsindex.tools.lengths import LengthSummary
+    from dsindex.tools.documents import LengthSummary
     from dsindex.tools.phases import ReadTokens
     from dsindex.tools.token_text import Piece
 

@@ -10,7 +10,7 @@ from dsindex.cli import convert as convert_command
 from dsindex.cli import raw_index as raw_index_command
 from dsindex.cli.main import main
 from dsindex.cli.parser import make_parser, read_values
-from dsindex.datasets.opening import open_dataset
+from dsindex.datasets.opening import open as open_dataset
 from dsindex.errors import BadRecordError, FormatError
 from tests.support.datasets import write_dataset
 from tests.support.pbin_files import pbin_bytes, write_pbin

@@ -8,7 +8,7 @@ import pytest
 
 from dsindex.cli.main import main
 from dsindex.cli.parser import COMMANDS, make_parser
-from dsindex.datasets.subjects import open as open_dataset
+from dsindex.datasets.opening import open as open_dataset
 from dsindex.errors import DsindexError
 from dsindex.functions import build
 from tests.support.golden import OWN
