@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsindex.errors import FormatError
-from dsindex.store.range_copy import Extent, open_sources
-from dsindex.store.reading import open_stored, stored_size
-from dsindex.store.storage import ArrowSink
+from dsindex.store.reading import Extent, open_sources, open_stored, stored_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +98,7 @@ def write_provenance(file: DigestingWriter, shards: Iterable[ShardProvenance]) -
     from dsindex.arrow import number_array
 
     schema = pa.schema([("input", pa.int32()), ("offset", pa.int64()), ("line", pa.int64())])
-    sink = pa.PythonFile(ArrowSink(file), mode="w")
+    sink = pa.PythonFile(file, mode="w")
     with pq.ParquetWriter(
         sink,
         schema,

@@ -29,8 +29,7 @@ from dsindex.formats.mmididx import (
     read_header,
     write_index,
 )
-from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.reading import input_status
+from dsindex.store.reading import Extent, input_status, open_sources, write_chunks
 from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, output_error
 from dsindex.store.store import open_output
 from dsindex.store.urls import with_suffix
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.store.range_copy import Source
+    from dsindex.store.reading import Source
     from dsindex.store.storage import DigestingWriter, StoredFile
 
 

@@ -29,7 +29,6 @@ from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import digest_file, fingerprint_input, open_stored, require_unchanged
 from dsindex.store.storage import (
     BUFFER_BYTES,
-    ArrowSink,
     DigestingWriter,
     StoredFile,
     holds_writes,
@@ -270,7 +269,7 @@ def write_quarantine(file: DigestingWriter, shards: Iterable[ShardQuarantine]) -
     """
     import pyarrow as pa
 
-    compressor = pa.CompressedOutputStream(pa.PythonFile(ArrowSink(file), mode="w"), "zstd")
+    compressor = pa.CompressedOutputStream(pa.PythonFile(file, mode="w"), "zstd")
     with compressor:
         pending = bytearray()
         for shard in shards:

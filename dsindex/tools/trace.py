@@ -18,8 +18,7 @@ from dsindex.datasets.samples import Batches, trace_samples
 from dsindex.errors import InputError, UsageError
 from dsindex.index.continuing import read_runs, tokens_by_times
 from dsindex.tools.origin import find_origin
-from dsindex.tools.phases import ReadTokens
-from dsindex.tools.results import ConsumedTokens, ShownDataset, ShownPart, ShownSample, TracedSamples
+from dsindex.tools.results import ConsumedTokens, ReadTokens, ShownDataset, ShownPart, ShownSample, TracedSamples
 from dsindex.tools.token_text import text_of
 
 if TYPE_CHECKING:

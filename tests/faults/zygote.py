@@ -146,11 +146,8 @@ def import_everything():
     import pyarrow.parquet
     import tokenizers
 
-    import dsindex.cli.build
-    import dsindex.cli.index
     import dsindex.cli.main
-    import dsindex.cli.merge
-    import dsindex.cli.pack
+    import dsindex.functions
     import dsindex.index.task
     import dsindex.text.audit
     import dsindex.text.encoders
@@ -159,8 +156,7 @@ def import_everything():
     warm_up_loops()
     dsindex.cli.main.make_parser("build").format_usage()
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
-    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.cli.build, dsindex.cli.merge)
-    loaded += (dsindex.cli.pack, dsindex.cli.index, dsindex.index.task)
+    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.functions, dsindex.index.task)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 

@@ -14,7 +14,6 @@ from dsindex.index.job_tokenizer import (
     tokenizer_identifiers,
 )
 from dsindex.options.index import IndexConfig
-from dsindex.options.pretrain_command import merge_command, take_command
 from tests.support.golden import GOLDEN
 
 GOLDEN_BLOCKS = json.loads((GOLDEN / "tokenizer_identifiers.json").read_bytes())
@@ -24,8 +23,7 @@ def from_flags(flags, release):
     """Return the tokenizer of a job's flags, as `dsindex index -- COMMAND` reads them."""
     words = ["--data-path", "x", "--seq-length", "8", "--epochs", "1", "--megatron-release", release]
     values = read_values(make_parser("index").parse_args(["index", *words]))
-    values, _ = merge_command(values, take_command(["pretrain_gpt.py", *flags], local_path=str))
-    config = IndexConfig(**values)
+    config = IndexConfig(**values, command=["pretrain_gpt.py", *flags])
     assert config.job_tokenizer is not None
     return config.job_tokenizer
 

@@ -280,13 +280,13 @@ def test_several_validation_sets_stay_apart(folder):
 
 def test_fim_job_has_the_same_arrays_under_another_name(folder):
     indexed()
-    indexed(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim"))
+    indexed(fim_data=True, data_cache_path=str(folder / "fim"))
     [ours] = (folder / "fim").glob("*-GPTFIMDataset-train-sample_index.npy")
     [plain] = (folder / "cache").glob("*-GPTDataset-train-sample_index.npy")
     assert ours.read_bytes() == plain.read_bytes()
-    assert indexed(dataset_class="GPTFIMDataset", data_cache_path=str(folder / "fim"), explain=True).ok
-    assert not indexed(dataset_class="GPTFIMDataset", explain=True).ok
-    indexed(dataset_class="GPTFIMDataset", data_cache_path=None)
+    assert indexed(fim_data=True, data_cache_path=str(folder / "fim"), explain=True).ok
+    assert not indexed(fim_data=True, explain=True).ok
+    indexed(fim_data=True, data_cache_path=None)
     assert list(folder.glob("web/cache/GPTFIMDataset_indices/*-description.txt"))
 
 

@@ -137,7 +137,7 @@ def test_files_that_are_no_orders(changes, error, said):
     ({"document_order": "sorted"}, "expected shuffled, packed, length, or a file .npy or .parquet, got 'sorted'"),
     ({"document_order": "s3://b/order.npy"}, "s3://b/order.npy"),
     ({"document_order": "o.npy", "document_order_splits": ["train", "valid"]}, "orders the documents of one split"),
-    ({"document_order": "packed", "dataset_class": "GPTFIMDataset"}, "were not tried with --fim-data"),
+    ({"document_order": "packed", "fim_data": True}, "were not tried with --fim-data"),
 ])  # fmt: skip
 def test_options_that_do_not_go_with_an_order(changes, said):
     with pytest.raises(UsageError, match=said):
