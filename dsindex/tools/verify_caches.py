@@ -18,10 +18,19 @@ import numpy as np
 from dsindex.datasets.gpt import open_cached_index
 from dsindex.errors import FormatError, InputError
 from dsindex.formats.mmididx import read_index
-from dsindex.index.cache import BLENDED_CLASS, descriptions_in, files_beside, leads_to, read_description, source_changes
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    changed_files,
+    dataset_parts,
+    descriptions_in,
+    files_beside,
+    leads_to,
+    read_description,
+    read_record,
+    recorded_order,
+    source_changes,
+)
 from dsindex.index.epochs import PLAN, SPLIT_NAMES, split_bounds
-from dsindex.index.slot import changed_files, read_record
-from dsindex.index.task import recorded_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +56,7 @@ def _concerns(path: str, prefix: str) -> bool:
         described = read_description(path)
     except FormatError:  # verify_cache says what is wrong with it
         return True
-    return any(leads_to(part.get("dataset_path"), prefix) for part in described.get("datasets", [described]))
+    return any(leads_to(part.get("dataset_path"), prefix) for part in dataset_parts(described))
 
 
 def verify_cache(description: str, prefix: str) -> list[str]:
@@ -74,15 +83,13 @@ def _findings(description: str, prefix: str) -> Iterator[str]:
     if described["class"] == BLENDED_CLASS:
         yield from _check_blend(described, *arrays)
     else:
-        is_planned = bool({PLAN, "document_order_entries"} & (recorded_order(record) or {}).keys())
+        is_planned = PLAN in (recorded_order(record) or {})
         yield from _check_dataset(description, described, prefix, *arrays, is_planned=is_planned)
         try:
             yield from source_changes(prefix, known["source"]) if "source" in known else ()
         except (KeyError, TypeError, ValueError) as error:
             yield f"its record {files.record} is damaged ({error!r})"
-    yield from (
-        f"{name} changed since dsindex wrote it" for name in (changed_files(files.slot, known) if known else ())
-    )
+    yield from (f"{name} changed since dsindex wrote it" for name in (changed_files(files, known) if known else ()))
 
 
 def _check_dataset(
@@ -97,8 +104,8 @@ def _check_dataset(
 ) -> Iterator[str]:
     """Check the arrays of one dataset.
 
-    Of a cache that was planned over time, whose part may have grown, and of an order that states repeats, the digests
-    in its record tell whether the document index has the right sequences.
+    Of a cache that was planned over time, whose part may have grown, the digests in its record tell whether the
+    document index has the right sequences.
     """
     if len(samples) != len(order) + 1:
         yield f"expected a row more in the sample index than the {len(order)} samples, got {len(samples)}"

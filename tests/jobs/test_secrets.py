@@ -121,7 +121,7 @@ def test_no_recorded_address_shows_a_secret(folder, capfd):
             ["inspect", prefix], ["inspect", prefix, "--json"], ["inspect", prefix, "--document", "3"],
             ["inspect", "out/d.build"], ["inspect", f"{prefix}.manifest.json"], ["inspect", "out/m"],
             ["inspect", "out/m", "--document", "3"],
-            ["trace", prefix, "--document", "3"], ["trace", prefix, "--line", f"{source}:3"],
+            ["trace", prefix, "--sample", "3"],
             ["verify", prefix, "--against-source"], ["verify", "out/m"],
             ["report", prefix, "-o", f"r{len(address)}.html"],
             ["verify", prefix, "--same-as", "out/m"],
