@@ -15,16 +15,7 @@ from dsindex.engine.plan import Plan
 from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
-from dsindex.engine.source import (
-    count_reference_texts,
-    holds_gil,
-    open_source,
-    plan_settings,
-    recorded_options,
-    select,
-    wanted_columns,
-)
-from dsindex.engine.standard_input import piped_input_named
+from dsindex.engine.source import count_reference_texts, open_source, piped_input_named
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError, PlanError
 from dsindex.jobs.text_job import MadeShards, TextResult, make_text_shards
@@ -107,8 +98,9 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     index_configs = _index_configs(config, index)
     encodes = config.token_ids is None
     with piped_input_named(work_folder_path(config), config.input):
-        source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=wanted_columns(config))
-        selection = select(config, source.tokenizer)
+        columns = config.selection().paths
+        source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=columns)
+        selection = config.selection(source.tokenizer.vocabulary_size)
         dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
         plan = Plan(settings=_settings(config, source), inputs=source.inputs)
         targets = _list_targets(config, plan, source, dtype)
@@ -119,7 +111,7 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
             outputs,
             reporter=reporter,
             text_bytes=source.text_bytes,
-            holds_gil=holds_gil(selection),
+            holds_gil=selection.needs_jq,
         ) as job:
             made_bytes = 0
             if job.work is not None:
@@ -185,28 +177,35 @@ def _list_targets(config: BuildConfig, plan: Plan, source: TextSource, dtype: np
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
     """Return everything but the inputs that the output depends on."""
-    shares = {"sample": config.sample, "hold-out": config.hold_out}
-    settings = {
-        **source.settings(),
-        **plan_settings(config),
-        "output-prefix": str(absolute(config.output_prefix)),
-        **{name: value for name, value in shares.items() if value is not None},
-    }
-    if config.token_ids is not None:
+    settings = {**source.settings(), "output-prefix": str(absolute(config.output_prefix))}
+    if config.token_ids is None:
+        settings["json-keys"] = list(config.json_keys)
+    else:
+        settings["token-ids"] = config.token_ids
         del settings["engine"]  # nothing is encoded
-    return settings
+    options = {
+        "join": config.join,
+        "where": config.where,
+        "empty-documents": _empty_documents(config),
+        "sample": config.sample,
+        "hold-out": config.hold_out,
+    }
+    return settings | {name: value for name, value in options.items() if value is not None}
+
+
+def _empty_documents(config: BuildConfig) -> str | None:
+    return None if config.empty_documents == "keep" else config.empty_documents
 
 
 def _examine(
     config: BuildConfig, source: TextSource, selection: Selection, dtype: np.dtype[Any], outputs: Sequence[Output]
 ) -> None:
     """Check a sample of the input, and the disk space."""
-    names = config.output_names
-    estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, selection)
+    estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
     check_room(
         estimate.scaled(sum(sample.high - sample.low for sample in config.samples)),
         itemsize=dtype.itemsize,
-        num_keys=len(names),
+        num_keys=len(config.output_names),
         output_folder=folder_of(config.output_prefix),
         work_dir=work_folder_path(config),
         unfinished=[output.token_file for output in outputs],
@@ -257,9 +256,7 @@ def _describe(
     numbers, sample = shards.part_numbers(target.source.key), target.sample
     empty = sum(part.num_empty_documents for part in shards.find_parts(numbers) if part is not None)
     header = dataset.header
-    shares = {"sample": sample.high if sample.high < 1 else config.sample, "leave_out": sample.low or None}
-    options = recorded_options(config, target.key)
-    options |= {name: value for name, value in shares.items() if value is not None}
+    by_key = config.token_ids is None and config.join is None
     return shards.content(
         numbers,
         of_group=len(config.samples) > 1,
@@ -270,7 +267,16 @@ def _describe(
         documents=header.num_documents,
         sequences=header.num_sequences,
         token_dtype=header.dtype.name,
-        options=source.describe_options(**options),
+        options=source.describe_options(
+            json_key=config.json_keys[target.key] if by_key else None,
+            json_keys=list(config.json_keys) if config.join is not None else None,
+            token_ids=config.token_ids,
+            join=config.join,
+            where=config.where,
+            empty_documents=_empty_documents(config),
+            sample=sample.high if sample.high < 1 else config.sample,
+            leave_out=sample.low or None,
+        ),
         digests=files,
     )
 

@@ -21,8 +21,7 @@ from dsindex.engine.manifest import read_manifest
 from dsindex.engine.output import assemble
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
-from dsindex.engine.source import open_source
-from dsindex.engine.standard_input import piped_input_named
+from dsindex.engine.source import open_source, piped_input_named
 from dsindex.errors import FormatError, InputError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
@@ -38,7 +37,7 @@ from dsindex.jobs.instruct_shards import (
 )
 from dsindex.jobs.packs import Packings
 from dsindex.jobs.text_job import TextResult, make_text_shards
-from dsindex.option_problems import name_kind
+from dsindex.json_text import show_value
 from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
 from dsindex.store.config_files import option_names
@@ -314,7 +313,7 @@ def join_job(
     loaded = option_names(dict(settings), source=source)
     job: Any = loaded.pop("job", {})
     if not isinstance(job, dict):
-        msg = f"{source}: expected the section job to be a mapping of options to values, got {name_kind(job)}"
+        msg = f"{source}: expected the section job to be a mapping of options to values, got {show_value(job)}"
         raise InputError(msg)
     merged = option_names(job, source=f"{source}: job") | dict(flags)
     config = validated(merged, InstructConfig)

@@ -17,7 +17,7 @@ from dsindex.datasets.kinds import Subject, tell_kind
 from dsindex.datasets.origins import PROVENANCE_SUFFIX, find_document_origins
 from dsindex.datasets.provenance import ROWS_PER_GROUP, count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT, FoundPath
-from dsindex.engine.inputs import cut_inputs, look_at_inputs, look_inside, plan_shards
+from dsindex.engine.inputs import look_at_inputs, plan_shards
 from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import FormatError, InputError
@@ -166,7 +166,6 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
-    inputs, sizes = cut_inputs(_find_inputs(manifest), SHARD_BYTES)
     return SourceShards(
         subject=subject,
         settings=ShardSettings(
@@ -186,7 +185,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
-        tasks=tuple(plan_shards(inputs, sizes)),
+        tasks=tuple(plan_shards(_find_inputs(manifest))),
     )
 
 
@@ -259,7 +258,8 @@ def _find_inputs(manifest: Manifest) -> list[InputFile]:
         if (path == STANDARD_INPUT or not is_there(path)) and number < len(absolute):
             path = absolute[number]
         form: Any = recorded.format or "jsonl"
-        [file] = look_inside(look_at_inputs([FoundPath(path=path, absolute_path=path)]), wanted=form)
+        place = FoundPath(path=path, absolute_path=path)
+        [file] = look_at_inputs([place], wanted=form, shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
             raise InputError(f"{path}: {what}; it changed, restore the original")
