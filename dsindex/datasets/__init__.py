@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from dsindex.datasets.indexed import IndexedDataset as IndexedDataset
     from dsindex.datasets.instruction import InstructionDataset as InstructionDataset
     from dsindex.datasets.instruction import PackedInstructionDataset as PackedInstructionDataset
-    from dsindex.datasets.opening import open_dataset as open_dataset
     from dsindex.datasets.pbin import PackedMemMapDatasetContinuous as PackedMemMapDatasetContinuous
     from dsindex.datasets.pbin import PackedMemMapDatasetMegatron as PackedMemMapDatasetMegatron
     from dsindex.datasets.pbin import PbinDocuments as PbinDocuments
@@ -27,7 +26,6 @@ _MODULES = {
     "gpt": ("GPTDataset", "SampleOptions"),
     "indexed": ("IndexedDataset",),
     "instruction": ("InstructionDataset", "PackedInstructionDataset"),
-    "opening": ("open_dataset",),
     "pbin": ("PackedMemMapDatasetContinuous", "PackedMemMapDatasetMegatron", "PbinDocuments"),
     "raw": ("MemMapDataset", "RawLines"),
     "samples": ("SamplePart",),

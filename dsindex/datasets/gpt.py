@@ -6,7 +6,6 @@ sample begins, and the shuffle index sets the order of training. All three are m
 
 from __future__ import annotations
 
-import mmap
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,16 +176,6 @@ def open_cached_index(description: str, name: str) -> NDArray[Any]:
     """
     shape = (None, 2) if name == "sample_index" else (None,)
     return open_index_array(array_beside(description, name), what=f"a {name.replace('_', ' ')}", shape=shape)
-
-
-def expect_scattered_reads(*arrays: NDArray[Any]) -> None:
-    """Tell the kernel that the files behind arrays are read here and there, so that it reads no neighbouring pages."""
-    for array in arrays:
-        owner: object = array
-        while owner is not None and not isinstance(owner, mmap.mmap):
-            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
-        if owner is not None:
-            owner.madvise(mmap.MADV_RANDOM)
 
 
 def sample_numbers(indices: ArrayLike) -> NDArray[np.integer[Any]]:
