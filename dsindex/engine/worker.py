@@ -37,8 +37,7 @@ from dsindex.store.storage import (
 )
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
-from dsindex.text.record_blocks import TextColumn, text_sizes
-from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
+from dsindex.text.blocks import ALL_RECORDS, Sample, TextColumn, hash_records, sample_records, text_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,9 +45,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.tasks import ShardTask
+    from dsindex.text.blocks import BadRecord, RecordBlock
     from dsindex.text.encoders import EncodedColumn, TokenBatch
     from dsindex.text.engines import Engine
-    from dsindex.text.record_blocks import BadRecord, RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer

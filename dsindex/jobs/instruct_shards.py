@@ -28,9 +28,9 @@ from dsindex.instruction.splits import SPLITS, split_by_hash
 from dsindex.instruction.statistics import InstructionStatistics, statistics_of
 from dsindex.store.reading import fingerprint_input
 from dsindex.store.urls import absolute, with_suffix
+from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
 from dsindex.text.parts import read_part_lines
-from dsindex.text.record_blocks import BadRecord, describe_long_line
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:

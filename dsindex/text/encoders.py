@@ -10,11 +10,9 @@ import numpy as np
 
 from dsindex.dtypes import starts_of
 from dsindex.errors import TokenizerError, UnencodableError
+from dsindex.text.blocks import TextColumn, TokenColumn, set_aside
 from dsindex.text.engines import Engine, choose_engine
 from dsindex.text.fast_tokenizers import fast_tokenizer
-from dsindex.text.record_blocks import TextColumn
-from dsindex.text.sampling import set_aside
-from dsindex.text.token_ids import TokenColumn
 from dsindex.text.tokenizer import LibraryError, library_errors, reference_of
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.text.record_blocks import RecordBlock
+    from dsindex.text.blocks import RecordBlock
     from dsindex.text.tokenizer import Tokenizer
 
 __all__ = ["EncodedColumn", "Encoder", "Engine", "TokenBatch", "choose_engine", "encode_block", "make_encoder"]

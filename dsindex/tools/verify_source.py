@@ -23,7 +23,7 @@ from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
 from dsindex.errors import InputError
 from dsindex.store.reading import fingerprint_input, is_stored, is_there
-from dsindex.text.sampling import Sample
+from dsindex.text.blocks import Sample
 from dsindex.text.selection import open_pattern, open_selection
 from dsindex.tools.kinds import IndexedStore, Window, open_store
 from dsindex.tools.origin import load_recorded
