@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from dsindex.datasets.provenance import ShardProvenance, write_provenance
-from dsindex.engine.dispatch import run_calls
+from dsindex.engine.dispatch import Dispatch
 from dsindex.engine.executors import Call
 from dsindex.engine.manifest import files_have_recorded_sizes, manifest_path, read_manifest
 from dsindex.engine.merge import (
@@ -588,23 +588,16 @@ def assemble(datasets: Sequence[Dataset], work: Work) -> list[dict[str, StoredFi
     for assembly in assemblies:
         assembly.withdraw()
 
-    def on_result(key: tuple[_Assembly, MergeRange | str], value: Any) -> None:  # noqa: ANN401 - as `take`
-        assembly, what = key
-        reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
-
     for is_last in (False, True):
-        run_calls(
-            work.executor,
-            (
-                ((assembly, what), call)
-                for assembly in (reversed(assemblies) if is_last else assemblies)
-                for what, call in assembly.calls(is_last=is_last)
-            ),
-            on_result=on_result,
-            policy=work.policy,
-            statistics=work.statistics,
-            on_idle=reporter.tick,
+        calls = (
+            ((assembly, what), call)
+            for assembly in (reversed(assemblies) if is_last else assemblies)
+            for what, call in assembly.calls(is_last=is_last)
         )
+        dispatch = Dispatch(work.executor, calls, policy=work.policy, statistics=work.statistics, on_idle=reporter.tick)
+        with contextlib.closing(dispatch.run()) as results:
+            for (assembly, what), value in results:
+                reporter.advance(assembly.take(what, value), tasks=0 if isinstance(what, str) else 1)
     return [assembly.files for assembly in assemblies]
 
 

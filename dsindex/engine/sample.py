@@ -140,9 +140,9 @@ def encode_piece(
     Raises:
         TokenizerError: If the engines differ.
     """
-    from dsindex.text.audit import audit, clip_texts
     from dsindex.text.blocks import TokenColumn
     from dsindex.text.encoders import encode_leniently, make_encoder
+    from dsindex.text.engines import audit, clip_texts
     from dsindex.text.parts import read_part
     from dsindex.text.records import DEFAULT_BLOCK_BYTES
 

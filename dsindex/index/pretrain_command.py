@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
-from dsindex.index.job_tokenizer import JobTokenizer
+from dsindex.index.job import JobTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.output import Dataset, Output, TokenSource, shard_provenance, shard_quarantine
 from dsindex.engine.source import count_records
 from dsindex.engine.tasks import KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt
+from dsindex.engine.worker import Attempt, check_unchanged, quarantine_line, shard_attempt
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
@@ -30,6 +30,7 @@ from dsindex.store.reading import fingerprint_input
 from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.blocks import BadRecord, describe_long_line
 from dsindex.text.fields import JSON_WHITESPACE
+from dsindex.text.layout import check_ids
 from dsindex.text.parts import read_part_lines
 from dsindex.text.streams import LongLine, cut_large
 

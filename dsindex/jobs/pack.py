@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsindex.amounts import count
-from dsindex.engine.dispatch import ordered_runner
+from dsindex.engine.dispatch import run_in_order
+from dsindex.engine.executors import Call
 from dsindex.engine.merge import read_lengths
 from dsindex.engine.output import Dataset, Output, PbinEnds, TokenSource, identify_parts
 from dsindex.engine.plan import Plan
@@ -257,7 +258,13 @@ class _Pack(TextJob):
         header = PbinHeader(
             version=self._version, token_bytes=self._token_bytes, data_bytes=sum(part.bin_bytes for part in parts)
         )
-        run_tasks = ordered_runner(work.executor, name="pack-index", policy=work.policy)
+
+        def run_tasks(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+            calls = (
+                Call(name="pack-index", place=self.work_dir, function=function, arguments=(task,)) for task in tasks
+            )
+            return run_in_order(work.executor, calls, policy=work.policy)
+
         ends = make_ends(header, parts, work_dir=self.work_dir, identity=identify_parts(parts), run_tasks=run_tasks)
         return shards.dataset(self._source, pbin=ends)
 

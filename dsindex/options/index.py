@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
-from dsindex.index.defaults import FIM_CLASS, MID_LEVEL_SURPLUS
-from dsindex.index.job_tokenizer import RELEASES, JobTokenizer, Release
+from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, RELEASES, JobTokenizer, Release
 from dsindex.index.pretrain_command import TOKENIZER_NAMES, JobCommand, merge_command, take_command
 from dsindex.option_problems import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output

@@ -26,10 +26,9 @@ from dsindex.engine.manifest import read_manifest
 from dsindex.engine.report import Line, Report, Table
 from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.mmididx import read_header
-from dsindex.index.blend import Blend, describe_sums, parse_data_path
+from dsindex.index.building import count_parts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
-from dsindex.index.needed_caches import CacheSettings, find_needed_caches
-from dsindex.index.task import PartTask, count_parts
+from dsindex.index.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
 from dsindex.machine import available_cpus
 from dsindex.options.index import DEFAULT_SPLIT
 from dsindex.options.numbers import TOKEN_NUMBER, TOKEN_UNITS
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.index.epochs import SplitMatrix
-    from dsindex.index.needed_caches import PartCounts
+    from dsindex.index.plan import PartCounts
     from dsindex.options.mix import MixConfig
 
 MANY_EPOCHS = 4
@@ -261,7 +260,7 @@ def _count_parts(prefix: str, matrix: SplitMatrix) -> list[PartCounts | None]:
         raise InputError(f"{idx}: expected tokens, got the loss mask of instruction data; use {stem}{TEXT_SUFFIX}")
     if read_header(idx).dtype.kind not in "iu":
         raise InputError(f"{idx}: expected a dataset of tokens, which are integers; leave it out")
-    parts = count_parts(PartTask(prefix=prefix, parts=matrix))
+    parts = count_parts(prefix, matrix)
     if parts[0] is None or parts[0].tokens <= 0:
         raise InputError(f"{idx}: expected tokens to draw, got a dataset without any in train; leave it out")
     return parts
@@ -312,14 +311,13 @@ def _draw(
     """
     parts = {prefix: own[0] for prefix, own in zip(prefixes, counts, strict=True) if own[0] is not None}
     numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
-    needed = find_needed_caches(
+    caches, blends = find_needed_caches(
         (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
-        (num_samples, None, None),
+        [(num_samples, None, None)],
         settings=settings,
-        count_part=lambda prefix, _: parts[prefix],
+        counts=dict(zip(prefixes, counts, strict=True)),
     )
-    caches = needed.blends[0].datasets if needed.blends else needed.datasets
-    shares = [Fraction(weight) for weight in needed.blends[0].description.weights] if needed.blends else [Fraction(1)]
+    shares = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
         raise LimitError(

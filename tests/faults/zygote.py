@@ -148,15 +148,15 @@ def import_everything():
 
     import dsindex.cli.main
     import dsindex.functions
-    import dsindex.index.task
-    import dsindex.text.audit
+    import dsindex.index.building
     import dsindex.text.encoders
+    import dsindex.text.engines
     import dsindex.text.records
 
     warm_up_loops()
     dsindex.cli.main.make_parser("build").format_usage()
-    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
-    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.functions, dsindex.index.task)
+    loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.engines, dsindex.text.records)
+    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.functions, dsindex.index.building)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 
@@ -165,8 +165,8 @@ def warm_up_loops():
     """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
     import numpy as np
 
+    from dsindex.index.building import build_arrays
     from dsindex.index.epochs import SampleRule, count_epochs
-    from dsindex.index.task import build_arrays
 
     lengths = np.array([20, 50, 60], np.int32)
     rule = SampleRule(sequence_length=30)
