@@ -123,12 +123,13 @@ class TaskReader:
                 yield number, block
 
     def _read(self, part: TextPart, number: int) -> Iterator[RecordBlock]:
-        counts = self.counts[number : number + 1]
+        lines = blank = text_bytes = 0
         for block in read_part(part, self._selection, max_record_bytes=self._limit):
-            counts["lines"] += block.num_lines
-            counts["blank"] += block.num_blank
-            counts["text_bytes"] += block.num_bytes
+            lines += block.num_lines
+            blank += block.num_blank
+            text_bytes += block.num_bytes
             yield block
+        self.counts[number] = lines, blank, text_bytes
 
 
 def _joined(blocks: Iterator[tuple[int, RecordBlock]]) -> Iterator[RecordBlock]:

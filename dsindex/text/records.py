@@ -46,7 +46,8 @@ def parse_blocks(
         else:
             num_bytes = block.source_bytes
             decoder = open_decoder(selection)
-            parsed = (decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
+            is_block = decoder is not None and len(block.starts) > 1  # a line by itself is read faster as one
+            parsed = (is_block and decoder and _decode_block(block, decoder, selection, limit)) or _parse_lines(
                 block, decoder, selection, limit
             )
         yield replace(selection.finish(parsed), num_bytes=num_bytes, read_line=functools.partial(_line_of, block))
