@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LEVELS = [
-    *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text", "option_problems"),
+    *("locations", "errors", "dtypes", "machine", "amounts", "arrow", "json_text"),
     *("store", "text", "formats", "instruction", "index", "datasets", "options"),
     *("engine", "tools", "jobs", "functions", "cli", "__main__"),
 ]
@@ -69,7 +69,7 @@ def test_only_one_module_imports_ray_and_only_the_command_line_parses():
 def test_only_the_store_tells_objects_from_files():
     """But for text that becomes a location, and datasets that only a disk can have."""
     asked = {name for name, path in MODULES.items() if re.search(r"\bis_url\(|isinstance\(.*Url", path.read_text())}
-    elsewhere = {"datasets.opening", "tools.kinds"}
+    elsewhere = {"datasets.kinds"}
     assert {name for name in asked if room_of(name) != "store"} == {f"dsindex.{name}" for name in elsewhere}
 
 

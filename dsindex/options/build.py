@@ -13,7 +13,7 @@ from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
 
 if TYPE_CHECKING:
-    from dsindex.text.sampling import Sample
+    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection
     from dsindex.text.tokenizer import TokenizerOptions
 
@@ -165,7 +165,7 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
-        from dsindex.text.sampling import Sample
+        from dsindex.text.blocks import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)

@@ -151,7 +151,6 @@ def test_names_forge_no_line_of_output(tmp_path, monkeypatch, cli):
         (0, ["verify", prefix, "--cache", f"{FORGED}c"]), (1, ["verify", FORGED]),
         (1, ["verify", prefix, "--same-as", f"{FORGED}m"]), (0, ["inspect", prefix]), (0, ["inspect", f"{FORGED}c"]),
         (0, ["mix", prefix, "--seq-length", "2"]), (0, ["trace", f"{FORGED}c", "--sample", "0"]),
-        (0, ["trace", f"{FORGED}c", "--line", f"{source}:1"]),
         (0, ["report", prefix, "--output", f"{FORGED}.html"]),
         (0, ["convert", prefix, f"{FORGED}.pbin"]), (0, ["raw-index", source]),
         (2, ["build", f"--{FORGED}"]), (2, ["build", *given, "--engine", FORGED]),
