@@ -59,7 +59,7 @@ def parse_blend_schedule(text: str) -> BlendSchedule:
     """Parse a schedule.
 
     Raises:
-        ValueError: If it is none.
+        InputError: If it is none.
 
     >>> [point.shown for point in parse_blend_schedule("linear 0:90,10 1.5Btokens:1,1 80%:0,1").points]
     ['0', '1500000000tokens', '80%']
@@ -68,7 +68,8 @@ def parse_blend_schedule(text: str) -> BlendSchedule:
     shape = words.pop(0) if words and words[0] in SHAPES else SHAPES[0]
     points = tuple(map(_parse_point, words))
     if not points or points[0].number != 0:
-        raise ValueError(f"expected weights from 0 on, as in {_EXAMPLE}, got {points[0].shown if points else 'none'}")
+        got = points[0].shown if points else "none"
+        raise InputError(f"--blend-schedule: expected weights from 0 on, as in {_EXAMPLE}, got {got}")
     return BlendSchedule(points=points, is_linear=shape == "linear")
 
 
@@ -76,14 +77,15 @@ def _parse_point(word: str) -> Point:
     position, _, after = word.partition(":")
     found = _POSITION.fullmatch(position)
     if found is None or (found[2] and found[3] in {"", "%"}):
-        raise ValueError(
-            "expected POSITION:WEIGHT,WEIGHT,…, with positions in samples, tokens or as a share of the run, such as "
+        raise InputError(
+            "--blend-schedule: expected POSITION:WEIGHT,WEIGHT,…, with positions in samples, tokens or as a share of the run, such as "
             f"16000, 250Btokens or 50%, got {show_value(word)}"
         )
     weights = after.split(",")
     numbers = tuple(float(weight) for weight in weights if _WEIGHT.fullmatch(weight))
     if len(numbers) < len(weights) or not any(numbers):
-        raise ValueError(f"expected weights of at least 0, not all 0, at {position}, got {show_value(after)}")
+        got = show_value(after)
+        raise InputError(f"--blend-schedule: expected weights of at least 0, not all 0, at {position}, got {got}")
     unit = {"%": "share", "t": "tokens"}.get(found[3][:1].lower(), "samples")
     return Point(number=Fraction(found[1]) * _FACTORS[found[2].lower()], unit=unit, weights=numbers)
 
