@@ -44,6 +44,7 @@ def folder(tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         monkeypatch.setenv(name, "0")  # commands set some of them
     monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("dsindex.store.objects._RETRIES", {"max_retries": 0})
     (tmp_path / "i.jsonl").write_text('{"text": "a"}\n')
     return tmp_path
 
