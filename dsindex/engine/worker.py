@@ -20,10 +20,9 @@ import numpy as np
 import xxhash
 
 from dsindex.datasets.provenance import provenance_rows
-from dsindex.dtypes import cast_tokens, require_fit, starts_of
 from dsindex.engine.tasks import FileResult, KeyResult, ShardResult
 from dsindex.engine.work_folder import require_marked
-from dsindex.errors import BadRecordError, FormatError, InputError, OutputError, TokenizerError
+from dsindex.errors import BadRecordError, FormatError, InputError, OutputError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import digest_file, fingerprint_input, open_stored, require_unchanged
@@ -37,6 +36,7 @@ from dsindex.store.storage import (
 )
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import joined
+from dsindex.text.layout import LaidOutDocuments, lay_out_documents, lay_out_pbin_documents
 from dsindex.text.record_blocks import TextColumn, text_sizes
 from dsindex.text.sampling import ALL_RECORDS, Sample, hash_records, sample_records
 
@@ -46,170 +46,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.tasks import ShardTask
-    from dsindex.text.encoders import EncodedColumn, TokenBatch
+    from dsindex.text.encoders import TokenBatch
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import BadRecord, RecordBlock
     from dsindex.text.selection import Selection
     from dsindex.text.small_files import SmallFiles
     from dsindex.text.tokenizer import Tokenizer
-
-
-# Lay out the tokens of documents.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaidOutDocuments:
-    """A batch in its layout on disk."""
-
-    tokens: NDArray[Any]
-    """Token ids in their type on disk, including EOD; shape [tokens]."""
-    sequence_lengths: NDArray[np.int64]
-    """Tokens of each sequence including EOD, never 0; shape [sequences]."""
-    sequences_per_document: NDArray[np.int64]
-    """Sequences of each document, 0 for one without tokens; shape [documents]."""
-    num_empty: int
-    """Number of documents whose texts have no tokens."""
-    eod_in_text: int
-    is_document: NDArray[np.bool_] | None = None
-    """Which records became documents, shape [records]; None if all did."""
-
-
-def lay_out_documents(
-    batch: TokenBatch,
-    texts_per_record: NDArray[np.int64] | None,
-    *,
-    dtype: np.dtype[Any],
-    eod_id: int | None,
-    empty_documents: Literal["keep", "eod"] = "keep",
-    vocabulary_size: int | None = None,
-) -> LaidOutDocuments:
-    """Arrange encoded texts as Megatron's preprocess_data.py does: drop empty sequences, close documents with EOD.
-
-    A text without ids adds no sequence. EOD is appended to the last sequence of a document that has any token. A
-    document without tokens keeps only its boundary, or becomes EOD alone, as with preprocess_data_fast.py.
-
-    Args:
-        batch: Ids of all texts, one after the other.
-        texts_per_record: Number of texts of each document, shape [documents]; None for one each.
-        dtype: Token type on disk.
-        eod_id: The EOD token; None to append none.
-        empty_documents: What a document without tokens becomes: `keep` for an empty one, `eod` for one of EOD alone,
-            which needs `eod_id`.
-        vocabulary_size: Refuse larger token ids; None if they were checked.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-
-    Source: docs/formats.md section 1; Megatron-LM tools/preprocess_data.py, Encoder.encode, and
-    IndexedDatasetBuilder.add_documents, which preprocess_data_fast.py calls.
-    """
-    has_tokens = batch.lengths > 0
-    lengths = batch.lengths[has_tokens]
-    if texts_per_record is None:
-        sequences_per_document = has_tokens.astype(np.int64)
-    else:
-        kept_before = starts_of(has_tokens)
-        ends = np.cumsum(texts_per_record)
-        sequences_per_document = kept_before[ends] - kept_before[ends - texts_per_record]
-    is_empty = sequences_per_document == 0
-    if empty_documents == "eod":
-        lengths = np.insert(lengths, np.cumsum(sequences_per_document)[is_empty], 0)  # each grows by EOD below
-        sequences_per_document = np.maximum(sequences_per_document, 1)
-    if eod_id is None:
-        eod_in_text = 0
-        check_ids(batch.tokens, vocabulary_size)
-        tokens = cast_tokens(batch.tokens, dtype)
-    else:
-        last_sequences = np.cumsum(sequences_per_document)[sequences_per_document > 0] - 1
-        lengths[last_sequences] += 1
-        places = np.cumsum(lengths)[last_sequences] - 1
-        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
-    return LaidOutDocuments(
-        tokens=tokens,
-        sequence_lengths=lengths,
-        sequences_per_document=sequences_per_document,
-        num_empty=int(np.count_nonzero(is_empty)),
-        eod_in_text=eod_in_text,
-    )
-
-
-def lay_out_pbin_documents(
-    batch: TokenBatch, *, dtype: np.dtype[Any], eod_id: int | None, vocabulary_size: int | None = None
-) -> LaidOutDocuments:
-    """Arrange encoded texts as Modalities packs them: one sequence each, closed by EOD; empty texts are dropped.
-
-    Args:
-        batch: Ids of all texts, one text per document, one after the other.
-        dtype: Token type on disk.
-        eod_id: Appended to a document unless it is already its last token; None to append none.
-        vocabulary_size: Refuse larger token ids; None if they were checked.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-
-    Source: docs/formats.md section 3.
-    """
-    has_tokens = batch.lengths > 0
-    lengths = batch.lengths[has_tokens]
-    if eod_id is None:
-        eod_in_text = 0
-        check_ids(batch.tokens, vocabulary_size)
-        tokens = cast_tokens(batch.tokens, dtype)
-    else:
-        lacks_eod = batch.tokens[np.cumsum(lengths) - 1] != eod_id
-        lengths = lengths + lacks_eod
-        places = np.cumsum(lengths)[lacks_eod] - 1
-        tokens, eod_in_text = _insert_eod(batch.tokens, places, eod_id, dtype=dtype, vocabulary_size=vocabulary_size)
-    return LaidOutDocuments(
-        tokens=tokens,
-        sequence_lengths=lengths,
-        sequences_per_document=np.ones(len(lengths), np.int64),
-        num_empty=int(np.count_nonzero(~has_tokens)),
-        eod_in_text=eod_in_text,
-        is_document=has_tokens,
-    )
-
-
-def _insert_eod(
-    tokens: NDArray[np.uint32],
-    places: NDArray[np.int64],
-    eod_id: int,
-    *,
-    dtype: np.dtype[Any],
-    vocabulary_size: int | None,
-) -> tuple[NDArray[Any], int]:
-    """Return the tokens, cast to `dtype`, with `eod_id` at the given places of the result.
-
-    Returns:
-        The result, and how many of the input tokens were `eod_id`.
-
-    Raises:
-        TokenizerError: If an id is outside the vocabulary.
-        OverflowError: If an id does not fit.
-    """
-    result = np.empty(len(tokens) + len(places), dtype)
-    check_ids(tokens, vocabulary_size)
-    require_fit(tokens, dtype)
-    is_text = np.ones(len(result), np.bool_)
-    is_text[places] = False
-    result[is_text] = tokens
-    result[places] = eod_id
-    return result, int(np.count_nonzero(tokens == eod_id))
-
-
-def check_ids(tokens: NDArray[np.integer[Any]], vocabulary_size: int | None) -> None:
-    """Refuse token ids outside the vocabulary; None if they were checked.
-
-    Raises:
-        TokenizerError: Naming the largest.
-    """
-    if vocabulary_size is not None and tokens.size and int(tokens.max()) >= vocabulary_size:
-        raise TokenizerError(
-            f"expected token ids below {vocabulary_size}, the size of the vocabulary, got {tokens.max()}; "
-            f"the tokenizer is damaged"
-        )
 
 
 # Quarantined records: `<prefix>.quarantine.jsonl.zst`, one JSON line each, in the order of the inputs.
@@ -541,8 +383,8 @@ class KeyWriter:
         """Tokens so far."""
         return self.part.index.num_tokens
 
-    def add(self, batch: TokenBatch, texts_per_record: NDArray[np.int64] | None) -> LaidOutDocuments:
-        """Append encoded texts; the number of texts of each record is None if each has one."""
+    def add(self, batch: TokenBatch) -> LaidOutDocuments:
+        """Append encoded texts."""
         if self._layout == "pbin":
             documents = lay_out_pbin_documents(
                 batch, dtype=self._dtype, eod_id=self._eod_id, vocabulary_size=self._vocabulary_size
@@ -550,7 +392,6 @@ class KeyWriter:
         else:
             documents = lay_out_documents(
                 batch,
-                texts_per_record,
                 dtype=self._dtype,
                 eod_id=self._eod_id,
                 empty_documents=self._empty_documents,
@@ -559,7 +400,8 @@ class KeyWriter:
         self.part.add(documents.tokens, documents.sequence_lengths, documents.sequences_per_document)
         self._empty += documents.num_empty
         self._eod_in_text += documents.eod_in_text
-        self._reference_texts += batch.num_reference_texts
+        self._reference_texts += len(batch.by_reference)
+        self.tokenized_bytes += batch.text_bytes
         return documents
 
     def result(self, bin: StoredFile, idx: StoredFile, **own: Any) -> KeyResult:  # noqa: ANN401 - fields of KeyResult
@@ -661,7 +503,7 @@ class _SampleWriter:
 
     def add(
         self,
-        encoded: Mapping[str, EncodedColumn],
+        encoded: Mapping[str, TokenBatch],
         offsets: NDArray[np.int64],
         lines: NDArray[np.int64],
         numbers: NDArray[np.int64] | None,
@@ -674,17 +516,15 @@ class _SampleWriter:
             offsets: Their offsets.
             lines: Their line numbers.
             numbers: The number of each record's file, of several that are read together.
-            sizes: The sizes of their texts by key.
+            sizes: The sizes of their texts by key, of several files.
         """
         if numbers is not None:
             self.kept_of_files += np.bincount(numbers, minlength=len(self.kept_of_files))
-        for place, key in enumerate(self.keys):
-            if key.key in sizes:
-                key.tokenized_bytes += int(sizes[key.key].sum())
-                if numbers is not None:
+            for place, key in enumerate(self.keys):
+                if key.key in sizes:
                     np.add.at(self.bytes_of_files[:, place], numbers, sizes[key.key])
         for key in self.keys:
-            is_document = key.add(*encoded[key.key]).is_document
+            is_document = key.add(encoded[key.key]).is_document
             if is_document is not None:  # only in a layout with one key
                 offsets, lines = offsets[is_document], lines[is_document]
                 numbers = None if numbers is None else numbers[is_document]
@@ -737,23 +577,22 @@ class _ShardWriter:
         self._text_bytes += block.num_bytes
 
     def _add_records(
-        self, block: RecordBlock, encoded: Mapping[str, EncodedColumn], numbers: NDArray[np.int64] | None
+        self, block: RecordBlock, encoded: Mapping[str, TokenBatch], numbers: NDArray[np.int64] | None
     ) -> None:
         """Append a block's records to the outputs to which they go."""
-        from dsindex.text.encoders import split_encoded
-
-        columns = {key: column for key, column in block.columns.items() if isinstance(column, TextColumn)}
-        sizes = {key: text_sizes(column) for key, column in columns.items()}
         if len(self._samples) == 1:
+            sizes = {} if numbers is None else _text_sizes(block)
             self._samples[0].add(encoded, block.offsets, block.lines, numbers, sizes)
             return
-        hashes = hash_records(block)
-        groups = [np.flatnonzero(output.sample.holds(hashes)) for output in self._samples]
-        split = {key: split_encoded(column, groups) for key, column in encoded.items()}
-        for at, (output, records) in enumerate(zip(self._samples, groups, strict=True)):
+        hashes, sizes = hash_records(block), _text_sizes(block)
+        for output in self._samples:
+            records = np.flatnonzero(output.sample.holds(hashes))
             own = None if numbers is None else numbers[records]
-            tokens = {key: parts[at] for key, parts in split.items()}
             own_sizes = {key: each[records] for key, each in sizes.items()}
+            tokens = {
+                key: batch.take(records, text_bytes=int(own_sizes[key].sum()) if key in sizes else 0)
+                for key, batch in encoded.items()
+            }
             output.add(tokens, block.offsets[records], block.lines[records], own, own_sizes)
 
     def _bad_record(self, record: BadRecord, *, num_more: int) -> BadRecordError:
@@ -811,3 +650,8 @@ class _ShardWriter:
             files=counts,
             num_filtered=self._filtered,
         )
+
+
+def _text_sizes(block: RecordBlock) -> dict[str, NDArray[np.int64]]:
+    """Return the size of each record's texts by key."""
+    return {key: text_sizes(column) for key, column in block.columns.items() if isinstance(column, TextColumn)}

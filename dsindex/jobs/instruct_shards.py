@@ -1,54 +1,45 @@
-"""The unit of work of instruction data: encode the conversations of one byte range into partial datasets.
+"""The unit of work of `dsindex instruct`: encode the conversations of a part of an input into tokens and masks.
 
-Each split has a `.bin`/`.idx` pair of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
+Each split has a `.bin` and `.idx` of tokens and one of masks (uint8, 1 = trainable), with the same sequences and
 documents. A conversation is a document; it has more than one sequence only if it was too long and was split.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
-from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.output import Dataset, Output, TokenSource, shard_provenance, shard_quarantine
-from dsindex.engine.source import count_records
 from dsindex.engine.tasks import KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt
+from dsindex.engine.worker import Attempt, check_unchanged, quarantine_line, shard_attempt
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
-from dsindex.instruction.statistics import InstructionStatistics, statistics_of
+from dsindex.instruction.statistics import count_conversation
 from dsindex.store.reading import fingerprint_input
-from dsindex.store.urls import absolute, with_suffix
 from dsindex.text.fields import JSON_WHITESPACE
-from dsindex.text.parts import read_part_lines
+from dsindex.text.layout import check_ids
+from dsindex.text.parts import LARGEST_RECORD_BYTES, read_part_lines
 from dsindex.text.record_blocks import BadRecord, describe_long_line
 from dsindex.text.streams import LongLine, cut_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from dsindex.engine.manifest import RecordedInput
-    from dsindex.engine.source import TextSource
     from dsindex.engine.tasks import ShardTask
     from dsindex.engine.worker import AttemptFile
     from dsindex.instruction.encode import EncodedConversation
-    from dsindex.options.instruct import InstructConfig
-    from dsindex.store.storage import StoredFile
     from dsindex.text.streams import LineBlock
-
 
 MASK_DTYPE = np.dtype(np.uint8)
 BLOCK_BYTES = 1 << 20
 """Text encoded before it is written; a longer line takes memory for its own size."""
+BAD = "bad."
+"""Beginning of the counts of bad records by kind in a shard's result; those of a split begin with its tokens' key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,58 +72,21 @@ def split_names(fractions: Sequence[float] | None) -> tuple[str | None, ...]:
     return tuple(name for name, share in zip(SPLITS, fractions, strict=True) if share > 0)
 
 
-def split_prefix(prefix: str, split: str | None) -> str:
-    """Return the prefix of a split's datasets, as expected by PackedInstructionDataset.
+def keys_of(split: str | None) -> tuple[str, str]:
+    """Return the keys of a split's tokens and masks in a shard's result; after P_ they are the names of the datasets.
 
-    >>> split_prefix("out/chat", "valid"), split_prefix("out/chat", None)
-    ('out/chat_valid', 'out/chat')
+    >>> keys_of(None), keys_of("valid")
+    (('text_document', 'loss_mask'), ('valid_text_document', 'valid_loss_mask'))
     """
-    return prefix if split is None else with_suffix(prefix, f"_{split}")
-
-
-def text_key(split: str | None) -> str:
-    """Return the key of a split's tokens in a shard's result, which is also the suffix to the job's prefix.
-
-    >>> text_key(None), text_key("valid")
-    ('text_document', 'valid_text_document')
-    """
-    return "text_document" if split is None else f"{split}_text_document"
-
-
-def mask_key(split: str | None) -> str:
-    """Return the key of a split's masks in a shard's result."""
-    return "loss_mask" if split is None else f"{split}_loss_mask"
-
-
-def split_counts(results: Iterable[ShardResult], split: str | None) -> dict[str, int]:
-    """Return the statistics of a split over all shards, as named counts."""
-    total: Counter[str] = Counter()
-    beginning = f"{text_key(split)}."
-    for result in results:
-        for name, value in result.counts:
-            if name.startswith(beginning):
-                total[name.removeprefix(beginning)] += value
-    return dict(total)
-
-
-def bad_records_of(results: Iterable[ShardResult]) -> dict[str, int]:
-    """Return the number of quarantined records over all shards, by kind of problem."""
-    total: Counter[str] = Counter()
-    for result in results:
-        for name, count in result.counts:
-            if name.startswith(_BAD):
-                total[name.removeprefix(_BAD)] += count
-    return dict(sorted(total.items()))
-
-
-_BAD = "bad."
+    beginning = "" if split is None else f"{split}_"
+    return f"{beginning}text_document", f"{beginning}loss_mask"
 
 
 def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
-    """Encode the conversations of a byte range into files under names unique to this attempt, synced to disk.
+    """Encode the conversations of a task into files under names unique to this attempt, synced to disk.
 
     Raises:
-        BadRecordError: At the range's first bad record, unless bad records are quarantined.
+        BadRecordError: At the first bad record, unless bad records are quarantined.
         InputError: If the input is missing or has changed since the job was planned.
         TokenizerError: If the tokenizer is damaged.
         OutputError: If the work folder cannot be written.
@@ -141,22 +95,9 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
     with shard_attempt(task, settings.work_dir) as attempt:
         shard = _Shard(attempt, task, settings)
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
-            with _collected_later():
-                shard.add(block)
+            shard.add(block)
         check_unchanged(task)
         return shard.finish()
-
-
-@contextlib.contextmanager
-def _collected_later() -> Iterator[None]:
-    """Put off the search for reference cycles: the objects of a block's records have none, and are many."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Shard:
@@ -180,25 +121,21 @@ class _Shard:
             self._text_bytes += block.num_bytes + 1
             self._refuse(block.offset, block.line, block.head, _too_large(block.num_bytes, block.limit))
             return
+        limit = self._settings.max_record_bytes or LARGEST_RECORD_BYTES
         offsets, sizes = block.offsets().tolist(), block.line_sizes().tolist()
-        limit = self._settings.max_record_bytes
         lines = [block.text(number) for number in range(len(sizes))]
-        is_blank = [not line.strip(JSON_WHITESPACE) for line in lines]
-        is_large = [limit is not None and size > limit for size in sizes]
-        encoded = self._encoder.encode_lines(
-            [line for line, *left_out in zip(lines, is_blank, is_large, strict=True) if not any(left_out)]
-        )
-        for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
-            if is_blank[number]:
-                self._blank += 1
-                continue
-            line = block.first_line + number
-            outcome = _too_large(size, limit or 0) if is_large[number] else next(encoded)
+        records = [number for number, line in enumerate(lines) if line.strip(JSON_WHITESPACE)]
+        fitting = [lines[number] for number in records if sizes[number] <= limit]
+        outcomes = self._encoder.encode_lines(fitting, up_to_problem=not self._settings.quarantine)
+        for number in records:
+            size, line = sizes[number], block.first_line + number
+            outcome = next(outcomes) if size <= limit else _too_large(size, limit)
             if isinstance(outcome, RecordProblem):
-                self._refuse(offset, line, cut_large(block.line(number), limit), outcome)
+                self._refuse(offsets[number], line, cut_large(block.line(number), limit), outcome)
             else:
-                self._splits[self._split_of(outcome)].take(outcome, offset, line)
-        self._lines += len(sizes)
+                self._splits[self._split_of(outcome)].take(outcome, offsets[number], line)
+        self._lines += len(lines)
+        self._blank += len(lines) - len(records)
         self._text_bytes += block.source_bytes
         with self._attempt.errors_named():
             for split in self._splits.values():
@@ -224,12 +161,12 @@ class _Shard:
 
     def finish(self) -> ShardResult:
         """Sync all files and return the result."""
-        counts = {f"{_BAD}{kind}": count for kind, count in self._bad.items()}
+        counts = {f"{BAD}{kind}": count for kind, count in self._bad.items()}
         with self._attempt.errors_named():
-            keys = tuple(key for split in self._splits.values() for key in split.finish())
+            keys = [key for split in self._splits.values() for key in split.finish()]
             quarantine = self._quarantine.finish() if self._quarantine is not None else None
         for split in self._splits.values():
-            counts |= split.counts()
+            counts |= {f"{split.keys[0]}.{name}": number for name, number in split.statistics.items()}
         return ShardResult(
             shard=self._task.shard,
             num_lines=self._lines,
@@ -237,7 +174,7 @@ class _Shard:
             num_records=sum(split.statistics["conversations"] for split in self._splits.values()),
             num_quarantined=self._bad.total(),
             text_bytes=self._text_bytes,
-            keys=keys,
+            keys=tuple(keys),
             provenance=None,
             quarantine=quarantine,
             input_fingerprint=fingerprint_input(self._task.path),
@@ -249,20 +186,15 @@ class _SplitWriter:
     """The tokens, masks and provenance of one split."""
 
     def __init__(self, split: str | None, attempt: Attempt, settings: InstructionSettings) -> None:
-        self._split = split
+        self.keys = keys_of(split)
+        self.statistics: Counter[str] = Counter()
         self._dtype = np.dtype(settings.dtype)
         self._vocabulary_size = settings.vocabulary_size
-        self._tokens = attempt.open_part(text_key(split), self._dtype)
-        self._masks = attempt.open_part(mask_key(split), MASK_DTYPE)
-        self._provenance = attempt.open(f"{text_key(split)}.prov") if settings.provenance else None
+        self._tokens = attempt.open_part(self.keys[0], self._dtype)
+        self._masks = attempt.open_part(self.keys[1], MASK_DTYPE)
+        self._provenance = attempt.open(f"{self.keys[0]}.prov") if settings.provenance else None
         self._pending: list[EncodedConversation] = []
         self._places: list[tuple[int, int]] = []
-        self.statistics: Counter[str] = Counter(InstructionStatistics().counts())
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens written so far."""
-        return self._tokens.index.num_tokens
 
     def take(self, encoded: EncodedConversation, offset: int, line: int) -> None:
         """Buffer a conversation until the next `write`."""
@@ -277,174 +209,38 @@ class _SplitWriter:
         per_document = np.array([len(encoded.lengths) for encoded in self._pending], np.int64)
         tokens = np.concatenate([encoded.tokens for encoded in self._pending])
         check_ids(tokens, self._vocabulary_size)
-        mask = np.concatenate([encoded.mask for encoded in self._pending])
-        self.statistics.update(statistics_of(self._pending, learnt=int(np.count_nonzero(mask))))
         self._tokens.add(cast_tokens(tokens, self._dtype), lengths, per_document)
+        mask = np.concatenate([encoded.mask for encoded in self._pending])
         self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
             self._provenance.write(provenance_rows(offsets, lines).data)
+        for encoded in self._pending:
+            count_conversation(encoded, self.statistics)
+        self.statistics["learnt"] += int(np.count_nonzero(mask))
         self._pending, self._places = [], []
 
-    def finish(self) -> tuple[KeyResult, KeyResult]:
+    def finish(self) -> list[KeyResult]:
         """Sync the files and return the results for tokens and masks."""
-        provenance = self._provenance.finish() if self._provenance is not None else None
         index = self._tokens.index
-        common: Mapping[str, Any] = {
-            "num_sequences": index.num_sequences,
-            "num_documents": index.num_documents,
-            "num_tokens": index.num_tokens,
-            "num_empty_documents": 0,
-            "eod_in_text": 0,
-        }
-        results = []
-        for key, part, is_aligned in (
-            (text_key(self._split), self._tokens, False),
-            (mask_key(self._split), self._masks, True),
-        ):
-            bin_file, idx_file = part.finish()
-            own = None if is_aligned else provenance
-            results.append(
-                KeyResult(key=key, bin=bin_file, idx=idx_file, provenance=own, is_aligned=is_aligned, **common)
+        provenance = self._provenance.finish() if self._provenance is not None else None
+        return [
+            KeyResult(
+                key=key,
+                num_sequences=index.num_sequences,
+                num_documents=index.num_documents,
+                num_tokens=index.num_tokens,
+                num_empty_documents=0,
+                eod_in_text=0,
+                bin=bin_file,
+                idx=idx_file,
+                provenance=provenance if part is self._tokens else None,
+                is_aligned=part is self._masks,
             )
-        return results[0], results[1]
-
-    def counts(self) -> dict[str, int]:
-        """Return the statistics as named counts, which are added up over shards."""
-        return {f"{text_key(self._split)}.{name}": number for name, number in self.statistics.items()}
+            for key, part in zip(self.keys, (self._tokens, self._masks), strict=True)
+            for bin_file, idx_file in [part.finish()]
+        ]
 
 
 def _too_large(num_bytes: int, limit: int) -> RecordProblem:
     return RecordProblem("too-large", describe_long_line(num_bytes, limit))
-
-
-# The outputs of `dsindex instruct` as data: the datasets of each split, their parts and their manifests.
-#
-# A split has two datasets: `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8). With --split, `<prefix>`
-# ends in `_train`, `_valid` or `_test`.
-
-if TYPE_CHECKING:
-    SplitResults = Sequence[tuple[ShardTask, ShardResult]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitOutputs:
-    """The datasets of one split."""
-
-    split: str | None
-    config: InstructConfig
-    work_dir: str
-    dtype: np.dtype[Any]
-    """Type of tokens on disk."""
-
-    @property
-    def prefix(self) -> str:
-        """The prefix to open with PackedInstructionDataset."""
-        return absolute(split_prefix(self.config.output_prefix, self.split))
-
-    @property
-    def prefixes(self) -> list[str]:
-        """The prefixes of the datasets: tokens, masks."""
-        return [with_suffix(self.prefix, f"_{name}") for name in ("text_document", "loss_mask")]
-
-    def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
-        """Return tokens and masks, which are made of shards alone, with how to find their parts."""
-        text, mask = self.prefixes[:2]
-        return [
-            TokenSource(
-                output=Output(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
-                key=key,
-                dtype=dtype,
-                work_dir=self.work_dir,
-            )
-            for prefix, key, dtype in (
-                (text, text_key(self.split), self.dtype),
-                (mask, mask_key(self.split), MASK_DTYPE),
-            )
-        ]
-
-    def datasets(
-        self,
-        sources: Sequence[TokenSource],
-        results: SplitResults,
-        inputs: Sequence[str],
-    ) -> list[Dataset]:
-        """Return the datasets to assemble, in the order of `prefixes`.
-
-        Args:
-            sources: Tokens and masks.
-            results: All shards with their results, in plan order.
-            inputs: Paths of the inputs as given.
-        """
-        text, mask = sources
-        found = [result.find_part(text_key(self.split)) for _, result in results]
-        return [
-            Dataset(
-                output=text.output,
-                parts=tuple(text.part_of(result) for _, result in results),
-                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, found),
-                # Bad records belong to no split, so each split's tokens get all of them.
-                quarantine=shard_quarantine(results, self.work_dir, inputs),
-            ),
-            Dataset(output=mask.output, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
-        ]
-
-    def contents(
-        self,
-        source: TextSource,
-        instruction: Mapping[str, Any],
-        results: SplitResults,
-        made: Sequence[tuple[Dataset, dict[str, StoredFile]]],
-    ) -> list[Content]:
-        """Return the contents of the manifests, in the order of `prefixes`.
-
-        Args:
-            source: The job's inputs and tokenizer.
-            instruction: The instruction configuration, in plain JSON types.
-            results: All shards with their results, in plan order.
-            made: Each dataset with its files.
-        """
-        shards = [result for _, result in results]
-        inputs = self._describe_inputs(source, results)
-        options = source.describe_options(
-            split=None if self.config.split is None else list(self.config.split),
-            split_seed=self.config.split_seed,
-            split_name=self.split,
-            instruction=dict(instruction),
-        )
-        counts = self._count_records(shards)
-        contents = [
-            Content(
-                inputs=inputs,
-                documents=dataset.header.num_documents,
-                sequences=dataset.header.num_sequences,
-                tokens=dataset.bin_bytes // dataset.header.dtype.itemsize,
-                token_dtype=dataset.header.dtype.name,
-                options=options,
-                digests=files,
-            )
-            for dataset, files in made
-        ]
-        of_tokens = {
-            "account": RecordCounts(**counts, documents_with_tokens=counts["kept"], empty_documents=0),
-            "tokenizer": source.describe_tokenizer(),
-            "statistics": split_counts(shards, self.split),
-            "bad_records": bad_records_of(shards),
-        }
-        return [msgspec.structs.replace(contents[0], **of_tokens), *contents[1:]]
-
-    def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, Any]:
-        """Return record counts; `kept` are the records of this split, `elsewhere` those of other splits."""
-        lines = count_records(shards)
-        key = text_key(self.split)
-        kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
-        return {**lines, "kept": kept, "elsewhere": lines["kept"] - kept}
-
-    def _describe_inputs(self, source: TextSource, results: SplitResults) -> list[RecordedInput]:
-        shards: list[list[ShardResult]] = [[] for _ in source.inputs]
-        for task, result in results:
-            shards[task.input].append(result)
-        return [
-            replace(described, **self._count_records(own))
-            for described, own in zip(source.describe_inputs(results, self.work_dir), shards, strict=True)
-        ]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsindex.amounts import count, format_size, format_speed
+from dsindex.amounts import count, format_size
 from dsindex.engine.job import Job, JobOutcome, open_job
 from dsindex.engine.manifest import Content, RecordCounts
 from dsindex.engine.output import Dataset, assemble, shard_part, shard_provenance, shard_quarantine
@@ -61,7 +61,7 @@ class TextResult(Report):
         made = f" ({format_size(self.made_bytes)} in this run)" if 0 < self.made_bytes < self.input_bytes else ""
         facts = [
             f"done in {self.seconds:.1f} s: {format_size(self.input_bytes)} of input{made}",
-            *([format_speed(self.made_bytes / max(self.seconds, 1e-6))] if self.made_bytes else []),
+            *([f"{format_size(self.made_bytes / max(self.seconds, 1e-6))}/s"] if self.made_bytes else []),
             count(run.shards, "shard"),
             f"{run.executor} executor",
             count(run.workers, "worker"),
