@@ -129,27 +129,6 @@ def test_head_runs_no_tasks_unless_it_is_alone(start, tmp_path, environment, cpu
     assert (tmp_path / "arguments").read_text().startswith(begins)
 
 
-@pytest.mark.parametrize(("environment", "says"), [
-    ({"DSINDEX_INTERFACE": "ib9"}, "ib9: "),
-    ({"DSINDEX_INTERFACE": ""}, "127.0.0.2: expected another node, got an address of this one"),
-], ids=["no such interface", "own address"])  # fmt: skip
-def test_address_that_other_nodes_cannot_reach_is_refused(start, environment, says):
-    code, shown = outcome(start(**environment))
-    assert code == 1
-    assert shown.startswith(says)
-    assert "; set DSINDEX_INTERFACE to one with an IPv4 address, of lo" in shown
-
-
-def test_nothing_is_left_on_the_shared_storage_and_on_the_node(start, tmp_path):
-    former = Path(f"/tmp/dsindex-{JOB}-killed")
-    former.mkdir(exist_ok=True)
-    assert outcome(start())[0] == 0
-    folder = Path((tmp_path / "arguments").read_text().split("--temp-dir=")[1].split()[0])
-    assert folder.parent.name.startswith(f"dsindex-{JOB}-")
-    assert folders_on_node() == []
-    assert not list(tmp_path.glob(".slurm-*"))
-
-
 def test_cancelled_job_stops_its_command_and_leaves_nothing(start, tmp_path):
     process = start(play="slow")
     wait_until((tmp_path / "queued.begun").exists, "the command")
