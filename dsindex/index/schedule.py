@@ -78,8 +78,8 @@ def _parse_point(word: str) -> Point:
     found = _POSITION.fullmatch(position)
     if found is None or (found[2] and found[3] in {"", "%"}):
         raise InputError(
-            "--blend-schedule: expected POSITION:WEIGHT,WEIGHT,…, with positions in samples, tokens or shares of the run, "
-            f"such as 16000, 250Btokens or 50%, got {show_value(word)}"
+            "--blend-schedule: expected POSITION:WEIGHT,WEIGHT,…, with positions in samples, tokens or shares of the "
+            f"run, such as 16000, 250Btokens or 50%, got {show_value(word)}"
         )
     weights = after.split(",")
     numbers = tuple(float(weight) for weight in weights if _WEIGHT.fullmatch(weight))
