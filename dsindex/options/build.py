@@ -13,9 +13,9 @@ from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
 
 if TYPE_CHECKING:
-    from dsindex.text.sampling import Sample
+    from dsindex.text.blocks import Sample
     from dsindex.text.selection import Selection
-    from dsindex.text.tokenizer_file import TokenizerOptions
+    from dsindex.text.tokenizer import TokenizerOptions
 
 Share = Parsed[float | str | None, float | None]
 
@@ -154,7 +154,7 @@ class BuildConfig(TextConfig, TokenizerFormats):
 
     def tokenizer_options(self) -> TokenizerOptions:
         """Return what the tokenizer's file does not say."""
-        from dsindex.text.tokenizer_file import TokenizerOptions  # loads what a help text does not need
+        from dsindex.text.tokenizer import TokenizerOptions  # loads what a help text does not need
 
         given = {name: getattr(self, name) for name in TokenizerOptions.__slots__}
         if self.tokenizer_type not in {None, "TikTokenizer"}:  # Megatron ignores the rest, too
@@ -165,7 +165,7 @@ class BuildConfig(TextConfig, TokenizerFormats):
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The records of each group of outputs: all that are kept, or those to train on and those that are held out."""
-        from dsindex.text.sampling import Sample
+        from dsindex.text.blocks import Sample
 
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)
