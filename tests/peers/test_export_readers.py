@@ -1,6 +1,5 @@
 """The trainers' own readers open the exports of instruction data and learn as many tokens as the masks say."""
 
-import importlib.machinery
 import importlib.util
 import itertools
 import json
@@ -215,7 +214,6 @@ def bridge():
         create_hist=algorithms.create_hist,
         create_packing_strategy=algorithms.create_packing_strategy,
         fill_packing_strategy=algorithms.fill_packing_strategy,
-        chat_preprocess=importlib.import_module("megatron.bridge.data.datasets.utils")._chat_preprocess,
     )
 
 
