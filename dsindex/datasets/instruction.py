@@ -79,9 +79,9 @@ def stack_blocks(blocks: Sequence[Block], *, as_torch: bool = False) -> DatasetB
     convert = _to_torch if as_torch else _as_is
     of_rows = {field.name: [getattr(block, field.name) for block in blocks] for field in fields(Block)}
     ends = np.array([boundaries[-1] for boundaries in of_rows["sequence_boundaries"]], np.int32)
-    stacked = {name: convert(np.stack(of_rows.pop(name))) for name in STACKED}
-    listed = {name: [convert(array) for array in arrays] for name, arrays in of_rows.items()}
-    return DatasetBatch(attention_lengths=convert(ends), **stacked, **listed)
+    batch: dict[str, Any] = {name: convert(np.stack(of_rows.pop(name))) for name in STACKED}
+    batch |= {name: [convert(array) for array in arrays] for name, arrays in of_rows.items()}
+    return DatasetBatch(attention_lengths=convert(ends), **batch)
 
 
 class InstructionCollator:
