@@ -16,11 +16,12 @@ import xxhash
 
 from dsindex.amounts import count
 from dsindex.dtypes import dtype_for_vocabulary
+from dsindex.engine.assembly import assemble
 from dsindex.engine.job import open_job
 from dsindex.engine.manifest import read_manifest
-from dsindex.engine.output import assemble
 from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
+from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
 from dsindex.engine.standard_input import piped_input_named
 from dsindex.errors import FormatError, InputError
@@ -37,7 +38,6 @@ from dsindex.jobs.instruct_shards import (
     split_prefix,
 )
 from dsindex.jobs.packs import Packings
-from dsindex.jobs.text_job import TextResult, make_text_shards
 from dsindex.option_problems import name_kind
 from dsindex.options.config import UsageError, validated, work_folder_path
 from dsindex.options.instruct import InstructConfig, as_text_config
@@ -135,11 +135,11 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
         dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
         plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
         splits = [
-            SplitOutputs(split=split, config=config, work_dir=work_folder_path(config), dtype=dtype)
-            for split in split_names(config.split)
+            SplitOutputs(split=split, number=number, config=config, dtype=dtype)
+            for number, split in enumerate(split_names(config.split))
         ]
-        targets = [split.token_sources(plan.plan_id, source.text_bytes) for split in splits]
-        outputs = [target.output for group in targets for target in group]
+        groups = [split.outputs(plan.plan_id) for split in splits]
+        outputs = [output for group in groups for output in group]
         packings = Packings(config, [split.prefix for split in splits], reporter)
         eos_id = _find_eos(recipe, instruction)
         made_bytes, exports = 0, []
@@ -151,7 +151,7 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
             text_bytes=source.text_bytes,
             holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
         ) as job:
-            if job.work is not None:
+            if job.outcome is None:
                 for note in source.first_notes(encodes=True):
                     reporter.say(note)
                 packings.examine()
@@ -165,21 +165,22 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
                     split_seed=config.split_seed,
                     **source.shard_options(),
                 )
-                sources = [target for group in targets for target in group]
-                shards = make_text_shards(job.work, source, settings, sources, function=encode_shard)
-                inputs = [file.path for file in source.inputs]
-                groups = [
-                    split.datasets(own, shards.results, inputs) for split, own in zip(splits, targets, strict=True)
+                shards = make_shards(job, source, settings, outputs, function=encode_shard)
+                datasets = [
+                    dataset
+                    for split, group in zip(splits, groups, strict=True)
+                    for dataset in split.datasets(shards, group)
                 ]
-                files = iter(assemble([dataset for group in groups for dataset in group], job.work))
-                described = [[(dataset, next(files)) for dataset in group] for group in groups]
+                files = assemble(job, datasets)
                 contents = [
                     content
-                    for split, made in zip(splits, described, strict=True)
-                    for content in split.contents(source, json.loads(recipe.config), shards.results, made)
+                    for split in splits
+                    for content in split.contents(
+                        shards, json.loads(recipe.config), files[2 * split.number : 2 * split.number + 2]
+                    )
                 ]
                 job.publish(
-                    groups,
+                    datasets,
                     contents,
                     num_shards=len(shards.results),
                     engine=source.engine,
@@ -272,13 +273,8 @@ def _report(
         packed=any(not packing.already_complete for packing in packed),
         bad_records=outcome.contents[0].bad_records or {},
         exports=tuple(exports),
-        already_complete=outcome.already_complete,
         counts=msgspec.structs.replace(first, kept=first.kept + first.elsewhere, elsewhere=0),
-        input_bytes=source.total_bytes,
-        made_bytes=made_bytes,
-        seconds=outcome.seconds,
-        run=outcome.run,
-        input_notes=source.notes,
+        **outcome_fields(source, outcome, made_bytes),
     )
 
 

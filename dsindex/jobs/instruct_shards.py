@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dsindex.datasets.provenance import provenance_rows
 from dsindex.dtypes import cast_tokens
-from dsindex.engine.manifest import Content, RecordCounts
-from dsindex.engine.output import Dataset, Output, TokenSource, shard_provenance, shard_quarantine
-from dsindex.engine.source import count_records
-from dsindex.engine.tasks import KeyResult, ShardResult
-from dsindex.engine.worker import Attempt, check_ids, check_unchanged, quarantine_line, shard_attempt
+from dsindex.engine.manifest import Content
+from dsindex.engine.output import Dataset, Output
+from dsindex.engine.tasks import FileCounts, KeyResult, ShardResult
+from dsindex.engine.worker import Attempt, check_ids, check_unchanged, provenance_rows, quarantine_line
 from dsindex.errors import BadRecordError, RecordProblem
 from dsindex.instruction.encode import EncoderRecipe, make_instruction_encoder
 from dsindex.instruction.splits import SPLITS, split_by_hash
@@ -36,10 +34,9 @@ from dsindex.text.streams import LongLine, cut_large
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.engine.manifest import RecordedInput
-    from dsindex.engine.source import TextSource
+    from dsindex.engine.shards import Shards
     from dsindex.engine.tasks import ShardTask
-    from dsindex.engine.worker import AttemptFile
+    from dsindex.engine.worker import ShardFile
     from dsindex.instruction.encode import EncodedConversation
     from dsindex.options.instruct import InstructConfig
     from dsindex.store.storage import StoredFile
@@ -138,7 +135,7 @@ def encode_shard(task: ShardTask, settings: InstructionSettings) -> ShardResult:
         OutputError: If the work folder cannot be written.
     """
     check_unchanged(task)
-    with shard_attempt(task, settings.work_dir) as attempt:
+    with Attempt(settings.work_dir, task.shard) as attempt:
         shard = _Shard(attempt, task, settings)
         for block in read_part_lines(task.part, block_bytes=BLOCK_BYTES, max_line_bytes=settings.max_record_bytes):
             with _collected_later():
@@ -169,9 +166,8 @@ class _Shard:
         self._encoder = make_instruction_encoder(settings.recipe)
         self._lines = self._blank = self._text_bytes = 0
         self._bad: Counter[str] = Counter()
-        self._quarantine: AttemptFile | None = None
-        with attempt.errors_named():
-            self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
+        self._quarantine: ShardFile | None = None
+        self._splits = {split: _SplitWriter(split, attempt, settings) for split in split_names(settings.fractions)}
 
     def add(self, block: LineBlock | LongLine) -> None:
         """Encode lines and append them to this attempt's files."""
@@ -200,9 +196,8 @@ class _Shard:
                 self._splits[self._split_of(outcome)].take(outcome, offset, line)
         self._lines += len(sizes)
         self._text_bytes += block.source_bytes
-        with self._attempt.errors_named():
-            for split in self._splits.values():
-                split.write()
+        for split in self._splits.values():
+            split.write()
 
     def _split_of(self, encoded: EncodedConversation) -> str | None:
         fractions = self._settings.fractions
@@ -216,31 +211,29 @@ class _Shard:
             place, is_row = (self._task.begin, line), self._task.form.is_table
             raise BadRecordError(self._task.path, offset, reason, part=place, is_row=is_row)
         record = BadRecord(offset=offset, line=line, line_bytes=line_bytes, reason=reason)
-        with self._attempt.errors_named():
-            if self._quarantine is None:
-                self._quarantine = self._attempt.open("quarantine")
-            self._quarantine.write(quarantine_line(self._task.path, record))
+        if self._quarantine is None:
+            self._quarantine = self._attempt.open("quarantine")
+        self._quarantine.write(quarantine_line(record))
         self._bad[problem.kind] += 1
 
     def finish(self) -> ShardResult:
         """Sync all files and return the result."""
         counts = {f"{_BAD}{kind}": count for kind, count in self._bad.items()}
-        with self._attempt.errors_named():
-            keys = tuple(key for split in self._splits.values() for key in split.finish())
-            quarantine = self._quarantine.finish() if self._quarantine is not None else None
         for split in self._splits.values():
             counts |= split.counts()
         return ShardResult(
-            shard=self._task.shard,
-            num_lines=self._lines,
-            num_blank=self._blank,
-            num_records=sum(split.statistics["conversations"] for split in self._splits.values()),
-            num_quarantined=self._bad.total(),
-            text_bytes=self._text_bytes,
-            keys=keys,
-            provenance=None,
-            quarantine=quarantine,
-            input_fingerprint=fingerprint_input(self._task.path),
+            files=(
+                FileCounts(
+                    lines=self._lines,
+                    blank=self._blank,
+                    quarantined=self._bad.total(),
+                    text_bytes=self._text_bytes,
+                    fingerprint=fingerprint_input(self._task.path),
+                    kept=tuple(split.statistics["conversations"] for split in self._splits.values()),
+                ),
+            ),
+            keys=tuple(key for split in self._splits.values() for key in split.finish()),
+            quarantine=None if self._quarantine is None else self._quarantine.stored(),
             counts=tuple(sorted(counts.items())),
         )
 
@@ -283,31 +276,16 @@ class _SplitWriter:
         self._masks.add(mask, lengths, per_document)
         if self._provenance is not None:
             offsets, lines = np.array(self._places, np.int64).T
-            self._provenance.write(provenance_rows(offsets, lines).data)
+            self._provenance.write(provenance_rows(offsets, lines))
         self._pending, self._places = [], []
 
     def finish(self) -> tuple[KeyResult, KeyResult]:
         """Sync the files and return the results for tokens and masks."""
-        provenance = self._provenance.finish() if self._provenance is not None else None
-        index = self._tokens.index
-        common: Mapping[str, Any] = {
-            "num_sequences": index.num_sequences,
-            "num_documents": index.num_documents,
-            "num_tokens": index.num_tokens,
-            "num_empty_documents": 0,
-            "eod_in_text": 0,
-        }
-        results = []
-        for key, part, is_aligned in (
-            (text_key(self._split), self._tokens, False),
-            (mask_key(self._split), self._masks, True),
-        ):
-            bin_file, idx_file = part.finish()
-            own = None if is_aligned else provenance
-            results.append(
-                KeyResult(key=key, bin=bin_file, idx=idx_file, provenance=own, is_aligned=is_aligned, **common)
-            )
-        return results[0], results[1]
+        provenance = None if self._provenance is None else self._provenance.stored()
+        return (
+            self._tokens.result(text_key(self._split), provenance=provenance),
+            self._masks.result(mask_key(self._split), is_aligned=True),
+        )
 
     def counts(self) -> dict[str, int]:
         """Return the statistics as named counts, which are added up over shards."""
@@ -323,17 +301,15 @@ def _too_large(num_bytes: int, limit: int) -> RecordProblem:
 # A split has two datasets: `<prefix>_text_document` (tokens) and `<prefix>_loss_mask` (uint8). With --split, `<prefix>`
 # ends in `_train`, `_valid` or `_test`.
 
-if TYPE_CHECKING:
-    SplitResults = Sequence[tuple[ShardTask, ShardResult]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOutputs:
     """The datasets of one split."""
 
     split: str | None
+    number: int
+    """Number of the split among those of the job."""
     config: InstructConfig
-    work_dir: str
     dtype: np.dtype[Any]
     """Type of tokens on disk."""
 
@@ -347,104 +323,65 @@ class SplitOutputs:
         """The prefixes of the datasets: tokens, masks."""
         return [with_suffix(self.prefix, f"_{name}") for name in ("text_document", "loss_mask")]
 
-    def token_sources(self, plan_id: str, input_bytes: int) -> list[TokenSource]:
-        """Return tokens and masks, which are made of shards alone, with how to find their parts."""
-        text, mask = self.prefixes[:2]
+    def outputs(self, plan_id: str) -> list[Output]:
+        """Return tokens and masks."""
+        text, mask = self.prefixes
         return [
-            TokenSource(
-                output=Output(prefix=prefix, plan_id=plan_id, bound_bytes=input_bytes * dtype.itemsize),
-                key=key,
-                dtype=dtype,
-                work_dir=self.work_dir,
-            )
-            for prefix, key, dtype in (
-                (text, text_key(self.split), self.dtype),
-                (mask, mask_key(self.split), MASK_DTYPE),
-            )
+            Output(prefix=text, plan_id=plan_id, key=text_key(self.split), dtype=self.dtype),
+            Output(prefix=mask, plan_id=plan_id, key=mask_key(self.split), dtype=MASK_DTYPE),
         ]
 
-    def datasets(
-        self,
-        sources: Sequence[TokenSource],
-        results: SplitResults,
-        inputs: Sequence[str],
-    ) -> list[Dataset]:
-        """Return the datasets to assemble, in the order of `prefixes`.
-
-        Args:
-            sources: Tokens and masks.
-            results: All shards with their results, in plan order.
-            inputs: Paths of the inputs as given.
-        """
-        text, mask = sources
-        found = [result.find_part(text_key(self.split)) for _, result in results]
-        return [
-            Dataset(
-                output=text.output,
-                parts=tuple(text.part_of(result) for _, result in results),
-                provenance=None if self.config.no_provenance else shard_provenance(results, self.work_dir, found),
-                # Bad records belong to no split, so each split's tokens get all of them.
-                quarantine=shard_quarantine(results, self.work_dir, inputs),
-            ),
-            Dataset(output=mask.output, parts=tuple(mask.part_of(result) for _, result in results), provenance=None),
-        ]
+    def datasets(self, shards: Shards, outputs: Sequence[Output]) -> list[Dataset]:
+        """Return the datasets to assemble; bad records belong to no split, so each split's tokens get all of them."""
+        text, mask = outputs
+        parts = tuple(mask.part_of(result, shards.job.work_dir) for _, result in shards.results)
+        return [shards.dataset(text), Dataset(output=mask, parts=parts)]
 
     def contents(
-        self,
-        source: TextSource,
-        instruction: Mapping[str, Any],
-        results: SplitResults,
-        made: Sequence[tuple[Dataset, dict[str, StoredFile]]],
+        self, shards: Shards, instruction: Mapping[str, Any], files: Sequence[dict[str, StoredFile]]
     ) -> list[Content]:
-        """Return the contents of the manifests, in the order of `prefixes`.
+        """Return the contents of the manifests of tokens and masks.
 
         Args:
-            source: The job's inputs and tokenizer.
+            shards: The job's shards.
             instruction: The instruction configuration, in plain JSON types.
-            results: All shards with their results, in plan order.
-            made: Each dataset with its files.
+            files: The files of both.
         """
-        shards = [result for _, result in results]
-        inputs = self._describe_inputs(source, results)
-        options = source.describe_options(
+        results = [result for _, result in shards.results]
+        options = shards.source.describe_options(
             split=None if self.config.split is None else list(self.config.split),
             split_seed=self.config.split_seed,
             split_name=self.split,
             instruction=dict(instruction),
         )
-        counts = self._count_records(shards)
-        contents = [
-            Content(
-                inputs=inputs,
-                documents=dataset.header.num_documents,
-                sequences=dataset.header.num_sequences,
-                tokens=dataset.bin_bytes // dataset.header.dtype.itemsize,
-                token_dtype=dataset.header.dtype.name,
-                options=options,
-                digests=files,
-            )
-            for dataset, files in made
-        ]
-        of_tokens = {
-            "account": RecordCounts(**counts, documents_with_tokens=counts["kept"], empty_documents=0),
-            "tokenizer": source.describe_tokenizer(),
-            "statistics": split_counts(shards, self.split),
-            "bad_records": bad_records_of(shards),
-        }
-        return [msgspec.structs.replace(contents[0], **of_tokens), *contents[1:]]
-
-    def _count_records(self, shards: Sequence[ShardResult]) -> dict[str, Any]:
-        """Return record counts; `kept` are the records of this split, `elsewhere` those of other splits."""
-        lines = count_records(shards)
-        key = text_key(self.split)
-        kept = sum(part.num_documents for shard in shards for part in shard.keys if part.key == key)
-        return {**lines, "kept": kept, "elsewhere": lines["kept"] - kept}
-
-    def _describe_inputs(self, source: TextSource, results: SplitResults) -> list[RecordedInput]:
-        shards: list[list[ShardResult]] = [[] for _ in source.inputs]
-        for task, result in results:
-            shards[task.input].append(result)
+        content = shards.content(
+            text_key(self.split),
+            group=self.number,
+            token_dtype=self.dtype.name,
+            options=options,
+            digests=files[0],
+            statistics=split_counts(results, self.split),
+            bad_records=bad_records_of(results),
+        )
         return [
-            replace(described, **self._count_records(own))
-            for described, own in zip(source.describe_inputs(results, self.work_dir), shards, strict=True)
+            self._with_others_elsewhere(content),
+            Content(
+                inputs=self._with_others_elsewhere(content).inputs,
+                documents=content.documents,
+                sequences=content.sequences,
+                tokens=content.tokens,
+                token_dtype=MASK_DTYPE.name,
+                options=options,
+                digests=files[1],
+            ),
         ]
+
+    def _with_others_elsewhere(self, content: Content) -> Content:
+        """Return the content in which records of other splits are elsewhere, not filtered."""
+        account = content.record_counts
+        return msgspec.structs.replace(
+            content,
+            inputs=[replace(file, filtered=None, elsewhere=file.filtered or 0) for file in content.inputs],
+            account=msgspec.structs.replace(account, filtered=0, elsewhere=account.filtered),
+            eod_in_text=None,
+        )
