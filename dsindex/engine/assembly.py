@@ -50,24 +50,38 @@ class TokenFile:
         """Size of all pieces so far."""
         self.needed: Counter[str] = Counter()
         """Path of a shard's tokens → number of ranges that still need it."""
-        self._begin()
+        self._is_there = self._find()
 
-    def _begin(self) -> None:
-        path, recorded = self.output.token_file, self._ledger.ranges(self.output.recorded_name)
+    def _find(self) -> bool:
+        """Tell whether the file is there with all recorded ranges; otherwise they are void."""
+        recorded = self._ledger.ranges(self.output.recorded_name)
         try:
-            with open_unbuffered(path) as file:  # on NFS, only opening a file makes sure that the server is asked
+            # On NFS, only opening a file makes sure that the server is asked.
+            with open_unbuffered(self.output.token_file) as file:
                 if os.fstat(file.fileno()).st_size > max(recorded, default=-1) * RANGE_BYTES:
-                    return
+                    return True
         except OSError:
             pass
         if recorded:
             self._ledger.record_restart(self.output.recorded_name)
+        return False
+
+    def _begin(self) -> None:
+        """Begin the file, unless it is there.
+
+        Raises:
+            OutputError: If it cannot be created.
+        """
+        if self._is_there:
+            return
+        path = self.output.token_file
         make_folder(os.path.dirname(path))
         store_of(path).delete([path])
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except OSError as error:
             raise output_error(path, error) from error
+        self._is_there = True
 
     def add(self, piece: Piece) -> list[MergeRange]:
         """Add the next piece; return the ranges that it fills and that are not merged yet."""
@@ -98,6 +112,7 @@ class TokenFile:
         task = MergeRange(number=self._number, output=self.output.token_file, pieces=tuple(self._pieces))
         self._number, self._room, self._pieces = self._number + 1, RANGE_BYTES, []
         if task.number not in self._ledger.ranges(self.output.recorded_name):
+            self._begin()
             return [task]
         self._release(task)
         return []
@@ -123,6 +138,7 @@ class TokenFile:
 
     def finish(self) -> StoredFile:
         """Return the complete file, all ranges of which are recorded."""
+        self._begin()
         recorded = self._ledger.ranges(self.output.recorded_name)
         digest = combine_digests(bytes.fromhex(recorded[number]) for number in range(self._number))
         return StoredFile(name=self.output.token_suffix, size_bytes=self.size_bytes, digest=digest)

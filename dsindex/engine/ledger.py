@@ -111,7 +111,7 @@ class Ledger:
 
     def record_shard(self, task: ShardTask, result: ShardResult) -> None:
         """Record an attempt at a shard, which thereby counts."""
-        self._append({"kind": "shard", "task": task.key, "result": result})
+        self._append({"kind": "shard", "task": task.key, "result": msgspec.to_builtins(result)})
         self.shards[task.key] = result
 
     def ranges(self, output: str) -> Mapping[int, str]:

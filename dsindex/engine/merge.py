@@ -1,4 +1,4 @@
-"""Merge many datasets into one: `.bin` files by ranges of the output, `.idx` files, provenance and bad records as streams.
+"""Merge many datasets into one: tokens by ranges of the output; indices, provenance and bad records as streams.
 
 A range of the output is assembled from the pieces that overlap it and written at its offset, so that a second attempt
 writes the same bytes to the same place. An object is written from its start to its end by one task. A file of a shard
