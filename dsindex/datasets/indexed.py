@@ -281,8 +281,6 @@ class IndexedDataset:
     def close(self) -> None:
         """Release the files. Arrays that were returned stay valid; the files are unmapped with the last of them."""
         self._index = None
-        if not isinstance(self._tokens, np.ndarray):
-            self._tokens.close()
         self._tokens = np.empty(0, self.dtype)
         self._lengths = self._pointers = ()
 

@@ -11,7 +11,7 @@ import numpy as np
 from dsindex.datasets.decoding import tensor_maker
 from dsindex.errors import BadRecordError, FormatError, InputError
 from dsindex.formats.raw_index import create_raw_index, find_lines, raw_index_path, read_raw_index
-from dsindex.store.storage import open_unbuffered, read_into
+from dsindex.store.storage import LocalFile, open_unbuffered
 from dsindex.text.tokenizer import Tokenizer, decode, load_tokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RawLines:
             status = os.stat(self.path)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read ({error.strerror}); check the path") from error
-        self._state = (status.st_size, status.st_mtime_ns)
+        self._state = (status.st_size, str(status.st_mtime_ns))
         if not os.path.exists(self.index_path) and finds:
             self._pairs = find_lines(self.path)
             return
@@ -89,14 +89,12 @@ class RawLines:
             InputError: If the file has changed since it was opened.
         """
         offset, length = self._pairs[self._number(index)].tolist()
-        line = bytearray(length)
         try:
-            with open_unbuffered(self.path) as file:
-                found = os.fstat(file.fileno())
-                read_into(file.fileno(), memoryview(line), offset)
-        except (OSError, EOFError) as error:
+            with LocalFile(self.path) as file:
+                line = file.read_at(length, offset)
+        except OSError as error:
             raise InputError(f"{self.path}: expected a line at byte {offset}, got none ({error})") from error
-        if (found.st_size, found.st_mtime_ns) != self._state:
+        if (file.size_bytes, file.version) != self._state:
             raise InputError(f"{self.path}: expected the file as it was opened, but it has changed; open it again")
         return bytes(line)
 

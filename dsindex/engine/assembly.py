@@ -15,7 +15,7 @@ from dsindex.engine.executors import Call
 from dsindex.engine.merge import RANGE_BYTES, make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, withdraw
 from dsindex.engine.tasks import MergeRange, Piece
-from dsindex.store.storage import StoredFile, combine_digests, make_folder, open_unbuffered, output_error
+from dsindex.store.storage import StoredFile, combine_digests, make_folder, open_unbuffered, writing
 from dsindex.store.store import store_of
 
 if TYPE_CHECKING:
@@ -77,10 +77,8 @@ class TokenFile:
         path = self.output.token_file
         make_folder(os.path.dirname(path))
         store_of(path).delete([path])
-        try:
+        with writing(path):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except OSError as error:
-            raise output_error(path, error) from error
         self._is_there = True
 
     def add(self, piece: Piece) -> list[MergeRange]:

@@ -38,7 +38,7 @@ from dsindex.store.urls import ONLY_INPUTS, absolute, locate, refuse_address
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from dsindex.store.types import InputStatus
+    from dsindex.store.storage import InputStatus
 
 
 # Find the files with records in a folder, in an order that depends on names alone.

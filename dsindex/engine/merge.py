@@ -7,7 +7,7 @@ is compared with the digest that its worker recorded, as it is read.
 
 from __future__ import annotations
 
-from functools import partial
+import os
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,9 +30,8 @@ from dsindex.formats.mmididx import (
     write_index,
 )
 from dsindex.json_text import decode_json, encode_json
-from dsindex.store.range_copy import Extent, open_sources, write_chunks
-from dsindex.store.reading import digest_file, input_status, open_stored
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, ArrowSink, BlockDigester, output_error
+from dsindex.store.reading import Extent, digest_file, input_status, open_sources, open_stored
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import with_suffix
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dsindex.engine.tasks import MergeRange, Piece, ShardRows
-    from dsindex.store.range_copy import Source
+    from dsindex.store.reading import Source
     from dsindex.store.storage import StoredFile
 
 RANGE_BYTES = DIGEST_BLOCK_BYTES
@@ -67,14 +66,18 @@ def merge_range(task: MergeRange) -> str:
         InputError: If a part is missing or shorter than planned.
         OutputError: If the output cannot be written, or the tokens of a shard are not those that were written.
     """
-    digest = xxhash.xxh3_128()
-
-    def chunks() -> Iterator[memoryview]:
-        for chunk in _read_pieces(task.pieces):
-            digest.update(chunk)
-            yield chunk
-
-    write_chunks(task.output, task.number * RANGE_BYTES, chunks(), refusal=partial(output_error, task.output))
+    digest, offset = xxhash.xxh3_128(), task.number * RANGE_BYTES
+    with writing(task.output):
+        descriptor = os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            for chunk in _read_pieces(task.pieces):
+                digest.update(chunk)
+                write_at(descriptor, chunk, offset)
+                start_writeback(descriptor, offset, len(chunk))
+                offset += len(chunk)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     return digest.hexdigest()
 
 
@@ -294,7 +297,7 @@ def make_provenance(shards: Sequence[ShardRows], path: str) -> StoredFile:
     with (
         open_output(path) as file,
         pq.ParquetWriter(
-            pa.PythonFile(ArrowSink(file), mode="w"),
+            pa.PythonFile(file, mode="w"),
             schema,
             compression="zstd",
             use_dictionary=["input"],
@@ -352,7 +355,7 @@ def make_quarantine(shards: Sequence[ShardRows], path: str) -> StoredFile:
 
     with (
         open_output(path) as file,
-        pa.CompressedOutputStream(pa.PythonFile(ArrowSink(file), mode="w"), "zstd") as compressor,
+        pa.CompressedOutputStream(pa.PythonFile(file, mode="w"), "zstd") as compressor,
     ):
         pending = bytearray()
         for entry in read_bad_records(shards):

@@ -26,8 +26,8 @@ from dsindex.json_text import show_name
 from dsindex.store.storage import (
     StoredFile,
     holds_writes,
-    output_error,
     sync_folder,
+    writing,
 )
 from dsindex.store.store import find, replace_file, store_of
 from dsindex.store.urls import joined, local_paths, with_suffix
@@ -312,12 +312,10 @@ def _rename_all(dataset: Dataset) -> None:
     output = dataset.output
     *others, last = dataset.suffixes
     folder = os.path.dirname(output.prefix)
-    try:
+    with writing(output.prefix):
         for suffix in others:
             with contextlib.suppress(FileNotFoundError):  # published before a crash
                 os.replace(output.partial(suffix), output.final(suffix))
         sync_folder(folder)
         os.replace(output.partial(last), output.final(last))
         sync_folder(folder)
-    except OSError as error:
-        raise output_error(output.prefix, error) from error

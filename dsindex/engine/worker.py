@@ -28,7 +28,7 @@ from dsindex.errors import BadRecordError, TokenizerError
 from dsindex.formats.mmididx import IndexBuilder
 from dsindex.json_text import encode_json
 from dsindex.store.reading import fingerprint_input, require_unchanged
-from dsindex.store.storage import holds_writes, output_error
+from dsindex.store.storage import holds_writes, writing
 from dsindex.store.store import open_output
 from dsindex.store.urls import joined
 from dsindex.text.record_blocks import TextColumn, text_sizes
@@ -314,10 +314,8 @@ class PartWriter:
             OutputError: If a disk is full.
         """
         self._bin.write(tokens.data)
-        try:
+        with writing(self._folder):
             self.index.add_documents(sequence_lengths, sequences_per_document)
-        except OSError as error:
-            raise output_error(self._folder, error) from error
 
     def result(self, key: str, **own: Any) -> KeyResult:  # noqa: ANN401 - fields of KeyResult
         """Write the index and return the receipt of the part.
@@ -326,10 +324,8 @@ class PartWriter:
             OutputError: If a disk is full.
         """
         index = self.index
-        try:
+        with writing(self._folder):
             index.write(self._idx.writer)
-        except OSError as error:
-            raise output_error(self._folder, error) from error
         return KeyResult(
             key=key,
             num_sequences=index.num_sequences,

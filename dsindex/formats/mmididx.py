@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.store.object_file import ObjectArray
+    from dsindex.store.objects import ObjectArray
     from dsindex.store.storage import DigestingWriter
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsindex.dtypes import cast_tokens
 from dsindex.errors import FormatError, OutputError
-from dsindex.store.range_copy import open_source
+from dsindex.store.reading import Extent, open_sources
 from dsindex.store.storage import require_path
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def copy_tokens(file: DigestingWriter, run: TokenRun, dtype: np.dtype[Any]) -> N
         FormatError: If an id does not fit the type.
         InputError: If the source is missing or shorter than planned.
     """
-    extent = run.offset, run.offset + run.num_tokens * run.dtype.itemsize
+    end = run.offset + run.num_tokens * run.dtype.itemsize
     buffer = np.empty(min(COPY_TOKENS, run.num_tokens), run.dtype)
-    with open_source(run.path, extent=extent) as source:
+    for source in open_sources([Extent(path=run.path, begin=run.offset, end=end)]):
         for begin in range(0, run.num_tokens, COPY_TOKENS):
             tokens = buffer[: run.num_tokens - begin]
             source.read_into(tokens.view(np.uint8).data, run.offset + begin * run.dtype.itemsize)

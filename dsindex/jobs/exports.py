@@ -57,7 +57,7 @@ from dsindex.engine.executors import Call
 from dsindex.errors import FormatError, InputError, OutputError
 from dsindex.instruction.blocks import BlockLayout, lay_out_blocks
 from dsindex.store.reading import digest_file
-from dsindex.store.storage import ArrowSink, atomic_writer, make_folder, output_error, sync_folder, write_whole
+from dsindex.store.storage import atomic_writer, make_folder, output_error, sync_folder, write_whole
 from dsindex.store.urls import with_suffix
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def write_file(task: ExportFile) -> None:
     counts: Counter[str] = Counter()
     schema = pa.schema([(name, pa.list_(kind)) for name, kind in _columns(task).items()])
     with atomic_writer(task.path) as file:
-        sink = pa.PythonFile(ArrowSink(file), mode="w")
+        sink = pa.PythonFile(file, mode="w")
         with pq.ParquetWriter(sink, schema, compression="zstd", store_schema=False) as writer:
             for begin in range(0, len(task.starts) - 1, task.rows_per_group):
                 starts = task.starts[begin : begin + task.rows_per_group + 1]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 from dsindex.errors import InputError, MissingObjectError, StoreError
-from dsindex.store.types import InputStatus
+from dsindex.store.storage import InputStatus
 from dsindex.store.urls import HUB_ADDRESS, has_magic, names_folder
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dsindex.store.urls import folder_of, has_magic, is_url, names_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from dsindex.store.types import InputStatus
+    from dsindex.store.storage import InputStatus
 
 _MAGIC = frozenset("*?[")
 

@@ -1,4 +1,4 @@
-"""What reads inputs and datasets, wherever they are: sizes, versions, digests, fingerprints and arrays."""
+"""What reads inputs and datasets, wherever they are: sizes, versions, digests, fingerprints, ranges and arrays."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ import mmap
 import os
 import tempfile
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xxhash
 
 from dsindex.errors import InputError
-from dsindex.store.storage import BlockDigester, open_descriptor, open_file
+from dsindex.store.storage import BlockDigester, InputStatus, open_file
 from dsindex.store.store import find, store_of
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
-    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from dsindex.store.object_file import ObjectArray
-    from dsindex.store.types import InputStatus, Readable
+    from dsindex.store.objects import ObjectArray
+    from dsindex.store.storage import Readable
 
-Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 Items: TypeAlias = "NDArray[Any] | ObjectArray"
 """Items of a file, mapped, or of an object, requested when they are sliced."""
 
-_FILE_BUFFER_BYTES = 256 << 10
+_BUFFER_BYTES = 256 << 10
 _COPY_BYTES = 8 << 20
 
 
@@ -44,6 +42,11 @@ def input_status(path: str) -> InputStatus:
         InputError: If an object cannot be read.
     """
     return store_of(path).head(path)
+
+
+def stored_size(path: str) -> int:
+    """Return the size of a file or an object in bytes; raises as `input_status`."""
+    return input_status(path).size_bytes
 
 
 def is_there(path: str) -> bool:
@@ -63,6 +66,27 @@ def is_stored(path: str) -> bool:
 def version_number(status: InputStatus) -> int:
     """Return the version of a file or an object as a number: a time in ns, or a hash of the ETag."""
     return xxhash.xxh3_64_intdigest(status.version.encode()) >> 1 if is_url(status.path) else int(status.version)
+
+
+def open_readable(path: str) -> Readable:
+    """Open an input for reading ranges.
+
+    Raises:
+        OSError: If a local file cannot be opened, or is no file.
+        InputError: If an object cannot be read.
+    """
+    return store_of(path).open(path)
+
+
+def open_stored(path: str) -> io.BufferedReader:
+    """Open a file or an object for reading in binary mode; raises as `open_readable`."""
+    return io.BufferedReader(open_readable(path), _BUFFER_BYTES) if is_url(path) else open_file(path)
+
+
+def read_start(path: str, num_bytes: int) -> bytes:
+    """Return the first bytes of an input; raises as `open_readable`."""
+    with open_readable(path) as file:
+        return file.read_at(num_bytes, 0)
 
 
 def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_bytes: int = 4 << 20) -> str:
@@ -86,178 +110,7 @@ def digest_file(path: str, *, begin: int = 0, end: int | None = None, chunk_byte
     return digester.hexdigest()
 
 
-FINGERPRINT_SAMPLES = 16
-FINGERPRINT_SAMPLE_BYTES = 16 << 10
-SPOOLED = "/inputs/stdin"
-"""End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
-
-
-def fingerprint_input(path: str, *, version: str | None = None) -> str:
-    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
-
-    Args:
-        path: The file or the object.
-        version: An object's version, if it was looked at.
-
-    Returns:
-        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
-    if is_url(path) and not path.endswith(SPOOLED):
-        return input_status(path).version if version is None else version
-    try:
-        with open_readable(path) as file:
-            return _fingerprint(file.size_bytes, file.read_at)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned") from error
-
-
-def fingerprint_content(path: str, content: bytes, *, version: str | None = None) -> str:
-    """Return what `fingerprint_input` does, of an input that was read as a whole."""
-    if is_url(path):
-        return fingerprint_input(path, version=version)
-    return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
-
-
-def _fingerprint(size_bytes: int, read_at: Callable[[int, int], bytes]) -> str:
-    digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
-    if size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
-        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
-        return digest.hexdigest()
-    last = max(0, size_bytes - FINGERPRINT_SAMPLE_BYTES)
-    for sample in range(FINGERPRINT_SAMPLES):
-        offset = last * sample // (FINGERPRINT_SAMPLES - 1)
-        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, offset))
-    return digest.hexdigest()
-
-
-REQUESTS_AHEAD = 32
-"""Most objects that `read_in_order` requests before their turn."""
-BYTES_AHEAD = 64 << 20
-"""Their size together, about."""
-
-
-def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
-    """Yield all of each input, which must be as it was planned before it is read and after; objects are read ahead.
-
-    Raises:
-        InputError: If one cannot be read, or changed.
-    """
-    requested: deque[tuple[Future[Any], int]] = deque()
-    bytes_ahead = 0
-    for known in inputs:
-        is_object = is_url(known.path)
-        if is_object:
-            from dsindex.store.object_client import read_range, start
-
-            requested.append((start(read_range(known.path, 0, known.size_bytes, known.version)), known.size_bytes))
-            bytes_ahead += known.size_bytes
-        while requested and (len(requested) >= REQUESTS_AHEAD or bytes_ahead >= BYTES_AHEAD or not is_object):
-            future, size_bytes = requested.popleft()
-            bytes_ahead -= size_bytes
-            yield bytes(future.result())
-        if not is_object:
-            yield _read_file(known)
-    for future, _ in requested:
-        yield bytes(future.result())
-
-
-def _read_file(known: InputStatus) -> bytes:
-    size_bytes = known.size_bytes
-    try:
-        descriptor = os.open(known.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # what is no file has another size
-        try:
-            before = os.fstat(descriptor)
-            content = os.read(descriptor, size_bytes) if before.st_size == size_bytes else b""
-            while len(content) < size_bytes and (more := os.read(descriptor, size_bytes - len(content))):
-                content += more
-            after = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        msg = f"{known.path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
-    is_unchanged = after.st_mtime_ns == before.st_mtime_ns and after.st_size == size_bytes
-    if not is_unchanged or str(before.st_mtime_ns) != known.version:
-        raise _changed_since_planned(known.path, size_bytes, after.st_size)
-    return content
-
-
-def require_unchanged(path: str, size_bytes: int, version: str) -> None:
-    """Compare an input's size and version with what they were when the job was planned.
-
-    Raises:
-        InputError: If it is missing or has changed.
-    """
-    if path.startswith("hf://"):
-        return  # the files of a commit never change
-    try:
-        now = input_status(path)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); it existed when the job was planned"
-        raise InputError(msg) from error
-    if (now.size_bytes, now.version) != (size_bytes, version):
-        raise _changed_since_planned(path, size_bytes, now.size_bytes)
-
-
-def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
-    return InputError(
-        f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
-        f"version); leave inputs alone, then run again with --replace"
-    )
-
-
-def stored_size(path: str) -> int:
-    """Return the size of a file or an object in bytes.
-
-    Raises:
-        OSError: If a local file cannot be read.
-        InputError: If an object cannot be read.
-    """
-    return input_status(path).size_bytes
-
-
-def open_stored(path: str) -> io.BufferedReader:
-    """Open a file or an object for reading in binary mode.
-
-    Raises:
-        OSError: If a local file cannot be opened, or is no file.
-        InputError: If an object cannot be read.
-    """
-    if not is_url(path):
-        return open_file(path)
-    from dsindex.store.object_file import ObjectReader, RawObject
-
-    return io.BufferedReader(RawObject(ObjectReader(input_status(path))), _FILE_BUFFER_BYTES)
-
-
-def open_readable(path: str) -> AbstractContextManager[Readable]:
-    """Open an input for reading ranges.
-
-    Raises:
-        OSError: If a local file cannot be opened, or is no file.
-        InputError: If an object cannot be read.
-    """
-    return store_of(path).open(path)
-
-
-def read_start(path: str, num_bytes: int) -> bytes:
-    """Return the first bytes of an input.
-
-    Raises:
-        OSError: If a local file cannot be opened, or is no file.
-        InputError: If an object cannot be read.
-    """
-    if is_url(path):
-        with open_readable(path) as file:
-            return file.read_at(num_bytes, 0)
-    descriptor = open_descriptor(path)
-    try:
-        return os.pread(descriptor, num_bytes, 0)
-    finally:
-        os.close(descriptor)
+# Arrays.
 
 
 def map_file(path: str) -> mmap.mmap | bytes:
@@ -296,9 +149,194 @@ def open_items(path: str, dtype: np.dtype[Any], *, offset: int = 0, count: int |
     import numpy as np
 
     if is_url(path):
-        from dsindex.store.object_file import ObjectArray
+        from dsindex.store.objects import ObjectArray
 
         return ObjectArray(input_status(path), dtype, offset=offset, count=count)
     buffer = map_file(path)
     count = (len(buffer) - offset) // dtype.itemsize if count is None else count
     return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+
+
+# Inputs as they were planned.
+
+FINGERPRINT_SAMPLES = 16
+FINGERPRINT_SAMPLE_BYTES = 16 << 10
+SPOOLED = "/inputs/stdin"
+"""End of the path of standard input in a work folder, whose fingerprint does not depend on where that is."""
+
+
+def fingerprint_input(path: str, *, version: str | None = None) -> str:
+    """Fingerprint an input by its size and 16 samples of its bytes, including the first and the last.
+
+    Args:
+        path: The file or the object.
+        version: An object's version, if it was looked at.
+
+    Returns:
+        XXH3-128, hexadecimal; independent of the file's path and time. For an object its version, such as its ETag.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    if is_url(path) and not path.endswith(SPOOLED):
+        return input_status(path).version if version is None else version
+    try:
+        with open_readable(path) as file:
+            return _fingerprint(file.size_bytes, file.read_at)
+    except OSError as error:
+        raise _gone(path, error) from error
+
+
+def fingerprint_content(path: str, content: bytes, *, version: str | None = None) -> str:
+    """Return what `fingerprint_input` does, of an input that was read as a whole."""
+    if is_url(path):
+        return fingerprint_input(path, version=version)
+    return _fingerprint(len(content), lambda num_bytes, offset: content[offset : offset + num_bytes])
+
+
+def _fingerprint(size_bytes: int, read_at: Callable[[int, int], bytes]) -> str:
+    digest = xxhash.xxh3_128(size_bytes.to_bytes(8, "big"))
+    if size_bytes <= FINGERPRINT_SAMPLE_BYTES:  # every sample is all of it
+        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, 0) * FINGERPRINT_SAMPLES)
+        return digest.hexdigest()
+    last = size_bytes - FINGERPRINT_SAMPLE_BYTES
+    for sample in range(FINGERPRINT_SAMPLES):
+        digest.update(read_at(FINGERPRINT_SAMPLE_BYTES, last * sample // (FINGERPRINT_SAMPLES - 1)))
+    return digest.hexdigest()
+
+
+def read_in_order(inputs: Iterable[InputStatus]) -> Iterator[bytes]:
+    """Yield all of each input, which must be as it was planned before it is read and after; objects are read ahead.
+
+    Raises:
+        InputError: If one cannot be read, or changed.
+    """
+    known = list(inputs)
+    for planned, file in zip(known, _open_ahead(((each, 0, each.size_bytes) for each in known), _gone), strict=True):
+        content, now = b"", file.size_bytes
+        if (now, file.version) == (planned.size_bytes, planned.version):
+            content = file.read_at(now, 0)
+            changed = file.size_if_changed()
+            now = len(content) if changed is None else changed
+        if len(content) != planned.size_bytes or now != planned.size_bytes:
+            raise _changed_since_planned(planned.path, planned.size_bytes, now)
+        yield content
+
+
+def require_unchanged(path: str, size_bytes: int, version: str) -> None:
+    """Compare an input's size and version with what they were when the job was planned.
+
+    Raises:
+        InputError: If it is missing or has changed.
+    """
+    if path.startswith("hf://"):
+        return  # the files of a commit never change
+    try:
+        now = input_status(path)
+    except OSError as error:
+        raise _gone(path, error) from error
+    if (now.size_bytes, now.version) != (size_bytes, version):
+        raise _changed_since_planned(path, size_bytes, now.size_bytes)
+
+
+def _gone(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); it existed when the job was planned")
+
+
+def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
+    return InputError(
+        f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
+        f"version); leave inputs alone, then run again with --replace"
+    )
+
+
+# Ranges of many sources, one after another.
+
+AHEAD = 32
+"""Most sources that are open before their turn."""
+BYTES_AHEAD = 64 << 20
+"""Their bytes, beyond which no further source is opened."""
+
+
+def _open_ahead(
+    wanted: Iterable[tuple[InputStatus, int, int]], refusal: Callable[[str, OSError], InputError]
+) -> Iterator[Readable]:
+    """Yield sources that are open, each until the next one is requested; the bytes of objects are requested ahead.
+
+    Args:
+        wanted: A source as it was looked at, and its bytes [begin, end) that are read forwards.
+        refusal: Makes the error for a file that cannot be opened.
+    """
+    left = iter(wanted)
+    opened: deque[tuple[Readable, int]] = deque()
+    try:
+        while True:
+            while len(opened) < AHEAD and sum(size for _, size in opened) < BYTES_AHEAD:
+                following = next(left, None)
+                if following is None:
+                    break
+                known, begin, end = following
+                try:
+                    file = store_of(known.path).open(known.path, known)
+                except OSError as error:
+                    raise refusal(known.path, error) from error
+                opened.append((file, end - begin))
+                file.expect_forwards(begin, end)
+            if not opened:
+                return
+            with closing(opened.popleft()[0]) as file:
+                yield file
+    finally:
+        for file, _ in opened:
+            file.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A byte range of a source, for sequential reading."""
+
+    path: str
+    begin: int
+    end: int
+
+
+class Source:
+    """A file or an object that is open for reading."""
+
+    def __init__(self, path: str, file: Readable) -> None:
+        self._path = path
+        self._file = file
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer from an offset.
+
+        Raises:
+            InputError: If the source ends before the buffer is full, or cannot be read (marked as transient).
+        """
+        try:
+            while len(buffer):
+                count = self._file.read_into(buffer, offset)
+                if not count:
+                    what = f"ends at byte {offset}, {len(buffer)} bytes too early"
+                    raise InputError(f"{self._path}: {what}; it changed during the copy; run the same command again")
+                buffer, offset = buffer[count:], offset + count
+        except OSError as error:
+            refused = _unreadable(self._path, error)
+            refused.transient = True
+            raise refused from error
+
+
+def open_sources(extents: Iterable[Extent]) -> Iterator[Source]:
+    """Yield an open source for each extent, valid until the next one is requested.
+
+    Raises:
+        InputError: If a source cannot be opened, or is not a regular file.
+    """
+    # An extent is known to exist, and nothing behind it is read: no request looks at it, and any version will do.
+    known = [(InputStatus(path=each.path, size_bytes=each.end, version=""), each.begin, each.end) for each in extents]
+    for (status, _, _), file in zip(known, _open_ahead(known, _unreadable), strict=True):
+        yield Source(status.path, file)
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again")

@@ -1,4 +1,4 @@
-"""Store files that are complete or absent on a POSIX file system, and compute the digests that identify them.
+"""Files of this machine: opened if they are files, complete or absent under their names, and digested.
 
 Final names never refer to incomplete files: files are written under another name in the same folder, synced, and
 renamed.
@@ -18,7 +18,7 @@ import sys
 import uuid
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
-from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import xxhash
 
@@ -27,7 +27,82 @@ from dsindex.locations import Location
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+"""Content to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStatus:
+    """A file or an object as it was looked at."""
+
+    path: str
+    size_bytes: int
+    version: str
+    """Modification time in ns, or an object's ETag."""
+    modified_ns: int = 0
+    """When it was written, in ns since 1970."""
+
+
+class Readable(io.RawIOBase):
+    """A file or an object that is open for reading, by ranges and as a file of Python's; InputError or OSError."""
+
+    size_bytes: int
+    version: str
+    _position = 0
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        raise NotImplementedError
+
+    def read_at(self, num_bytes: int, offset: int) -> bytes:
+        """Return bytes from an offset; fewer only at the end."""
+        content = bytearray(max(0, min(num_bytes, self.size_bytes - offset)))
+        done = 0
+        while done < len(content) and (count := self.read_into(memoryview(content)[done:], offset + done)):
+            done += count
+        return bytes(content[:done])
+
+    def expect_forwards(self, begin: int, end: int) -> None:
+        """Say that the bytes [begin, end) will be read forwards."""
+
+    def size_if_changed(self) -> int | None:
+        """Return its present size if it changed; None otherwise."""
+        return None
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return bytes from the position on: never more than there are, whatever is asked for."""
+        left = max(0, self.size_bytes - self._position)
+        content = self.read_at(left if size is None or size < 0 else min(size, left), self._position)
+        self._position += len(content)
+        return content
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
+        """Fill a buffer from the position."""
+        count = self.read_into(memoryview(buffer).cast("B"), self._position)
+        self._position += count
+        return count
 
 
 # Open paths from users for reading if they are files, and refuse pipes, devices and sockets.
@@ -36,16 +111,11 @@ if TYPE_CHECKING:
 # in parallel, more than once and by other processes, which only a file supports. So such a path is refused with an
 # OSError that names its kind, and every reader reports that like a missing file.
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
-"""Content to write."""
-
 STANDARD_INPUT_KIND = "standard input"
-_STANDARD_INPUT = re.compile(r"/dev/(stdin|fd/0)|/proc/self/fd/0")
+_STANDARD_INPUT = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|thread-self|\d+)/fd/\d+")
 """Paths that lead to different files in different processes."""
-
-_PLAIN_PATH = re.compile(r"/(?!dev/|proc/|[/.])(?![^\0]*/[/.])")
-"""Absolute paths that `os.path.abspath` leaves as they are and that cannot be any of these: it takes a while."""
+_KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def what_is_no_file(path: str) -> str | None:
@@ -54,37 +124,23 @@ def what_is_no_file(path: str) -> str | None:
     >>> what_is_no_file("-"), what_is_no_file("/dev/null")
     ('standard input', 'a device')
     """
-    is_plain = _PLAIN_PATH.match(path) is not None
-    if not is_plain and is_url(path):
-        return None
-    absolute = path if is_plain else os.path.abspath(path)
-    if not is_plain and (_STANDARD_INPUT.fullmatch(absolute) or (path == "-" and not os.path.exists(path))):
+    if path in _STANDARD_INPUT or (path == "-" and not os.path.exists(path)):
         return STANDARD_INPUT_KIND
     try:
-        mode = os.stat(path).st_mode
+        kind = _KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
     except (OSError, ValueError):  # ValueError: a name with a NUL byte
         return None
-    if is_plain and stat.S_ISREG(mode):
-        return None
-    if stat.S_ISFIFO(mode):
-        return "a pipe"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        return "a device"
-    return "a descriptor of one process" if _DESCRIPTOR.fullmatch(absolute) else None
+    return "a descriptor of one process" if kind is None and _DESCRIPTOR.fullmatch(path) else kind
 
 
 def describe_empty(path: str) -> str:
     """Return what a path is whose size is 0: an empty file, or one that the kernel makes up as it is read."""
     if is_url(path):
         return "an empty object"
-    try:
-        with open_unbuffered(path) as file:
-            is_empty = not file.read(1)
-    except OSError:
-        is_empty = True
-    return "an empty file" if is_empty else "a file of the kernel, which has no size"
+    with contextlib.suppress(OSError), open_unbuffered(path) as file:
+        if file.read(1):
+            return "a file of the kernel, which has no size"
+    return "an empty file"
 
 
 def open_file(path: str | os.PathLike[str]) -> BufferedReader:
@@ -105,54 +161,59 @@ def open_unbuffered(path: str | os.PathLike[str]) -> FileIO:
     return open(path, "rb", buffering=0, opener=_open_regular)
 
 
-def open_descriptor(path: str) -> int:
-    """Open a file for reading, as a descriptor for the caller to close.
-
-    Raises:
-        OSError: As `open_file`.
-    """
-    return _open_regular(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
 def open_configuration(path: str) -> BufferedReader:
     """Open a small file that is read once: also what a shell writes into a descriptor, as for `--config <(command)`.
 
     Raises:
         OSError: As `open_file`; a named pipe is none, since its writer may never come.
     """
-    return open(path, "rb") if _DESCRIPTOR.fullmatch(os.path.abspath(path)) else open_file(path)
-
-
-def _no_file(kind: str, path: str) -> OSError:
-    return OSError(errno.EINVAL, f"{kind} in place of a file", path)
+    return open(path, "rb") if _DESCRIPTOR.fullmatch(path) else open_file(path)
 
 
 def _open_regular(path: str, flags: int) -> int:
     kind = what_is_no_file(path)
-    if kind is None:
-        descriptor = os.open(path, flags | os.O_NONBLOCK)  # no effect on files; a pipe does not wait
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode):
-            return descriptor
-        os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        kind = "something else"
-    raise _no_file(kind, path)
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"{kind} in place of a file", path)
+    return os.open(path, flags | os.O_NONBLOCK)  # no effect on files; a pipe does not wait
 
+
+class LocalFile(Readable):
+    """A local file that is open for reading.
+
+    Raises:
+        OSError: As `open_file`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = open_unbuffered(path)
+        self._descriptor = self._file.fileno()
+        status = os.fstat(self._descriptor)
+        self.size_bytes, self.version = status.st_size, str(status.st_mtime_ns)
+
+    def read_into(self, view: memoryview[int], offset: int) -> int:
+        """Read into a buffer from an offset; return the number of bytes, 0 at the end."""
+        return os.preadv(self._descriptor, [view], offset)
+
+    def expect_forwards(self, begin: int, end: int) -> None:  # noqa: ARG002 - Linux reads ahead in whole files
+        """Let the system read ahead."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def size_if_changed(self) -> int | None:
+        """Return its present size if its size or time changed."""
+        status = os.fstat(self._descriptor)
+        is_same = (status.st_size, str(status.st_mtime_ns)) == (self.size_bytes, self.version)
+        return None if is_same else status.st_size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+# Digests.
 
 DIGEST_BLOCK_BYTES = 64 << 20
 """Size of the blocks from whose digests a file's digest is computed, so that blocks can be digested anywhere."""
-
-WRITE_BYTES = 256 << 10
-"""Bytes per write call. Larger writes can be four times slower, since Linux then allocates the page cache in huge
-pages."""
-
-BUFFER_BYTES = 64 << 10
-"""Size of the buffer for small writes. It is smaller than WRITE_BYTES, so that larger writes bypass it."""
-
-WRITEBACK_BYTES = 8 << 20
-"""Bytes written before writeback is started, so that little is left for the sync at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +248,7 @@ class BlockDigester:
 
     def update(self, data: Bytes) -> None:
         """Add the next bytes of the stream."""
-        view = memoryview(data)
-        view = view.cast("B") if view.nbytes else view
+        view = _as_bytes(data)
         while len(view):
             taken = view[: self._room]
             self._hash.update(taken)
@@ -208,6 +268,24 @@ class BlockDigester:
         return combine_digests(self.blocks())
 
 
+def _as_bytes(data: Bytes) -> memoryview[int]:
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else view
+
+
+# Writing.
+
+WRITE_BYTES = 256 << 10
+"""Bytes per write call. Larger writes can be four times slower, since Linux then allocates the page cache in huge
+pages."""
+
+BUFFER_BYTES = 64 << 10
+"""Size of the buffer for small writes. It is smaller than WRITE_BYTES, so that larger writes bypass it."""
+
+WRITEBACK_BYTES = 8 << 20
+"""Bytes written before writeback is started, so that little is left for the sync at the end."""
+
+
 class Appendable(Protocol):
     """What a DigestingWriter writes to."""
 
@@ -216,8 +294,8 @@ class Appendable(Protocol):
         ...
 
 
-class DigestingWriter:
-    """A file opened for sequential writing that knows the size and digest of what was written."""
+class DigestingWriter(io.RawIOBase):
+    """A file opened for sequential writing that knows the size and digest of what was written; its owner closes it."""
 
     def __init__(self, file: IO[bytes] | Appendable) -> None:
         self._file = file
@@ -229,10 +307,9 @@ class DigestingWriter:
         self._at_work_bytes = 0
         """Bytes whose writeback was started."""
 
-    def write(self, data: Bytes) -> None:
+    def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
         """Append all of `data`."""
-        view = memoryview(data)
-        view = view.cast("B") if view.nbytes else view
+        view = _as_bytes(data)
         for begin in range(0, len(view), WRITE_BYTES):
             self._file.write(view[begin : begin + WRITE_BYTES])
         self._digester.update(view)
@@ -240,6 +317,15 @@ class DigestingWriter:
         if self._descriptor is not None and self.size_bytes - self._at_work_bytes >= WRITEBACK_BYTES:
             start_writeback(self._descriptor, self._at_work_bytes, self.size_bytes - self._at_work_bytes)
             self._at_work_bytes = self.size_bytes
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self.size_bytes
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
 
     def hexdigest(self) -> str:
         """Return the digest of the bytes written, as `digest_file` would."""
@@ -250,26 +336,6 @@ class DigestingWriter:
         return StoredFile(name=name, size_bytes=self.size_bytes, digest=self.hexdigest())
 
 
-class ArrowSink(io.RawIOBase):
-    """A DigestingWriter as a file object for Arrow; its owner flushes, syncs and closes the file."""
-
-    def __init__(self, file: DigestingWriter) -> None:
-        self._file = file
-
-    def write(self, data: Bytes) -> int:  # type: ignore[override]  # its stub takes any buffer
-        """Write all of `data`."""
-        self._file.write(data)
-        return len(data)
-
-    def tell(self) -> int:
-        """Return the number of bytes written so far."""
-        return self._file.size_bytes
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-
 class _OutputFile:
     """A file of an output, whose errors name it."""
 
@@ -278,10 +344,21 @@ class _OutputFile:
         self.fileno = file.fileno
 
     def write(self, data: Bytes) -> int:
-        try:
+        with writing(self._path):
             return self._file.write(data)
-        except OSError as error:
-            raise output_error(self._path, error) from error
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Say of the block's errors of the system that a file cannot be written.
+
+    Raises:
+        OutputError: In their place.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise output_error(path, error) from error
 
 
 @contextlib.contextmanager
@@ -298,27 +375,18 @@ def atomic_writer(path: str, *, attempt_id: str | None = None) -> Iterator[Diges
     """
     make_folder(os.path.dirname(path) or ".")
     temporary = temporary_name(path, attempt_id or uuid.uuid4().hex)
-    try:
+    with writing(path):
         file = open(temporary, "xb", buffering=BUFFER_BYTES)  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise output_error(path, error) from error
     try:
-        try:
-            yield DigestingWriter(_OutputFile(path, file))
-        except BaseException:
-            with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
-                file.close()
-            raise
-        try:
+        yield DigestingWriter(_OutputFile(path, file))
+        with writing(path):
             file.flush()
             os.fsync(file.fileno())
             file.close()
             os.replace(temporary, path)
             sync_folder(os.path.dirname(path))
-        except OSError as error:
-            raise output_error(path, error) from error
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # buffered data may not fit a full disk, and is not needed
             file.close()
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -339,8 +407,7 @@ def write_whole(path: str, data: Bytes, *, writer: str | None = None) -> None:
 
 def write_at(descriptor: int, data: Bytes, offset: int) -> None:
     """Write all of `data` at a byte offset, repeating short writes."""
-    view = memoryview(data)
-    view = view.cast("B") if view.nbytes else view
+    view = _as_bytes(data)
     while len(view):
         count = os.pwrite(descriptor, view[:WRITE_BYTES], offset)
         view, offset = view[count:], offset + count
@@ -357,19 +424,6 @@ def start_writeback(descriptor: int, offset: int, num_bytes: int) -> None:
 
 
 _SYNC_FILE_RANGE_WRITE = 2
-
-
-def read_into(descriptor: int, buffer: memoryview, offset: int) -> None:
-    """Fill all of `buffer` from a byte offset.
-
-    Raises:
-        EOFError: If the file ends first.
-    """
-    while len(buffer):
-        count = os.preadv(descriptor, [buffer], offset)
-        if count == 0:
-            raise EOFError(f"ends at byte {offset}, {len(buffer)} bytes too early")
-        buffer, offset = buffer[count:], offset + count
 
 
 def sync_folder(folder: str) -> None:
@@ -408,12 +462,12 @@ def make_folder(path: str) -> None:
         OutputError: If that is refused, or as for `require_path`.
     """
     require_path(path)
-    try:
-        os.makedirs(path, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise OutputError(f"{path}: expected a folder or nothing, got a file in its place; move it away") from error
-    except OSError as error:
-        raise output_error(path, error) from error
+    with writing(path):
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            msg = f"{path}: expected a folder or nothing, got a file in its place; move it away"
+            raise OutputError(msg) from error
 
 
 def remove_if_present(path: str) -> None:
@@ -422,24 +476,8 @@ def remove_if_present(path: str) -> None:
     Raises:
         OutputError: If that is refused.
     """
-    try:
+    with writing(path), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise output_error(path, error) from error
-
-
-def free_bytes(folder: str) -> int:
-    """Return the bytes that this user can still write in a folder, or in its nearest existing parent.
-
-    An object store has room for whatever is written.
-    """
-    if is_url(folder):
-        return sys.maxsize
-    while folder and not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    return shutil.disk_usage(folder or ".").free
 
 
 def nearest_folder(path: str) -> str:
@@ -450,6 +488,14 @@ def nearest_folder(path: str) -> str:
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path
+
+
+def free_bytes(folder: str) -> int:
+    """Return the bytes that this user can still write in a folder, or in its nearest existing parent.
+
+    An object store has room for whatever is written.
+    """
+    return sys.maxsize if is_url(folder) else shutil.disk_usage(nearest_folder(folder)).free
 
 
 def can_map(path: str | None) -> bool:
@@ -463,33 +509,118 @@ def holds_writes(folder: str) -> bool:
 
 
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NO_FILE_ERRORS = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
-"""Of a folder, a link, and a pipe."""
+_REMEDIES = {
+    **dict.fromkeys(FULL_DISK_ERRORS, "make room, or choose another place, and run the same command again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "choose a folder that you may write to"),
+    # A folder, a link, a pipe.
+    **dict.fromkeys((errno.EISDIR, errno.ELOOP, errno.ENXIO), "move away what is there in place of a file"),
+}
 
 
-_ROOM = "make room (or choose another --output-prefix or --work-dir) and run the same command again: it continues"
-_CHECK = "check the folder and run the same command again: it continues"
-
-
-def output_error(path: str, error: OSError, *, room: str = _ROOM, check: str = _CHECK) -> OutputError:
-    """Return an error that says in one sentence why a file cannot be written and what to do.
-
-    Args:
-        path: The file.
-        error: Why it cannot be written.
-        room: What to do if the disk is full.
-        check: What to do if the reason is not known to last.
-    """
-    transient = False
-    if error.errno in FULL_DISK_ERRORS:
-        remedy = room
-    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        remedy = "choose a folder that you may write to"
-    elif error.errno in _NO_FILE_ERRORS:
-        remedy = "move away what is there in place of a file and run the same command again: it continues"
-    else:
-        remedy = check
-        transient = True
-    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {remedy}")
-    refusal.transient = transient
+def output_error(path: str, error: OSError) -> OutputError:
+    """Return an error that says in one sentence why a file cannot be written and what to do."""
+    remedy = _REMEDIES.get(error.errno or 0)
+    reason = remedy or "check the folder and run the same command again"
+    refusal = OutputError(f"{path}: cannot be written ({error.strerror}); {reason}")
+    refusal.transient = remedy is None
     return refusal
+
+
+class LocalStore:
+    """The file systems of this machine."""
+
+    def head(self, path: str) -> InputStatus:
+        """Return size and modification time; OSError if there is no file."""
+        return _status(path, os.stat(path))
+
+    def open(self, path: str, known: InputStatus | None = None) -> LocalFile:  # noqa: ARG002 - the file says it
+        """Open a file; OSError if it cannot be opened, or is no file."""
+        return LocalFile(path)
+
+    def read(self, path: str, *, most_bytes: int | None = None) -> tuple[bytes, str] | None:
+        """Return a small file, whose version is its content; None if there is no file."""
+        try:
+            with open_file(path) as file:
+                content = file.read(-1 if most_bytes is None else most_bytes)
+        except OSError:
+            return None
+        return content, content.hex()
+
+    def put(self, path: str, data: Bytes) -> str:
+        """Write a file and replace what has its name."""
+        write_whole(path, data)
+        return bytes(data).hex()
+
+    def put_if_absent(self, path: str, data: Bytes) -> str | None:
+        """Write a small file under a name that nothing has; a reader may see it before its content."""
+        make_folder(os.path.dirname(path) or ".")
+        with writing(path):
+            try:
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o644)
+            except FileExistsError:
+                return None
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                sync_folder(os.path.dirname(path))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                raise
+        return bytes(data).hex()
+
+    def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:
+        """Replace a small file if it has the content of a version.
+
+        The file is taken away first, so of several that replace it only one finds it, and a name that somebody took
+        meanwhile is lost.
+        """
+        taken = temporary_name(path, uuid.uuid4().hex)
+        with writing(path):
+            try:
+                os.rename(path, taken)
+            except FileNotFoundError:
+                return None
+        try:
+            if self.read(taken) == (bytes.fromhex(version), version):
+                return self.put_if_absent(path, data)
+            with contextlib.suppress(OSError):
+                os.link(taken, path)
+            return None
+        finally:
+            os.unlink(taken)
+
+    def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
+        """Return the files in a folder, or below it; links are not followed."""
+        found = []
+        for top, folders, names in os.walk(folder):
+            if not recursive:
+                folders.clear()
+            for path in (os.path.join(top, name) for name in names):
+                with contextlib.suppress(OSError):
+                    found.append(_status(path, os.lstat(path)))
+        return sorted(found, key=lambda each: os.fsencode(each.path))
+
+    def delete(self, paths: Iterable[str]) -> Sequence[str]:
+        """Remove files; return those that cannot be removed."""
+        left = []
+        for path in paths:
+            try:
+                remove_if_present(path)
+            except OutputError:
+                left.append(path)
+        return left
+
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:  # noqa: ARG002 - a file grows
+        """Open a file for writing; it appears complete and synced, or not at all."""
+        return atomic_writer(path)
+
+
+def _status(path: str, status: os.stat_result) -> InputStatus:
+    modified = status.st_mtime_ns
+    return InputStatus(path=path, size_bytes=status.st_size, version=str(modified), modified_ns=modified)
+
+
+LOCAL = LocalStore()

@@ -1,18 +1,63 @@
-"""The store of a path or an address: files of this machine, or objects, which are imported with the first address."""
+"""What a store is: one interface to read, write, list and delete, by a whole path or address."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dsindex.errors import MissingObjectError
-from dsindex.store.local import LOCAL
+from dsindex.store.storage import LOCAL
 from dsindex.store.urls import is_url
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from dsindex.store.storage import Bytes, DigestingWriter
-    from dsindex.store.types import InputStatus, Store
+    from dsindex.store.storage import Bytes, DigestingWriter, InputStatus, Readable
+
+
+class Store(Protocol):
+    """What stores paths. Reads raise InputError or a file's OSError, writes OutputError."""
+
+    def head(self, path: str) -> InputStatus:
+        """Return size and version; MissingObjectError or FileNotFoundError if there is nothing."""
+        ...
+
+    def open(self, path: str, known: InputStatus | None = None) -> Readable:
+        """Open for reading; `known` says what an object is, so that it is not looked at, and which version is read."""
+        ...
+
+    def read(self, path: str, *, most_bytes: int | None = None) -> tuple[bytes, str] | None:
+        """Return the content, or its first `most_bytes`, and its version for `put_if_match`; None if absent."""
+        ...
+
+    def put(self, path: str, data: Bytes) -> str:
+        """Write or replace at once; return the version."""
+        ...
+
+    def put_if_absent(self, path: str, data: Bytes) -> str | None:
+        """Write; return the version, or None if something has the name."""
+        ...
+
+    def put_if_match(self, path: str, data: Bytes, version: str) -> str | None:
+        """Replace a version; return the new one, or None if another is there, or nothing."""
+        ...
+
+    def list(self, folder: str, *, recursive: bool = True) -> Sequence[InputStatus]:
+        """Return what is in a folder, or below it, sorted by the bytes of the paths."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> Sequence[str]:
+        """Delete (idempotent); return those that are refused."""
+        ...
+
+    def writer(self, path: str, *, size_bytes: int | None = None) -> AbstractContextManager[DigestingWriter]:
+        """Open for writing; it appears complete when the block ends, or not at all.
+
+        Args:
+            path: The final path.
+            size_bytes: Upper bound of the size; needed beyond 150 GB, where it determines the parts of an upload.
+        """
+        ...
 
 
 def store_of(path: str) -> Store:

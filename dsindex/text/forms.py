@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dsindex.store.types import InputStatus
+from dsindex.store.storage import InputStatus
 
 if TYPE_CHECKING:
     from dsindex.text.compressed import Container

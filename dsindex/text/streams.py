@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dsindex.store.types import Readable
+    from dsindex.store.storage import Readable
     from dsindex.text.compressed import Container
     from dsindex.text.forms import TextPart
 

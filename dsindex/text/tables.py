@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from dsindex.store.types import Readable
+    from dsindex.store.storage import Readable
     from dsindex.text.forms import TableFormat, TextPart
     from dsindex.text.selection import Selection
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from dsindex.engine.manifest import Content, Manifest, RecordedInput
     from dsindex.formats.mmididx import SequenceIndex
-    from dsindex.store.types import Readable
+    from dsindex.store.storage import Readable
     from dsindex.tools.kinds import Subject
 
 DOCUMENTS_PER_PIECE = 1 << 20

@@ -9,7 +9,7 @@ from dsindex.cli.main import main
 from dsindex.datasets.indexed import IndexedDataset
 from dsindex.errors import DsindexError
 from dsindex.store.reading import digest_file, fingerprint_input
-from dsindex.store.storage import open_descriptor, open_file, open_unbuffered, what_is_no_file
+from dsindex.store.storage import LocalFile, open_file, open_unbuffered, what_is_no_file
 from dsindex.text.tokenizer import load_tokenizer
 from dsindex.tools.verify_files import verify_quarantine
 from tests.support.golden import OWN
@@ -43,7 +43,7 @@ KINDS = {
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("name", "kind"), KINDS.items(), ids=KINDS)
-@pytest.mark.parametrize("opener", [open_file, open_unbuffered, open_descriptor])
+@pytest.mark.parametrize("opener", [open_file, open_unbuffered, LocalFile])
 def test_what_is_no_file_is_named_and_not_opened(opener, name, kind):
     assert what_is_no_file(name) == kind
     with pytest.raises(OSError, match=f"{kind} in place of a file"):
@@ -55,9 +55,8 @@ def test_files_are_opened(folder):
         assert what_is_no_file(name) is None
         with open_file(name) as buffered, open_unbuffered(name) as unbuffered:
             assert buffered.read() == unbuffered.read() == b"text"
-        descriptor = open_descriptor(name)
-        assert os.pread(descriptor, 9, 0) == b"text"
-        os.close(descriptor)
+        with LocalFile(name) as file:
+            assert file.read_at(9, 0) == file.read() == b"text"
     (folder / "-").write_text("of that name")
     with open_file("-") as file:
         assert file.read() == b"of that name"

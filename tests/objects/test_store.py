@@ -13,7 +13,7 @@ pytest.importorskip("obstore")
 from dsindex.errors import DsindexError, InputError, MissingObjectError, OutputError, PlanError
 from dsindex.store import lock as lease
 from dsindex.store.lock import hold_lock
-from dsindex.store.object_file import ObjectArray
+from dsindex.store.objects import ObjectArray
 from dsindex.store.reading import digest_file, input_status, map_file, open_stored
 from dsindex.store.store import find, open_output, store_of
 from tests.support.buckets import CUT, LOST, SECRET_KEY

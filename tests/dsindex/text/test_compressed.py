@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsindex.errors import InputError
-from dsindex.store.local import LocalFile
+from dsindex.store.storage import LocalFile
 from dsindex.text.compressed import Decoder, detect_file, measure_compression
 from dsindex.text.forms import InputForm, TextPart
 from dsindex.text.streams import LongLine, read_lines
@@ -26,8 +26,8 @@ def write(folder, name, content):
 
 
 def decode(path, container, *, size=1000):
-    with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, LocalFile(file), container)
+    with LocalFile(path) as file:
+        decoder = Decoder(path, file, container)
         pieces = []
         while not decoder.at_end:
             pieces.append(decoder.read(size))
@@ -73,8 +73,8 @@ def test_other_content_is_refused_by_its_kind(tmp_path, name, content, said):
 def test_a_file_that_is_cut_off_is_refused(tmp_path, name, share):
     content = COMPRESSORS[name](TEXT)
     path, container = write(tmp_path, name, content)
-    with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, LocalFile(file), container)
+    with LocalFile(path) as file:
+        decoder = Decoder(path, file, container)
         ends = [0]
         while not decoder.at_end:
             decoder.read(1 << 20)
@@ -115,8 +115,8 @@ def test_a_bomb_is_decoded_in_bounded_pieces(tmp_path):
     path, container = write(tmp_path, "x.zst", zstd.compress(bytes(300 << 20)))
     assert Path(path).stat().st_size < 30_000
     total = 0
-    with open(path, "rb", buffering=0) as file:
-        decoder = Decoder(path, LocalFile(file), container)
+    with LocalFile(path) as file:
+        decoder = Decoder(path, file, container)
         while not decoder.at_end:
             text = decoder.read(1 << 20)
             assert len(text) <= 1 << 20
