@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsindex.engine.dispatch import run_calls
 from dsindex.engine.executors import Call
-from dsindex.engine.merge import RANGE_BYTES, make_index, make_provenance, make_quarantine, merge_range, merge_whole
+from dsindex.engine.merge import make_index, make_provenance, make_quarantine, merge_range, merge_whole
 from dsindex.engine.output import PROVENANCE_SUFFIX, QUARANTINE_SUFFIX, withdraw
 from dsindex.engine.tasks import MergeRange, Piece
-from dsindex.store.storage import StoredFile, combine_digests, make_folder, open_unbuffered, writing
+from dsindex.store.storage import DIGEST_BLOCK_BYTES, StoredFile, combine_digests, make_folder, open_unbuffered, writing
 from dsindex.store.store import store_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from dsindex.engine.job import Job
     from dsindex.engine.ledger import Ledger
     from dsindex.engine.output import Dataset, Output
+
+RANGE_BYTES = DIGEST_BLOCK_BYTES
+"""Size of an output's ranges, so that each has one digest."""
 
 
 class TokenFile:
@@ -88,32 +92,31 @@ class TokenFile:
         self.size_bytes += left
         while left:
             taken = min(left, self._room)
-            self._pieces.append(
-                Piece(
-                    path=piece.path,
-                    offset=offset,
-                    size_bytes=taken,
-                    swapped_bytes=piece.swapped_bytes,
-                    whole=piece.whole,
-                )
-            )
+            self._pieces.append(replace(piece, offset=offset, size_bytes=taken))
             self.needed[piece.path] += 1
             offset, left, self._room = offset + taken, left - taken, self._room - taken
             if not self._room:
-                full += self.rest()
-        return full
+                full.append(self._cut())
+        return self._unmerged(full)
 
     def rest(self) -> list[MergeRange]:
         """Return the range that is not full, unless it is merged; after the last piece, it is the last range."""
-        if not self._pieces:
-            return []
-        task = MergeRange(number=self._number, output=self.output.token_file, pieces=tuple(self._pieces))
+        return self._unmerged([self._cut()] if self._pieces else [])
+
+    def _cut(self) -> MergeRange:
+        begin, path = self._number * RANGE_BYTES, self.output.token_file
+        task = MergeRange(number=self._number, begin=begin, output=path, pieces=tuple(self._pieces))
         self._number, self._room, self._pieces = self._number + 1, RANGE_BYTES, []
-        if task.number not in self._ledger.ranges(self.output.recorded_name):
-            self._begin()
-            return [task]
-        self._release(task)
-        return []
+        return task
+
+    def _unmerged(self, tasks: Sequence[MergeRange]) -> list[MergeRange]:
+        recorded = self._ledger.ranges(self.output.recorded_name)
+        for task in tasks:
+            if task.number in recorded:
+                self._release(task)
+            else:
+                self._begin()
+        return [task for task in tasks if task.number not in recorded]
 
     def record(self, task: MergeRange, digest: str) -> None:
         """Record a merged range."""
@@ -144,10 +147,9 @@ class TokenFile:
 
 def merge_call(task: MergeRange) -> Call:
     """Return the call that merges a range and returns its digest."""
-    begin = task.number * RANGE_BYTES
     return Call(
         name=f"merge[{os.path.basename(task.output).rsplit('.', 2)[0]}:{task.number:05d}]",
-        place=f"{task.output}, bytes {begin} to {begin + task.size_bytes}",
+        place=f"{task.output}, bytes {task.begin} to {task.begin + task.size_bytes}",
         function=merge_range,
         arguments=(task,),
     )

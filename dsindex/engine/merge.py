@@ -31,7 +31,7 @@ from dsindex.formats.mmididx import (
 )
 from dsindex.json_text import decode_json, encode_json
 from dsindex.store.reading import Extent, digest_file, input_status, open_sources, open_stored
-from dsindex.store.storage import DIGEST_BLOCK_BYTES, BlockDigester, start_writeback, write_at, writing
+from dsindex.store.storage import BlockDigester, start_writeback, write_at, writing
 from dsindex.store.store import open_output, store_of
 from dsindex.store.urls import with_suffix
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from dsindex.store.reading import Source
     from dsindex.store.storage import StoredFile
 
-RANGE_BYTES = DIGEST_BLOCK_BYTES
-"""Size of an output's ranges, so that each has one digest."""
 COPY_BYTES = 4 << 20
 ROW = np.dtype([("input", "<i4"), ("offset", "<i8"), ("line", "<i8")])
 """A row of a shard's provenance: input, byte offset and line of a record, counted from the beginning of the shard."""
@@ -66,7 +64,7 @@ def merge_range(task: MergeRange) -> str:
         InputError: If a part is missing or shorter than planned.
         OutputError: If the output cannot be written, or the tokens of a shard are not those that were written.
     """
-    digest, offset = xxhash.xxh3_128(), task.number * RANGE_BYTES
+    digest, offset = xxhash.xxh3_128(), task.begin
     with writing(task.output):
         descriptor = os.open(task.output, os.O_WRONLY | os.O_NOFOLLOW)
         try:

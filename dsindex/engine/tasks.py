@@ -193,6 +193,8 @@ class MergeRange:
     """A block of an output, and the pieces from which it is copied."""
 
     number: int
+    begin: int
+    """Byte at which it begins."""
     output: str
     pieces: tuple[Piece, ...]
 

@@ -6,7 +6,6 @@ import random
 import shutil
 import tracemalloc
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.inputs import InputFile
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import files_have_recorded_sizes, read_manifest
-from dsindex.engine.merge import open_part, write_merged_index
+from dsindex.engine.merge import check_parts, make_index, open_part
 from dsindex.engine.plan import Plan, describe_inputs, describe_settings
 from dsindex.engine.progress import Reporter
 from dsindex.engine.start import make_executor
@@ -31,7 +30,6 @@ from dsindex.options.build import BuildConfig
 from dsindex.options.datasets import VerifyConfig
 from dsindex.options.index import IndexConfig
 from dsindex.store.lock import hold_lock
-from dsindex.store.storage import DigestingWriter
 from dsindex.tools.verify import verify_dataset
 from dsindex.tools.verify_caches import find_caches, verify_cache
 from tests.support.damage import damage_bytes, damage_json
@@ -127,7 +125,8 @@ def read_dataset(sample, _path):
         check_index(f"{sample.damaged}.idx", index, bin_size_bytes=Path(f"{sample.damaged}.bin").stat().st_size)
     with suppress(DsindexError):
         part = open_part(sample.damaged)
-        write_merged_index(DigestingWriter(BytesIO()), [part, part])
+        check_parts([part])
+        make_index([part, part], str(sample.folder / "merged.idx"))
     for cache in find_caches(str(sample.copy / "cache"), sample.damaged):
         with suppress(DsindexError):
             verify_cache(cache, sample.damaged)

@@ -84,7 +84,7 @@ def test_ids_outside_the_vocabulary_are_refused_even_if_they_do_not_fit(lay_out,
 
 
 @pytest.mark.parametrize("num_ranges", [1, 2, 5])
-def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path, num_ranges):
+def test_texts_of_the_reference_are_the_same_for_any_cut(tmp_path, num_ranges):
     new_letters = ["\u088f", "\u0c5c", "\ua7ce", "\U000323b0"]
     texts = [f"{number}{new_letters[number % 4] if number % 3 == 0 else 'x'}'s wheel\n\nturns" for number in range(90)]
     path = tmp_path / "text.jsonl"
@@ -92,14 +92,11 @@ def test_texts_of_the_reference_are_counted_and_cuts_change_nothing(tmp_path, nu
     whole, shared = task_of(path), settings_in(tmp_path)
     cuts = [whole.end * cut // num_ranges for cut in range(num_ranges + 1)]
     tokens = []
-    count = 0
     for begin, end in itertools.pairwise(cuts):
         [key] = tokenize_shard(replace(whole, begin=begin, end=end), shared).keys
         tokens += np.fromfile(tmp_path / "work" / key.bin.name, "<u2").tolist()
-        count += key.num_reference_texts
     wanted = [encoding.ids for encoding in shared_tokenizer(shared.tokenizer).encode_batch(texts)]
     assert tokens == [token for ids in wanted for token in ids]
-    assert count == 30
 
 
 def task_of(path):
