@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from fractions import Fraction
 
 
 def count(number: int, noun: str) -> str:
@@ -132,3 +133,24 @@ def format_token_speed(tokens_per_second: float) -> str:
     if tokens_per_second < 999.5e3:
         return f"{tokens_per_second / 1e3:.3g} k tokens/s"
     return f"{tokens_per_second / 1e6:,.3g} M tokens/s"
+
+
+def show_percent(share: Fraction | float) -> str:
+    """Return a share in percent, with at least three digits if it is small.
+
+    >>> show_percent(0.4), show_percent(1 / 3), show_percent(0.00012345)
+    ('40%', '33.33%', '0.0123%')
+    """
+    percent = float(share) * 100
+    if percent >= 1 or percent == 0:
+        return f"{percent:.2f}".rstrip("0").rstrip(".") + "%"
+    return f"{percent:.3g}%"
+
+
+def show_epochs(epochs: float) -> str:
+    """Return a number of epochs with four digits, or as many as it has before the point.
+
+    >>> show_epochs(0.86556), show_epochs(2), show_epochs(41775.46)
+    ('0.8656', '2', '41,775')
+    """
+    return f"{epochs:,.0f}" if epochs >= 1000 else f"{epochs:.4g}"

@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import inspect as inspection
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from dsindex.amounts import count
 from dsindex.engine.progress import BAR_SECONDS, Display, Reporter, make_reporter
+from dsindex.engine.report import Report
 from dsindex.engine.start import make_executor, wants_ray
 from dsindex.errors import UsageError
 from dsindex.options.build import BuildCommand
@@ -32,7 +35,7 @@ from dsindex.options.pack import JoinConfig, PackConfig
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from dsindex.engine.progress import Snapshot
     from dsindex.formats.pbin import PbinHeader
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from dsindex.jobs.merge import MergeResult
     from dsindex.jobs.pack import PackResult
     from dsindex.options.config import Progress
+    from dsindex.tools.estimate import EstimateResult
     from dsindex.tools.mix import MixResult
     from dsindex.tools.report import ReportResult
     from dsindex.tools.results import ConsumedTokens, InspectResult, TracedDocuments, TracedSamples, VerifyResult
@@ -90,6 +94,36 @@ def _document(text: str, model: Any) -> str:  # noqa: ANN401 - a class of option
     """Return a docstring with the help of each option."""
     lines = [f"    {each.alias or name}: {each.help}" for name, each in options_of(model).items() if each.help]
     return "\n".join([inspection.cleandoc(text), "", "Args:", *lines])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawIndexResult(Report):
+    """The lines of a JSONL file that are in its index, and those that are not."""
+
+    file: str
+    account: RawIndexAccount
+
+    def lines(self) -> Iterator[str]:
+        """Return the counts, and the first lines that were left out."""
+        entries, dropped = self.account.num_entries, self.account.num_dropped
+        yield f"{self.account.index_path}: {count(entries, 'line')}, {dropped:,} faulty ones left out"
+        yield from (f"  left out: {self.file}, line {line} (byte {byte})" for line, byte in self.account.dropped)
+        if dropped > len(self.account.dropped):
+            yield f"  and {dropped - len(self.account.dropped):,} more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult(Report):
+    """A `.pbin` made of others."""
+
+    path: str
+    header: PbinHeader
+    num_files: int
+
+    def lines(self) -> Iterator[str]:
+        """Return the counts."""
+        tokens = f"{count(self.header.num_tokens, 'token')} of {count(self.header.token_bytes, 'byte')}"
+        yield f"{self.path}: {tokens}, from {count(self.num_files, 'file')}"
 
 
 # What the functions share.
@@ -159,6 +193,13 @@ def build(config: BuildCommand) -> BuildResult:
         return run_build(on_connected_cluster(config), reporter=reporter, index=config.index_options())
 
 
+def estimate(**values: Any) -> EstimateResult:  # noqa: ANN401 - options of BuildCommand
+    """Say what a build would take, as `dsindex build --dry-run` does."""
+    from dsindex.tools.estimate import estimate_build
+
+    return estimate_build(BuildCommand(**values))
+
+
 @takes(MergeConfig)
 def merge(config: MergeConfig) -> MergeResult:
     """Merge datasets of .bin and .idx into one, as `dsindex merge` does."""
@@ -179,9 +220,10 @@ def build_index(config: IndexConfig) -> IndexResult:
         with contextlib.ExitStack() as stack:
             tasks = stack.enter_context(contextlib.closing(make_executor(config)))
             reporter.follow(tasks)
-            report = run_index(config, executor=tasks)
+            result = run_index(config, executor=tasks)
         reporter.advance(1)
-    return report
+    command_notes = () if config.command is None else tuple(config.command.notes)
+    return replace(result, notes=(*command_notes, *result.notes))
 
 
 @takes(MixConfig)
@@ -204,11 +246,13 @@ def pack(config: PackConfig) -> PackResult:
         return run_pack(on_connected_cluster(config), reporter=reporter)
 
 
-def join_packed(config: JoinConfig) -> PbinHeader:
+@takes(JoinConfig)
+def join_packed(config: JoinConfig) -> JoinResult:
     """Join `.pbin` files, as `dsindex pack --merge` does."""
     from dsindex.formats.pbin import PBIN_VERSIONS, join_pbin_files
 
-    return join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+    header = join_pbin_files(config.merge, config.output, version=PBIN_VERSIONS[config.pbin_era])
+    return JoinResult(path=config.output, header=header, num_files=len(config.merge))
 
 
 @takes(InstructConfig)
@@ -236,11 +280,12 @@ def convert(config: ConvertCommand) -> ConvertResult:
 
 
 @takes(RawIndexConfig)
-def raw_index(config: RawIndexConfig) -> RawIndexAccount:
+def raw_index(config: RawIndexConfig) -> RawIndexResult:
     """Write Modalities' index of the lines of a JSONL file, as `dsindex raw-index` does."""
     from dsindex.formats.raw_index import create_raw_index
 
-    return create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
+    account = create_raw_index(config.file, config.output, drop_faulty_entries=config.drop_faulty_entries)
+    return RawIndexResult(file=config.file, account=account)
 
 
 @takes(InspectConfig)

@@ -16,9 +16,12 @@ from dsindex.locations import Location
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Control characters, lone surrogates, line separators, and characters that change the direction of writing.
+# Control characters, lone surrogates, line separators, characters that change the direction of writing, marks without
+# width, and characters that stand for tags.
 _MAYBE_SECRET = re.compile(rb"://[^\"]*[@?#]|\\/|\\u00", re.IGNORECASE)
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def encode_json(

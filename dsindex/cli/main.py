@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dsindex
-from dsindex.cli.parser import COMMANDS, command_module, make_parser, note_ignored, read_values
+from dsindex.cli.parser import COMMANDS, load_model, make_parser, note_ignored, read_values
 from dsindex.engine.interrupts import EXIT_INTERRUPTED, TerminatedError, raise_missed_stop, stop_on_signals
-from dsindex.engine.standard_streams import (
-    StandardOutputError,
-    flush_output,
-    prepare_standard_streams,
-    show_lines,
-)
+from dsindex.engine.report import Report, print_report
+from dsindex.engine.standard_streams import StandardOutputError, flush_output, prepare_standard_streams, show_lines
 from dsindex.errors import DsindexError, UsageError, missing_package
 from dsindex.locations import without_secrets
+from dsindex.options.model import options_of
 
 if TYPE_CHECKING:
     import argparse
@@ -37,27 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         terminated, 129 if its terminal was closed.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["help"]:
-        given = [*given[1:2], "--help"]
-    elif given == ["version"]:
-        given = ["--version"]
-    command = next((name for name in given if name in COMMANDS), None)
-    return _run(command, given)
-
-
-def _run(command: str | None, given: list[str]) -> int:
+    command = given[0] if given[:1] and given[0] in COMMANDS else None
     name = f"dsindex {command}" if command else "dsindex"
     options: argparse.Namespace | None = None
     try:
         with stop_on_signals(name):
             parser = make_parser(command)
-            words, rest = _split_words(command, given)
+            words, job = _split_words(command, given)
             options = parser.parse_args(words)
             if command is None:
                 return _answer_without_command(options, parser)
             raise_missed_stop()
             note_ignored(getattr(options, "ignored", None) or ())
-            code: int = command_module(command).run(read_values(options) | rest)
+            result = run(command, read_values(options) | job)
+            print_report(result, as_json=options.as_json)
+            code = 0 if result.ok else EXIT_FAILED
     except KeyboardInterrupt as stop:
         return _say(f"{name}: interrupted; {_what_is_kept(options, stop)}", EXIT_INTERRUPTED)
     except TerminatedError as stop:
@@ -69,12 +60,27 @@ def _run(command: str | None, given: list[str]) -> int:
     return _hand_over(command, code)
 
 
+def run(command: str, values: dict[str, Any]) -> Report:
+    """Return the result of a command."""
+    from dsindex import functions  # loads what a help text does not need
+
+    if command == "build" and values.pop("dry_run", False):
+        return functions.estimate(**values)
+    if command == "pack" and "merge" in values:
+        return functions.join_packed(**values)
+    if "progress" in options_of(load_model(command)) and command != "index":  # which is one task for each cache
+        values["progress"] = True
+    function = getattr(functions, "build_index" if command == "index" else command.replace("-", "_"))
+    result: Report = function(**values)
+    return result
+
+
 def _split_words(command: str | None, given: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Separate the words after `--`, for a command that takes a job's command there."""
-    if command is None or "--" not in given or not hasattr(command_module(command), "TAKES_COMMAND"):
+    """Separate the words after `--`, which are a training job's command."""
+    if command != "index" or "--" not in given:
         return given, {}
     place = given.index("--")
-    return given[:place], {"words": given[place + 1 :]}
+    return given[:place], {"command": given[place + 1 :]}
 
 
 def _answer_without_command(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

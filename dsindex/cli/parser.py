@@ -1,6 +1,6 @@
 """The command line's parser: each command's flags are the options of its model, read as text.
 
-A command's module is imported only when that command is used, so that `dsindex --help` is fast.
+Of a command, only the model of its options is imported, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import inspect
 import re
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args, get_origin
 
 from dsindex.json_text import show_name
 from dsindex.locations import without_secrets
@@ -22,23 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 COMMANDS = {
-    "build": "tokenize text and merge it into one dataset per key",
-    "merge": "merge datasets into one",
-    "index": "build the document, sample and shuffle indices of a training job",
-    "mix": "plan a blend from token counts, or see what its weights mean",
-    "verify": "prove that a dataset is intact",
-    "inspect": "show what a dataset is and what it holds, down to its tokens",
-    "report": "write a page about datasets, to look at and to keep",
-    "trace": "show where samples come from, and which samples have a line",
-    "raw-index": "write Modalities' index of the lines of a JSONL file",
-    "convert": "convert an MMIDIDX dataset to a .pbin of Modalities, or back",
-    "pack": "tokenize text into a .pbin of Modalities, or join .pbin files",
-    "instruct": "turn conversations into tokens, loss masks and packed blocks",
+    "build": "build.BuildFlags",
+    "merge": "merge.MergeConfig",
+    "index": "index.IndexFlags",
+    "mix": "mix.MixConfig",
+    "verify": "datasets.VerifyConfig",
+    "inspect": "datasets.InspectConfig",
+    "report": "datasets.ReportConfig",
+    "trace": "datasets.TraceConfig",
+    "raw-index": "datasets.RawIndexConfig",
+    "convert": "datasets.ConvertCommand",
+    "pack": "pack.PackFlags",
+    "instruct": "instruct.InstructConfig",
 }
-"""Name → summary; `dsindex.cli.NAME` has DESCRIPTION, EXAMPLES, OPTIONS, which are models, and run(values) → exit code.
-
-It may have IGNORED: flags of Megatron's without effect, with the number of values that follow.
-"""
+"""Name → the model of its options in `dsindex.options`, whose docstring is its help."""
 GROUPS = {
     "samples": "how long the job trains, in one of four ways",
     "over time": "caches that go on where another job stopped, and weights that change; the job has to read them with "
@@ -58,8 +56,11 @@ start here:
 class EveryCommand(Options):
     """Options of every command."""
 
+    group: ClassVar = "every command"
     config_file: str | None = option("FILE.yaml", default=None, flag="--config")
     """Read options from this file; flags override it."""
+    as_json: bool = option(default=False, flag="--json")
+    """Write the result as one JSON object."""
     debug: bool = option(default=False)
     """Show the traceback of an error."""
 
@@ -109,21 +110,26 @@ def make_parser(command: str | None) -> Parser:
     parser.add_argument("--version", action="store_true", help="show the version; with --verbose, what a report needs")
     parser.add_argument("--verbose", action="store_true", help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for name, summary in COMMANDS.items():
-        subparser = commands.add_parser(name, help=summary)
+    for name in COMMANDS:
+        if command not in {None, name}:
+            commands.add_parser(name)
+            continue
+        summary, _, text = (inspect.getdoc(load_model(name)) or "").partition("\n")
+        subparser = commands.add_parser(name, help=summary[0].lower() + summary.rstrip(".")[1:])
         if name == command:
-            module = command_module(name)
-            subparser.description = module.DESCRIPTION
-            subparser.epilog = "\n".join(["examples:", *(textwrap.indent(text, "  ") for text in module.EXAMPLES)])
-            add_options(subparser, *module.OPTIONS, EveryCommand)
-            for flag, count in getattr(module, "IGNORED", {}).items():
+            subparser.description, _, examples = text.partition("Examples:\n")
+            subparser.epilog = f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}"
+            add_options(subparser, load_model(name), EveryCommand)
+            for flag, count in getattr(load_model(name), "ignored", {}).items():
                 subparser.add_argument(flag, nargs=count, dest="ignored", action=_Ignored, help=argparse.SUPPRESS)
     return parser
 
 
-def command_module(name: str) -> Any:  # noqa: ANN401 - a module of commands
-    """Import the module of a command."""
-    return importlib.import_module(f"dsindex.cli.{name.replace('-', '_')}")
+def load_model(command: str) -> type[Options]:
+    """Import the model of a command's options."""
+    module, name = COMMANDS[command].split(".")
+    model: type[Options] = getattr(importlib.import_module(f"dsindex.options.{module}"), name)
+    return model
 
 
 class _Ignored(argparse.Action):
@@ -211,7 +217,7 @@ def read_values(options: argparse.Namespace) -> dict[str, Any]:
         from dsindex.store.config_files import option_names, read_yaml  # loads YAML
 
         values = option_names(read_yaml(path), source=path)
-    own = ("command", "config_file", "debug", "version", "verbose", "ignored")
+    own = ("command", "config_file", "as_json", "debug", "version", "verbose", "ignored")
     given = {name: value for name, value in vars(options).items() if name not in own}
     return values | {name: value for name, value in given.items() if value not in (None, False, [])}
 

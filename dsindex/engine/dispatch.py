@@ -8,7 +8,6 @@ goes on unheard does no harm.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -29,6 +28,8 @@ K = TypeVar("K")
 """The driver's key of a call: a number, a shard, a range of the output."""
 
 POLL_SECONDS = 0.5
+RETRY_SECONDS = 0.05
+"""Longest wait for a result while a call is to be tried again."""
 WINDOW = 8
 """Calls per slot that are started beyond the first whose result is missing, if results are wanted in order."""
 
@@ -63,8 +64,8 @@ class _Flight(Generic[K]):
     call: Call
     turn: tuple[bool, int]
     """Sort key: whether the call followed a result, then its number in the job's order, or in that of starting."""
-    attempt_id: int | None = None
-    """The attempt that runs or waits for a slot; None between two attempts."""
+    begins: float = 0.0
+    """When its next attempt begins, between two attempts."""
     failures: int = 0
     lost: int = 0
 
@@ -128,11 +129,10 @@ class Dispatch(Generic[K]):
         self._policy = policy or RetryPolicy()
         self._statistics = statistics or DispatchStatistics()
         self._on_idle = on_idle or (lambda: None)
-        self._in_flight: dict[tuple[bool, int], _Flight[K]] = {}
-        """Turn → call in flight."""
-        self._attempts: dict[int, _Flight[K]] = {}
-        self._paused: list[tuple[float, tuple[bool, int]]] = []
-        """A heap of times and the turns of calls that are retried then."""
+        self._flights: dict[int, _Flight[K]] = {}
+        """Attempt that runs or waits for a slot → its call."""
+        self._paused: list[_Flight[K]] = []
+        """Calls between two attempts."""
         self._fault: tuple[tuple[bool, int], BaseException] | None = None
         self.faults: list[BaseException] = []
         """The faults of all calls that ended with one."""
@@ -149,106 +149,87 @@ class Dispatch(Generic[K]):
         Raises:
             DsindexError, TaskError: As `run_calls`.
         """
+        looked = time.monotonic()
         try:
             while True:
                 raise_missed_stop()
                 self._start_calls()
-                if not self._in_flight:
+                if not self._flights and not self._paused:
                     break
-                for outcome in self._wait():
-                    flight = self._attempts.pop(outcome.attempt_id, None)
-                    if flight is not None and self._has_succeeded(flight, outcome):
+                for outcome in self._executor.wait(RETRY_SECONDS if self._paused else POLL_SECONDS):
+                    flight = self._flights.pop(outcome.attempt_id, None)
+                    if flight is not None and outcome.error is None:
                         yield flight.key, outcome.value
-                self._end_overdue()
+                    elif flight is not None:
+                        self._handle_fault(flight, outcome)
+                if time.monotonic() - looked >= POLL_SECONDS:
+                    looked = time.monotonic()
+                    self._end_overdue()
                 self._on_idle()
-        except BaseException:
-            self._abandon(list(self._in_flight.values()))
-            raise
+        finally:
+            self._abandon(lambda _: True)
         if self._fault is not None:
             raise self._fault[1]
 
-    def _wait(self) -> list[Outcome]:
-        """Return attempts that ended, waiting for one, but not beyond the next retry."""
-        pause = self._paused[0][0] - time.monotonic() if self._paused else POLL_SECONDS
-        return self._executor.wait(min(POLL_SECONDS, max(0.0, pause)))
-
     def _start_calls(self) -> None:
-        while self._paused and self._paused[0][0] <= time.monotonic():
-            _, turn = heapq.heappop(self._paused)
-            if turn in self._in_flight:  # otherwise abandoned meanwhile
-                self._start(self._in_flight[turn])
-        # Executors grow and shrink with their cluster.
-        while self._fault is None and len(self._in_flight) < self._executor.slots + self._executor.backlog:
+        now = time.monotonic()
+        ready = [flight for flight in self._paused if flight.begins <= now]
+        self._paused = [flight for flight in self._paused if flight.begins > now]
+        room = self._executor.slots + self._executor.backlog  # executors grow and shrink with their cluster
+        while self._fault is None and len(self._flights) + len(self._paused) + len(ready) < room:
             follows = bool(self._released)
             following = self._released.popleft() if follows else next(self._calls, None)
             if following is None:
-                return
+                break
             self._num_begun += 1
-            flight = _Flight(*following, turn=(follows, self._num_begun))
-            self._in_flight[flight.turn] = flight
-            self._start(flight)
+            ready.append(_Flight(*following, turn=(follows, self._num_begun)))
+        for flight in ready:
+            self._flights[self._executor.start(flight.call)] = flight
 
-    def _start(self, flight: _Flight[K]) -> None:
-        flight.attempt_id = self._executor.start(flight.call)
-        self._attempts[flight.attempt_id] = flight
-
-    def _has_succeeded(self, flight: _Flight[K], outcome: Outcome) -> bool:
-        """Record the end of an attempt; retry its call if that may help."""
-        flight.attempt_id = None
-        if outcome.error is None:
-            del self._in_flight[flight.turn]
-        elif outcome.worker_lost:
-            self._lose(flight, outcome.error)
-        elif is_machine_fault(outcome.error):
+    def _handle_fault(self, flight: _Flight[K], outcome: Outcome) -> None:
+        """Try a call again if that may help; otherwise keep the fault, if no call before it has one."""
+        error = outcome.error
+        assert error is not None  # noqa: S101 - the caller looked
+        used = budget = 0
+        if outcome.worker_lost:
+            flight.lost += 1
+            self._statistics.lost_workers += 1
+            used, budget = flight.lost, self._policy.lost_workers
+        elif is_machine_fault(error):
             flight.failures += 1
-            self._retry(flight, outcome.error, flight.failures, self._policy.attempts)
-        else:
-            self._blame(flight, outcome.error)
-        return outcome.error is None
-
-    def _lose(self, flight: _Flight[K], error: BaseException) -> None:
-        flight.lost += 1
-        self._statistics.lost_workers += 1
-        self._retry(flight, error, flight.lost, self._policy.lost_workers)
-
-    def _retry(self, flight: _Flight[K], error: BaseException, used: int, budget: int) -> None:
-        if used >= budget:
-            call = flight.call
-            fault = TaskError(f"{call.name} ({call.place}): given up after {used} attempts, the last because {error}")
-            fault.__cause__ = error
-            self._blame(flight, fault)
+            used, budget = flight.failures, self._policy.attempts
+        if used < budget:
+            self._statistics.retries += 1
+            pause = self._policy.first_pause_seconds * 2 ** (flight.failures + flight.lost - 1)
+            flight.begins = time.monotonic() + pause
+            self._paused.append(flight)
             return
-        self._statistics.retries += 1
-        pause = self._policy.first_pause_seconds * 2 ** (flight.failures + flight.lost - 1)
-        heapq.heappush(self._paused, (time.monotonic() + pause, flight.turn))
-
-    def _blame(self, flight: _Flight[K], error: BaseException) -> None:
-        """Keep the fault of the first call, and abandon later calls, whose results are no longer needed."""
+        if used:
+            call, cause = flight.call, error
+            error = TaskError(f"{call.name} ({call.place}): given up after {used} attempts, the last because {cause}")
+            error.__cause__ = cause
         self.faults.append(error)
         if self._fault is None or flight.turn < self._fault[0]:
             self._fault = (flight.turn, error)
-        later = [other for other in self._in_flight.values() if other is not flight and other.turn > self._fault[0]]
-        self._abandon([flight, *later])
+            self._abandon(lambda other: other.turn > flight.turn)  # whose results are no longer needed
 
-    def _abandon(self, flights: list[_Flight[K]]) -> None:
-        for flight in flights:
-            del self._in_flight[flight.turn]
-            if flight.attempt_id is not None:
-                del self._attempts[flight.attempt_id]
-                self._executor.abandon(flight.attempt_id)
+    def _abandon(self, unwanted: Callable[[_Flight[K]], bool]) -> None:
+        self._paused = [flight for flight in self._paused if not unwanted(flight)]
+        for attempt_id in [attempt_id for attempt_id, flight in self._flights.items() if unwanted(flight)]:
+            del self._flights[attempt_id]
+            self._executor.abandon(attempt_id)
 
     def _end_overdue(self) -> None:
         """End the workers of attempts past their deadline."""
-        for flight in list(self._in_flight.values()):
-            since = None if flight.attempt_id is None else self._executor.running_since(flight.attempt_id)
+        now = time.monotonic()
+        for attempt_id, flight in list(self._flights.items()):
+            since = self._executor.running_since(attempt_id)
             deadline = self._policy.deadline_seconds * 2**flight.lost
-            if flight.attempt_id is None or since is None or time.monotonic() - since < deadline:
-                continue
-            self._executor.abandon(flight.attempt_id)
-            del self._attempts[flight.attempt_id]
-            flight.attempt_id = None
-            reason = f"it did not end within {deadline:g} s; check the files that it reads, or raise --shard-deadline"
-            self._lose(flight, TaskError(reason))
+            if since is not None and now - since >= deadline and self._flights.pop(attempt_id, None):
+                self._executor.abandon(attempt_id)
+                remedy = "check the files that it reads, or raise --shard-deadline"
+                reason = TaskError(f"it did not end within {deadline:g} s; {remedy}")
+                self._handle_fault(flight, Outcome(attempt_id=attempt_id, error=reason, worker_lost=True))
 
 
 def run_in_order(

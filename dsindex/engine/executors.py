@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import signal
@@ -17,19 +18,17 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dsindex.errors import TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from multiprocessing.context import SpawnProcess
-
-Key = TypeVar("Key")
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 
 class ClusterLostError(TaskError):
@@ -86,7 +85,7 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self, call: Call) -> int:
-        """Begin one attempt and return its id."""
+        """Begin one attempt, or queue it for a worker; return its id."""
 
     def running_since(self, attempt_id: int) -> float | None:  # noqa: ARG002 - of calls that can be stopped
         """Return when an attempt began (time.monotonic); None while it waits, or if it could not be stopped anyway."""
@@ -124,12 +123,15 @@ class ThreadExecutor(Executor):
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended."""
+        if not self._futures:
+            time.sleep(timeout)
+        concurrent.futures.wait(self._futures.values(), timeout, concurrent.futures.FIRST_COMPLETED)
         outcomes = []
-        for attempt_id in _await_ended(self._futures, timeout):
+        for attempt_id in [each for each, future in self._futures.items() if future.done()]:
             future = self._futures.pop(attempt_id)
             error = future.exception()
             value = future.result() if error is None else None
-            outcomes.append(Outcome(attempt_id=attempt_id, value=value, error=error and as_exception(error)))
+            outcomes.append(Outcome(attempt_id=attempt_id, value=value, error=error and _as_exception(error)))
         return outcomes
 
     def abandon(self, attempt_id: int) -> None:
@@ -143,121 +145,148 @@ class ThreadExecutor(Executor):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class ProcessExecutor(Executor):
-    """Spawned processes: for work that holds the GIL, or for many workers. Each is a pool of one, lost by itself."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Worker:
+    """A process that runs one call after another, as the driver knows it."""
+
+    attempt_id: int | None = None
+    """The attempt that it runs; None while it is idle or starts."""
+    since: float = 0.0
+    """When that began."""
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class WorkerExecutor(Executor, Generic[W]):
+    """Calls wait in a queue for workers, each of which can be lost, or ended, without the others."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, Call]] = deque()
+        """Attempts that wait for a worker."""
+        self._workers: list[W] = []
+        self._busy: dict[int, W] = {}
+        """Attempt → its worker."""
+        self._num_attempts = 0
+
+    def start(self, call: Call) -> int:
+        """Queue one attempt."""
+        self._num_attempts += 1
+        self._queue.append((self._num_attempts, call))
+        return self._num_attempts
+
+    def running_since(self, attempt_id: int) -> float | None:
+        """Return when an attempt began; None while it waits for a worker."""
+        return self._busy[attempt_id].since if attempt_id in self._busy else None
+
+    def abandon(self, attempt_id: int) -> None:
+        """End the worker that runs an attempt."""
+        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
+        if attempt_id in self._busy:
+            self._end(self._busy[attempt_id])
+
+    def close(self) -> None:
+        """End all workers."""
+        self._queue.clear()
+        for worker in list(self._workers):
+            self._end(worker)
+
+    def _begin(self, worker: W) -> Call:
+        """Give the first queued attempt to an idle worker."""
+        attempt_id, call = self._queue.popleft()
+        worker.attempt_id, worker.since = attempt_id, time.monotonic()
+        self._busy[attempt_id] = worker
+        return call
+
+    def _release(self, worker: W) -> int | None:
+        """Return the attempt that a worker was busy with; it is idle now."""
+        attempt_id, worker.attempt_id = worker.attempt_id, None
+        if attempt_id is not None:
+            del self._busy[attempt_id]
+        return attempt_id
+
+    def _end(self, worker: W) -> None:
+        """End a worker and the attempt that it runs."""
+        self._release(worker)
+        self._workers.remove(worker)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Process(Worker):
+    process: BaseProcess
+    connection: Connection
+    num_shared: int = 0
+    """Number of shared values that it has."""
+
+
+class ProcessExecutor(WorkerExecutor[_Process]):
+    """Spawned processes: for work that holds the GIL, or for many workers."""
 
     kind = "processes"
 
     def __init__(self, workers: int) -> None:
+        super().__init__()
         self.slots = self.backlog = workers
-        self._queue: deque[tuple[int, Call]] = deque()
-        self._workers: list[_Worker] = []
         self._shared: list[bytes] = []
-        self._num_attempts = 0
 
     def share(self, value: object) -> object:
-        """Pickle a value once; each process gets it with its first call that needs it."""
+        """Pickle a value once; each process gets it with its next call."""
         self._shared.append(pickle.dumps(value))
         return _Shared(len(self._shared) - 1)
 
-    def start(self, call: Call) -> int:
-        """Give a call to an idle process, or queue it."""
-        self._num_attempts += 1
-        self._queue.append((self._num_attempts, call))
-        self._assign()
-        return self._num_attempts
-
-    def running_since(self, attempt_id: int) -> float | None:
-        """Return when an attempt was given to a process; None while it waits for one."""
-        return next((worker.since for worker in self._workers if worker.attempt_id == attempt_id), None)
-
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose process died."""
-        busy = {worker: worker.future for worker in self._workers if worker.attempt_id is not None}
-        outcomes = [worker.take() for worker in _await_ended(busy, timeout)]
+        self._assign()
+        connections = {worker.connection: worker for worker in self._busy.values()}
+        if not connections:
+            time.sleep(timeout)
+        ready = multiprocessing.connection.wait(connections, timeout)
+        outcomes = [self._take(worker) for connection, worker in connections.items() if connection in ready]
         self._assign()
         return outcomes
 
-    def abandon(self, attempt_id: int) -> None:
-        """Kill the process that runs an attempt."""
-        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
-        for worker in self._workers:
-            if worker.attempt_id == attempt_id:
-                worker.kill()
-        self._assign()
-
-    def close(self) -> None:
-        """Kill all workers."""
-        self._queue.clear()
-        for worker in self._workers:
-            worker.kill()
-        self._workers = []
-
     def _assign(self) -> None:
-        self._workers = [worker for worker in self._workers if worker.is_alive()]
         idle = [worker for worker in self._workers if worker.attempt_id is None]
         while self._queue and (idle or len(self._workers) < self.slots):
-            if not idle:
-                idle.append(_Worker())
-                self._workers += idle
-            idle.pop().run(*self._queue.popleft(), self._shared)
+            worker = idle.pop() if idle else self._spawn()
+            attempt = self._queue[0]
+            call = self._begin(worker)
+            try:
+                worker.connection.send((call.function, call.arguments, self._shared[worker.num_shared :]))
+            except OSError:  # it died while it was idle
+                self._end(worker)
+                self._queue.appendleft(attempt)
+            worker.num_shared = len(self._shared)
 
-
-class _Worker:
-    """A spawned process."""
-
-    def __init__(self) -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_follow_driver)
-        self._known: set[int] = set()
-        """Numbers of the shared values that it has."""
-        self._process: SpawnProcess | None = None
-        """None until the first call."""
-        self.future: Future[Any] = Future()
-        self.attempt_id: int | None = None
-        self.since = 0.0
-
-    def is_alive(self) -> bool:
-        """Tell whether calls can be given to it; one that died in a call still has to report that."""
-        return self.attempt_id is not None or self._process is None or self._process.is_alive()
-
-    def run(self, attempt_id: int, call: Call, shared: Sequence[bytes]) -> None:
-        """Begin a call."""
-        numbers = {value.number for value in call.arguments if isinstance(value, _Shared)} - self._known
-        self._known |= numbers
-        self.attempt_id, self.since = attempt_id, time.monotonic()
-        others = set(multiprocessing.active_children())
+    def _spawn(self) -> _Process:
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
         with _spawning():
-            values = {number: shared[number] for number in numbers}
-            self.future = self._pool.submit(_run, call.function, call.arguments, values)
-        if self._process is None:
-            (self._process,) = set(multiprocessing.active_children()) - others  # type: ignore[assignment]
+            process.start()
+        theirs.close()
+        self._workers.append(_Process(process=process, connection=ours))
+        return self._workers[-1]
 
-    def take(self) -> Outcome:
+    def _take(self, worker: _Process) -> Outcome:
         """Return the outcome of the call that ended."""
-        attempt_id, self.attempt_id = self.attempt_id, None
-        assert attempt_id is not None  # noqa: S101 - only busy workers are asked
+        attempt_id = worker.attempt_id or 0
         try:
-            value, error = self.future.result()
-        except BrokenProcessPool:
-            reason = TaskError(f"its worker process died ({self._describe_exit()})")
-            return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
-        except Exception as problem:  # noqa: BLE001 - a value that cannot be pickled, for example
-            return Outcome(attempt_id=attempt_id, error=problem)
+            value, error = worker.connection.recv()
+        except (EOFError, OSError):
+            worker.process.join()
+            code = worker.process.exitcode or 0
+            self._end(worker)
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            return Outcome(attempt_id=attempt_id, error=TaskError(f"its worker process died ({how})"), worker_lost=True)
+        self._release(worker)
         return Outcome(attempt_id=attempt_id, value=value, error=error)
 
-    def kill(self) -> None:
-        """End the process, whatever it does."""
-        self.attempt_id = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _describe_exit(self) -> str:
-        assert self._process is not None  # noqa: S101 - it has had a call
-        self._pool.shutdown(wait=True)  # whose thread reaps the process
-        code = self._process.exitcode
-        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    def _end(self, worker: _Process) -> None:
+        super()._end(worker)
+        worker.process.kill()
+        worker.process.join()
+        worker.connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,25 +296,22 @@ class _Shared:
     number: int
 
 
-_values: dict[int, Any] = {}
-"""Shared values of this worker process."""
-
-
-def _run(function: Callable[..., Any], arguments: Sequence[Any], values: Mapping[int, bytes]) -> tuple[Any, Any]:
-    _values.update({number: pickle.loads(value) for number, value in values.items()})  # noqa: S301 - the driver's
-    return run_guarded(function, [_values[each.number] if isinstance(each, _Shared) else each for each in arguments])
+def _serve(connection: Connection) -> None:
+    """Run the driver's calls, until it is gone."""
+    threading.Thread(target=_follow_driver, daemon=True).start()
+    shared: list[Any] = []
+    while True:
+        function, arguments, more = connection.recv()
+        shared += map(pickle.loads, more)
+        connection.send(run_guarded(function, [shared[a.number] if isinstance(a, _Shared) else a for a in arguments]))
 
 
 def _follow_driver() -> None:
-    """Let this worker end with the driver, even if that is killed in the middle of a call."""
-
-    def follow() -> None:
-        driver = multiprocessing.parent_process()
-        if driver is not None:
-            driver.join()
-            os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    """End this process with the driver, even if that is killed in the middle of a call."""
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -301,20 +327,12 @@ def _spawning() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _await_ended(futures: Mapping[Key, Future[Any]], timeout: float) -> list[Key]:
-    """Return the keys of futures that have ended, waiting for one."""
-    if not futures:
-        time.sleep(timeout)
-    concurrent.futures.wait(futures.values(), timeout, FIRST_COMPLETED)
-    return [key for key, future in futures.items() if future.done()]
-
-
 def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, Exception | None]:
     """Return a function's value, or its error with the traceback as a note, since tracebacks cannot be pickled."""
     try:
         return function(*arguments), None
     except BaseException as error:  # noqa: BLE001 - the driver handles every error
-        told = as_exception(error)
+        told = _as_exception(error)
         try:
             pickle.loads(pickle.dumps(told))  # noqa: S301 - it was made here
         except Exception:  # noqa: BLE001 - a class may do anything there
@@ -323,7 +341,7 @@ def run_guarded(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple
         return None, told
 
 
-def as_exception(error: BaseException) -> Exception:
+def _as_exception(error: BaseException) -> Exception:
     """Return an error that the driver can raise.
 
     A panic of a library in Rust is no `Exception`; a SystemExit would end the driver without a word.

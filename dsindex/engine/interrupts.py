@@ -6,21 +6,17 @@ prints what is kept. A stop at once is equally safe: no result depends on how a 
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import signal
 import sys
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
-LAST_SECONDS = 1.0
-"""How long last words may take."""
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -82,61 +78,18 @@ def keeping_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-@contextlib.contextmanager
-def last_words(speak: Callable[[BaseException], str]) -> Iterator[None]:
-    """Call a function should a second signal end the process within the block.
-
-    Args:
-        speak: Gets the exception of the signal; returns what is kept, for the user.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    if not isinstance(handler, _Handler):
-        yield
-        return
-    handler.last_words = speak
-    try:
-        yield
-    finally:
-        handler.last_words = None
-
-
 class _Handler:
     def __init__(self, command: str) -> None:
         self._command = command
         self.stop: BaseException | None = None
-        self.last_words: Callable[[BaseException], str] | None = None
 
     def __call__(self, number: int, _frame: FrameType | None) -> NoReturn:
-        stop = KeyboardInterrupt("interrupted") if number == signal.SIGINT else TerminatedError(number)
         if self.stop is not None:
-            self._end(number, stop)
-        self.stop = stop
+            _say(f"{self._command}: stopped; run the same command again to continue")
+            os._exit(128 + number)
+        self.stop = KeyboardInterrupt("interrupted") if number == signal.SIGINT else TerminatedError(number)
         _say(f"{self._command}: stopping; a second signal stops it at once, which is safe too")
-        raise stop
-
-    def _end(self, number: int, stop: BaseException) -> NoReturn:
-        kept = "run the same command again to continue"
-        speak, self.last_words = self.last_words, None
-        if speak is not None:
-            kept = _in_time(partial(speak, stop)) or kept
-        _say(f"{self._command}: stopped; {kept}")
-        os._exit(128 + number)
-
-
-def _in_time(function: Callable[[], str]) -> str | None:
-    """Return a function's value; None if it fails or waits for a lock that the interrupted code holds."""
-    values: list[str] = []
-    has_ended = _thread.allocate_lock()
-    has_ended.acquire()
-
-    def run() -> None:
-        with contextlib.suppress(Exception):
-            values.append(function())
-        has_ended.release()
-
-    _thread.start_new_thread(run, ())
-    has_ended.acquire(timeout=LAST_SECONDS)
-    return values[0] if values else None
+        raise self.stop
 
 
 def _say(sentence: str) -> None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from dsindex.engine.dispatch import DispatchStatistics, RetryPolicy
 from dsindex.engine.executors import ClusterLostError
 from dsindex.engine.input_paths import STANDARD_INPUT
-from dsindex.engine.interrupts import last_words, raise_missed_stop
+from dsindex.engine.interrupts import raise_missed_stop
 from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import Manifest, describe_run, read_manifest
 from dsindex.engine.output import find_finished, publish, refuse_inputs, remove_partials, remove_temporary
 from dsindex.engine.plan import describe_changes, describe_inputs, describe_settings, id_of_plan
-from dsindex.engine.progress import PROGRESS_SUFFIX, ProgressFile, conclude
+from dsindex.engine.progress import ProgressFile, conclude
 from dsindex.engine.start import make_executor
 from dsindex.engine.work_folder import MARKER_FILE, hold_work_folder, remove_work, remove_work_folder, write_marker
 from dsindex.errors import PlanError
@@ -265,33 +265,23 @@ def _working(job: Job, outputs: Sequence[Output]) -> Iterator[None]:
     ledger.begin()
     ledger.record_plan(plan)
     prefix = absolute(job.config.output_prefix)
-    progress = None if holds_writes(prefix) else ProgressFile(prefix)
-    if progress is not None and progress.is_foreign:
-        reporter.say(f"{prefix}.{PROGRESS_SUFFIX}: is not dsindex's, so it is left alone")
-
-    def describe_kept() -> str:
-        kept = f"{len(ledger.shards):,} finished shards are kept in {work_dir}; " if ledger.shards else ""
-        return f"{kept}run the same command again to continue"
-
-    def end_at_once(stop: BaseException) -> str:
-        stop.add_note(describe_kept())
-        reporter.close_displays(stop)
-        return stop.__notes__[0]
-
+    displays = [] if holds_writes(prefix) else [ProgressFile(prefix)]
+    kept = "run the same command again to continue"
     try:
-        with reporter.showing(*filter(None, [progress])), last_words(end_at_once):
-            reporter.follow(executor)
-            files = [joined(work_dir, MARKER_FILE), *(file.absolute_path for file in plan.inputs)]
-            executor.require_seen(files, [folder_of(prefix)])
-            yield
-    except ClusterLostError as lost:
-        raise ClusterLostError(f"{lost}; {describe_kept()} on a new cluster") from lost
-    except BaseException as stop:
-        if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
-            stop.add_note(describe_kept())
-        if progress is not None:
-            progress.close(stop)  # before running shards end, as a second signal may come first
-        raise
+        with reporter.showing(*displays):
+            try:
+                reporter.follow(executor)
+                files = [joined(work_dir, MARKER_FILE), *(file.absolute_path for file in plan.inputs)]
+                executor.require_seen(files, [folder_of(prefix)])
+                yield
+            except BaseException as stop:
+                if ledger.shards:
+                    kept = f"{len(ledger.shards):,} finished shards are kept in {work_dir}; {kept}"
+                if isinstance(stop, ClusterLostError):
+                    raise ClusterLostError(f"{stop}; {kept} on a new cluster") from stop
+                if not isinstance(stop, Exception) and not hasattr(stop, "__notes__"):
+                    stop.add_note(kept)
+                raise
     finally:
         ledger.close()
         if not ledger.has_work and all(file.path != STANDARD_INPUT for file in plan.inputs):

@@ -5,8 +5,8 @@
      "finished_stages": [{…}]}
 
 `state` is running, done, stopped or failed; `error` says why a job stopped or failed, `message` what it said last. The
-fields of a stage are those of Snapshot. The file is replaced about once a second: if `updated` is older than a minute
-while the state is running, the driver was killed.
+fields of a stage are those of Snapshot. The file is replaced about once a second while a stage runs: if `updated` is
+older than a minute then, the driver was killed.
 
 Speeds count only fresh work: work kept from an earlier run takes no time now and would make the ETA too short.
 """
@@ -17,7 +17,6 @@ import contextlib
 import os
 import socket
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,8 +42,6 @@ PROGRESS_FORMAT = "dsindex progress 1"
 LINE_SECONDS = 5.0
 BAR_SECONDS = 0.2
 FILE_SECONDS = 1.0
-BEAT_SECONDS = 10.0
-"""Interval at which the file is written even if a stage stands still."""
 LARGEST_BYTES = 1 << 20
 """The limit on the size of a progress file; a longer file is none."""
 
@@ -175,8 +172,6 @@ class ProgressFile(Display):
 
     def __init__(self, prefix: str) -> None:
         self._path = f"{prefix}.{PROGRESS_SUFFIX}"
-        self._lock = threading.Lock()
-        """Held while the content changes or is written, since the heartbeat writes it too."""
         self._entry: dict[str, Any] = {
             "format": PROGRESS_FORMAT,
             "state": "running",
@@ -190,11 +185,7 @@ class ProgressFile(Display):
             "stage": None,
             "finished_stages": [],
         }
-        self.is_foreign = os.path.lexists(self._path) and read_progress(self._path) is None
-        """Whether a file of that name is none of dsindex's, which is then left alone."""
-        self._has_ended = threading.Event()
         self._write()
-        threading.Thread(target=self._beat, daemon=True, name="dsindex-progress").start()
 
     def show(self, snapshot: Snapshot) -> None:
         """Write the running stage."""
@@ -210,22 +201,15 @@ class ProgressFile(Display):
 
     def close(self, error: BaseException | None) -> None:
         """Write the final state."""
-        self._has_ended.set()
         if error is None:
             self._write(state="done", message=None)
         else:
             state = "failed" if isinstance(error, Exception) else "stopped"
             self._write(state=state, error=without_secrets(_reason(error)))
 
-    def _beat(self) -> None:
-        while not self._has_ended.wait(BEAT_SECONDS):
-            self._write()
-
     def _write(self, **changes: Any) -> None:  # noqa: ANN401 - values of JSON
-        with self._lock, contextlib.suppress(OSError):
-            if self.is_foreign or (self._has_ended.is_set() and not changes):
-                return
-            self._entry |= {**changes, "updated": utc_now()}
+        self._entry |= {**changes, "updated": utc_now()}
+        with contextlib.suppress(OSError):
             with open(f"{self._path}.tmp", "wb") as file:
                 file.write(encode_json(self._entry, newline=True))
             os.replace(f"{self._path}.tmp", self._path)
@@ -274,7 +258,8 @@ class Reporter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is None:
             self.end_stage()
-        self.close_displays(error)
+        for display in self._due:
+            display.close(error)
         self._due = {}
 
     @contextlib.contextmanager
@@ -292,13 +277,8 @@ class Reporter:
             for display in displays:
                 if self._stage is not None:
                     display.show(self._snapshot(self._stage))
-                display.close(error)  # first, so that a second signal meets it among those to close, or closed
+                display.close(error)
                 del self._due[display]
-
-    def close_displays(self, error: BaseException | None) -> None:
-        """Let all displays say that the job has ended."""
-        for display in self._due:
-            display.close(error)
 
     def watch(self, statistics: DispatchStatistics) -> None:
         """Show the retries and lost workers that these statistics count from now on, for each stage."""

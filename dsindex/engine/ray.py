@@ -15,8 +15,7 @@ import re
 import socket
 import time
 import uuid
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ import ray.exceptions
 import ray.util
 
 import dsindex
-from dsindex.engine.executors import Call, ClusterLostError, Executor, Outcome, run_guarded
+from dsindex.engine.executors import ClusterLostError, Outcome, Worker, WorkerExecutor, run_guarded
 from dsindex.engine.interrupts import keeping_sigterm
 from dsindex.errors import InputError, TaskError
 from dsindex.json_text import show_name
@@ -34,7 +33,7 @@ from dsindex.machine import available_cpus
 from dsindex.store.urls import absolute, local_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 CLUSTER_PORT = 6379
 """The port of a cluster's head, unless `ray start --port` names another."""
@@ -46,8 +45,6 @@ LOST_SECONDS = 40.0
 """A head that has not answered for so long is lost. Ray itself ends its drivers after 60 s, without an exception."""
 BUSY_SECONDS = 10.0
 """Time without any worker after which it is said that none can start."""
-NO_NODE_SECONDS = 1800.0
-"""Time in which a cluster without CPUs must get a node: an autoscaler may wait long for one."""
 FAILED_STARTS = 3
 """Number of times in a row that workers may fail to start; on a lost node they do until Ray has noticed its loss."""
 LEAST_BACKLOG = 16
@@ -70,27 +67,24 @@ class NodeCheck:
     key: str
     """Distinguishes the checks of several jobs, whose calls a worker may run one after the other."""
 
-    def faults(self) -> list[str]:
-        """Return sentences about what differs here."""
+    def faults(self) -> Iterator[str]:
+        """Yield sentences about what differs here."""
         here = versions()
-        faults = [
-            f"expected {name} {version} as on the driver's node, got {here[name]}; install the same"
-            for name, version in self.versions.items()
-            if here[name] != version
-        ]
+        for name, version in self.versions.items():
+            if here[name] != version:
+                yield f"expected {name} {version} as on the driver's node, got {here[name]}; install the same"
         remedy = "mount the same storage under the same path on every node"
         for path, size_bytes in self.sizes.items():
             try:
                 found = os.stat(path).st_size
             except OSError as error:
-                faults.append(f"{path}: cannot be read ({error.strerror}); {remedy}")
-                continue
-            if found != size_bytes:
-                faults.append(f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found:,}; {remedy}")
-        faults += [
-            f"{folder}: cannot be written; {remedy}" for folder in self.folders if not os.access(folder, os.W_OK)
-        ]
-        return faults
+                yield f"{path}: cannot be read ({error.strerror}); {remedy}"
+            else:
+                if found != size_bytes:
+                    yield f"{path}: expected {size_bytes:,} bytes as on the driver's node, got {found:,}; {remedy}"
+        for folder in self.folders:
+            if not os.access(folder, os.W_OK):
+                yield f"{folder}: cannot be written; {remedy}"
 
 
 def versions() -> dict[str, str]:
@@ -122,42 +116,37 @@ class RayWorker:
     def run(self, check: NodeCheck | None, function: Any, *arguments: Any) -> tuple[Any, Exception | None]:  # noqa: ANN401 - of any call
         """Run one call; before the first one, check this node."""
         if check is not None and check.key not in self._passed:
-            if faults := check.faults():
+            if faults := list(islice(check.faults(), 5)):
                 node = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
-                return None, InputError(*(f"{node}: {fault}" for fault in faults[:5]))
+                return None, InputError(*(f"{node}: {fault}" for fault in faults))
             self._passed.add(check.key)
         return run_guarded(function, arguments)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Worker:
-    """One actor, as the driver knows it."""
-
+class _Actor(Worker):
     actor: Any
     reference: Any
     """What it is waited for with: that it has begun at first, then the value of its call; None while it is idle."""
     has_begun: bool = False
-    attempt_id: int | None = None
-    since: float = field(default=0.0)
-    """Time at which its call began."""
 
 
-class RayExecutor(Executor):
+class RayExecutor(WorkerExecutor[_Actor]):
     """Runs calls on workers of a Ray cluster."""
 
     kind = "ray"
 
-    def __init__(self, *, address: str | None, workers: int | None, first_calls: int = 0) -> None:
+    def __init__(self, *, address: str | None, workers: int | None) -> None:
         """Connect, unless this process is connected already.
 
         Args:
             address: The cluster to join; None starts a private one.
             workers: Number of calls that run at once; None: all CPUs of the cluster.
-            first_calls: Number of workers that begin to start now, at most.
 
         Raises:
             TaskError: If the cluster cannot be started or reached.
         """
+        super().__init__()
         self._is_guest = ray.is_initialized()
         if not self._is_guest:
             with keeping_sigterm():
@@ -168,16 +157,9 @@ class RayExecutor(Executor):
         self._environment["TOKENIZERS_PARALLELISM"] = "false"
         self._check: Any = None
         """A NodeCheck in the object store."""
-        self._queue: deque[tuple[int, Call]] = deque()
-        """Attempts that wait for a worker."""
-        self._workers: list[_Worker] = []
-        self._num_attempts = 0
-        now = time.monotonic()
-        self._hires_from = now
         self._failed_starts = 0
-        self._looked = self._answered = self._had_node = self._had_worker = now
+        self._looked = self._answered = self._had_worker = self._hires_from = time.monotonic()
         self._count_cpus()
-        self._hire_up_to(min(self.slots, first_calls))
 
     def share(self, value: object) -> object:
         """Put a value into the object store once."""
@@ -190,16 +172,6 @@ class RayExecutor(Executor):
         sizes = {path: os.stat(path).st_size for path in spread}
         seen = [absolute(folder) for folder in local_paths(folders) if os.access(folder, os.W_OK)]
         self._check = ray.put(NodeCheck(versions=versions(), sizes=sizes, folders=seen, key=uuid.uuid4().hex))
-
-    def start(self, call: Call) -> int:
-        """Queue one attempt."""
-        self._num_attempts += 1
-        self._queue.append((self._num_attempts, call))
-        return self._num_attempts
-
-    def running_since(self, attempt_id: int) -> float | None:
-        """Return when an attempt began; None while it waits for a worker."""
-        return next((worker.since for worker in self._workers if worker.attempt_id == attempt_id), None)
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Return the calls that ended, including those whose worker or node was lost.
@@ -221,17 +193,9 @@ class RayExecutor(Executor):
         self._assign()  # no worker should wait until the driver has handled these outcomes
         return outcomes
 
-    def abandon(self, attempt_id: int) -> None:
-        """Kill the worker that runs an attempt."""
-        self._queue = deque(entry for entry in self._queue if entry[0] != attempt_id)
-        for worker in [worker for worker in self._workers if worker.attempt_id == attempt_id]:
-            self._dismiss(worker)
-
     def close(self) -> None:
         """Disconnect, and stop a cluster that was started here; a connection that was already open stays open."""
-        self._queue.clear()
-        for worker in list(self._workers):
-            self._dismiss(worker)
+        super().close()
         if not self._is_guest and self._head_answers():
             with keeping_sigterm():
                 ray.shutdown()
@@ -256,12 +220,10 @@ class RayExecutor(Executor):
         return answers
 
     def _count_cpus(self) -> None:
-        now = time.monotonic()
         num_cpus = int(sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
         self.slots = self._num_workers or max(1, num_cpus)
         self.backlog = 0 if self._num_workers else max(self.slots, LEAST_BACKLOG)
-        if num_cpus:
-            self._had_node = now
+        now = time.monotonic()
         if not self._queue or any(worker.has_begun for worker in self._workers):
             self._had_worker = now
         seconds = now - self._had_worker
@@ -269,53 +231,41 @@ class RayExecutor(Executor):
         if seconds > BUSY_SECONDS:
             reason = f"other jobs use all {num_cpus:,} CPUs" if num_cpus else "no node of the cluster has CPUs"
             self.waiting = f"waiting for {seconds:.0f} s: {reason}; `ray status` says more"
-        if now - self._had_node >= NO_NODE_SECONDS:
-            raise TaskError(
-                f"{self._head}: the Ray cluster has had no node with CPUs for {NO_NODE_SECONDS / 60:.0f} minutes; "
-                f"start one that joins it (ray start --address={self._head}), and run the same command again"
-            )
 
     def _assign(self) -> None:
         """Give queued attempts to idle workers, and hire more if there are fewer than could be used."""
         idle = [worker for worker in self._workers if worker.reference is None]
         while self._queue and idle:
             worker = idle.pop()
-            worker.attempt_id, call = self._queue.popleft()
-            worker.since = time.monotonic()
+            call = self._begin(worker)
             task = worker.actor.run.options(name=show_name(call.name))
             worker.reference = task.remote(self._check, call.function, *call.arguments)
         most = min(self._num_workers or self.slots + self.backlog, len(self._workers) + len(self._queue))
         if len(self._workers) < most and time.monotonic() >= self._hires_from and self._head_answers():
-            self._hire_up_to(most)
+            for _ in range(most - len(self._workers)):
+                actor = _ACTOR.remote(self._environment)
+                self._workers.append(_Actor(actor=actor, reference=actor.begin.remote()))
 
-    def _hire_up_to(self, number: int) -> None:
-        """Ask for workers until there are `number`."""
-        for _ in range(number - len(self._workers)):
-            options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
-            actor = _ACTOR.options(**options).remote(self._environment)
-            self._workers.append(_Worker(actor=actor, reference=actor.begin.remote()))
-
-    def _dismiss(self, worker: _Worker) -> None:
-        self._workers.remove(worker)
+    def _end(self, worker: _Actor) -> None:
+        super()._end(worker)
         if self._head_answers():
             ray.kill(worker.actor)
 
-    def _take(self, worker: _Worker) -> Outcome | None:
+    def _take(self, worker: _Actor) -> Outcome | None:
         """Take what a worker was waited for: that it has begun, or the end of its attempt."""
-        attempt_id, reference = worker.attempt_id, worker.reference
-        worker.attempt_id = worker.reference = None
+        reference, worker.reference = worker.reference, None
+        attempt_id = self._release(worker)
         try:
             got = ray.get(reference)
         except ray.exceptions.RayError as lost:
-            self._dismiss(worker)
+            self._end(worker)
             if attempt_id is None:
                 self._count_failed_start(lost)
                 return None
             reason = TaskError(f"its Ray worker was lost ({last_line(lost)})")
             return Outcome(attempt_id=attempt_id, error=reason, worker_lost=True)
         if attempt_id is None:
-            worker.has_begun = True
-            self._failed_starts = 0
+            worker.has_begun, self._failed_starts = True, 0
             return None
         value, error = got
         return Outcome(attempt_id=attempt_id, value=value, error=error)
@@ -333,7 +283,7 @@ class RayExecutor(Executor):
             )
 
 
-_ACTOR: Any = ray.remote(RayWorker)
+_ACTOR: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0)(RayWorker)
 
 
 def connect(address: str | None, workers: int | None) -> None:

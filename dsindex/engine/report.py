@@ -1,15 +1,43 @@
-"""What a job returns: a report that prints itself, on the command line and in Python."""
+"""What a job returns: a report that prints itself, on the command line, in Python and in notebooks, and as JSON.
+
+A report says what it holds in lines and tables; rich lays them out. Nothing in them can control the terminal: every
+line and cell is escaped here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import io
+import numbers
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from dsindex.amounts import count
-from dsindex.engine.standard_streams import show_lines
-from dsindex.json_text import show_name
+from dsindex.json_text import encode_json, show_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+UNBROKEN = 10_000
+"""Columns where there is no terminal: lines stay whole, for grep and for files."""
+STYLES = {"green": "intact", "yellow": "note|warning|sound", "red": "DAMAGED|MISSING|DIFFERENT|FAILED|FOUND"}
+"""Words in colour where they begin a line or a cell, or end a line after a colon."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under a head; columns of texts come first, and numbers, which are aligned to the right, after them."""
+
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str | int, ...], ...]
+    num_texts: int = 1
+
+
+Line: TypeAlias = str | Table
 
 
 class Report:
@@ -17,15 +45,22 @@ class Report:
 
     __slots__ = ()
 
-    def lines(self) -> list[str]:
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong with what was looked at; otherwise the command's exit code is 1."""
+        return True
+
+    def lines(self) -> Iterable[Line]:
         """Return the closing summary for people."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return show_lines(self.lines()).rstrip("\n")
+        file = io.StringIO()
+        show(self.lines(), file)
+        return file.getvalue().rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({show_name(self.lines()[0])})"
+        return f"{type(self).__name__}({show_name(str(next(iter(self.lines()))))})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ANN401, ARG002 - as IPython calls it
         """Show all facts in a notebook."""
@@ -38,3 +73,74 @@ def show_datasets(report: Report, datasets: Iterable[tuple[str, int, int]]) -> s
         f"{name}: {count(documents, 'document')}, {count(tokens, 'token')}" for name, documents, tokens in datasets
     )
     return f"{type(report).__name__}({'; '.join(shown)})"
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    """Write the result of a command to standard output."""
+    if as_json:
+        sys.stdout.write(encode_json(plain(report), newline=True, ascii_only=True).decode())
+    else:
+        show(report.lines(), sys.stdout)
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any value of a result
+    """Return a value as JSON has it; of a model, all fields and public properties.
+
+    >>> plain(Table(head=("a",), rows=(("b", 1),)))
+    {'head': ['a'], 'rows': [['b', 1]], 'num_texts': 1}
+    """
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        names += [name for name in dir(type(value)) if isinstance(getattr(type(value), name), property)]
+        return {name: plain(getattr(value, name)) for name in names if not name.startswith("_")}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(plain, value))
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return value if value is None or isinstance(value, str | float | bool) else str(value)
+
+
+def show(lines: Iterable[Line], file: TextIO) -> None:
+    """Write lines and tables; to a terminal in its width and colours."""
+    from rich.console import Console  # loads what `--json` and a help text do not need
+
+    console = Console(file=file, width=None if file.isatty() else UNBROKEN, markup=False, highlight=False, emoji=False)
+    for line in lines:
+        for part in [_grid(line)] if isinstance(line, Table) else _wrap(show_name(line), console):
+            console.print(part, soft_wrap=not isinstance(line, Table))
+
+
+def _grid(table: Table) -> Grid:
+    """Return a table as rich lays it out: names are folded where the terminal is narrow, numbers are not."""
+    from rich.table import Table as Grid
+
+    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.head), header_style="")
+    for place, name in enumerate(table.head or table.rows[0]):
+        is_text = place < table.num_texts
+        grid.add_column(str(name), justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(_styled(show_name(cell if isinstance(cell, str) else f"{cell:,}")) for cell in row))
+    return grid
+
+
+def _wrap(line: str, console: Console) -> Iterable[Text]:
+    """Break a line between words; that of flags stays whole, so that it can be pasted into a shell."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    if len(line) > console.width and not line.startswith("--"):
+        parts = textwrap.wrap(
+            line, console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    else:
+        parts = [line]
+    return map(_styled, parts)
+
+
+def _styled(text: str) -> Text:
+    from rich.text import Text
+
+    shown = Text(text)
+    for style, words in STYLES.items():
+        shown.highlight_regex(rf"^ *({words})(?=:|$)|(?<=: )({words})$", style)
+    return shown

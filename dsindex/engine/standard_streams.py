@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import io
 import os
-import re
-import shutil
 import sys
-import textwrap
 import time
 from typing import TYPE_CHECKING
 
-from dsindex.json_text import encode_json, show_name
+from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import TextIO
 
 
 class StandardOutputError(Exception):
@@ -57,58 +53,6 @@ class StandardStream(io.TextIOWrapper):
                 super().flush()
             except OSError as error:
                 self.failure = error
-
-
-def shown_columns() -> int | None:
-    """Return the width of the terminal that standard output is; None if it is none, so that lines are as they are."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def is_colored() -> bool:
-    """Tell whether standard output is a terminal with colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-_STATES = {"intact": "32", "the same": "32", "DAMAGED": "31", "MISSING": "31", "DIFFERENT": "31", "FAILED": "31"}
-_STATES |= {"FOUND": "31", "warning": "33", "note": "33"}
-_STATE = re.compile(rf"^( *)({'|'.join(_STATES)})(?=:|  |$)|(?<=: )(intact|DAMAGED)$")
-
-
-def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to standard output, each shown by `show_name`; in a terminal wrapped between words, and in colour."""
-    columns = shown_columns()
-    shown = [show_name(line) for line in lines]
-    if columns is not None:
-        shown = [part for line in shown for part in _wrap(line, columns)]
-    if is_colored():
-        shown = [_STATE.sub(_color, line) for line in shown]
-    sys.stdout.write("".join(f"{line}\n" for line in shown))
-
-
-def _wrap(line: str, columns: int) -> list[str]:
-    """Break a long line between words; that of a flag so that it can be pasted into a shell."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    if len(line) <= columns or "  " in line.strip() or (line.startswith("--") and "'" in line):  # such as a table
-        return [line]
-    is_flag = line.startswith("--")
-    width = max(columns - 2 * is_flag, 20)
-    parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return [f"{part} \\" for part in parts[:-1]] + parts[-1:] if is_flag else parts
-
-
-def _color(match: re.Match[str]) -> str:
-    word = match[2] or match[3]
-    return f"{match[1] or ''}\x1b[{_STATES[word]}m{word}\x1b[0m"
-
-
-def write_json(stream: TextIO, value: object) -> None:
-    """Write a value as JSON on one line, in ASCII to a terminal, or if the stream cannot encode it otherwise."""
-    line = encode_json(value, newline=True, ascii_only=stream.isatty())  # C1 characters may control a terminal
-    try:
-        line.decode().encode(stream.encoding or "utf-8")
-    except UnicodeEncodeError:
-        line = encode_json(value, newline=True, ascii_only=True)
-    stream.write(line.decode())
 
 
 def show_lines(lines: Iterable[str]) -> str:

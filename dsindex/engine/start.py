@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 WORKER_MEMORY_BYTES = 460 << 20
 """A worker process's peak memory, measured on Ray after 600 MB of text. A very long document adds its own size."""
-LEAST_BYTES_PER_WORKER = 8 << 20
-"""Input for which it pays to start a worker before the plan is made."""
 THREADS_UP_TO_WORKERS = 4
 """Workers that are threads by default, however large the input: they hold the GIL for a seventh of their time."""
 THREADS_UP_TO_BYTES = 2 << 30
@@ -67,7 +65,7 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
     Args:
         config: The options.
         holds_gil: Whether calls hold the GIL.
-        text_bytes: Size of the text to tokenize, for which Ray's workers begin to start.
+        text_bytes: Size of the text to tokenize.
 
     Raises:
         TaskError: If Ray cannot be started or reached.
@@ -77,7 +75,7 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
         return kind(config.workers or available_cpus())
     # Ray reads it when it is imported, and would warn that tasks wait for a node, as if something were wrong.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "tasks with infeasible resource requests")
-    address, first_calls = cluster_address(config), -(-text_bytes // LEAST_BYTES_PER_WORKER)
+    address = cluster_address(config)
     own_token: dict[str, str] = {}
     if address is None and "RAY_AUTH_MODE" not in os.environ:  # otherwise Ray leaves one in the home folder
         own_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -85,7 +83,7 @@ def make_executor(config: ExecutorConfig, *, holds_gil: bool = False, text_bytes
     try:
         from dsindex.engine.ray import RayExecutor  # Ray takes 0.7 s to import
 
-        return RayExecutor(address=address, workers=config.workers, first_calls=first_calls)
+        return RayExecutor(address=address, workers=config.workers)
     finally:
         for name in own_token:
             del os.environ[name]

@@ -1,14 +1,21 @@
-"""Index caches on disk: Megatron's description, its hash and its file names, with dsindex's record beside them.
+"""Index caches on disk: Megatron's descriptions and file names, and dsindex's record beside them.
 
-    {md5}-GPTDataset-{split}-description.txt              {md5}-BlendedDataset-{split}-description.txt
-                            -document_index.npy                                       -dataset_index.npy
+    {md5}-GPTDataset-{split}-document_index.npy           {md5}-BlendedDataset-{split}-dataset_index.npy
                             -sample_index.npy                                         -dataset_sample_index.npy
                             -shuffle_index.npy
+                            -description.txt                                          -description.txt
                             -dsindex.json                                             -dsindex.json
 
-The last file is dsindex's: it records what Megatron's hash does not cover, and which files dsindex wrote
-(dsindex.index.slot). md5 is the hash of the description, which Megatron writes with json.dumps(indent=4); a job looks
-for exactly these names. Without the tokenizer's identifiers the hash is unknown, and the dataset's name replaces it.
+md5 is the hash of the description, which Megatron writes with json.dumps(indent=4); a job looks for exactly these
+names. Without the tokenizer's identifiers the hash is unknown, and the dataset's name replaces it.
+
+Megatron uses a cache if its files exist, and checks nothing else. So the description is removed before anything else
+changes and written after all arrays. The record has what the hash does not cover, and the digests of the files that
+dsindex wrote, or was about to write when it was killed. Order of a write:
+
+        record of old and new files → description removed → arrays → description → record of the new files
+
+A file that is not in the record is kept: it is used if it has the bytes that would be written, and refused if not.
 
 Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_dataset.py and blended_dataset.py.
 """
@@ -16,30 +23,42 @@ Source: docs/formats.md §2; megatron.core.datasets, megatron_dataset.py, gpt_da
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
 import reprlib
-from dataclasses import asdict, dataclass
+import time
+import uuid
+from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from dsindex.errors import FormatError, InputError, MissingObjectError
+from dsindex.errors import FormatError, MissingObjectError, OutputError
 from dsindex.formats.mmididx import read_index
-from dsindex.index.defaults import FIM_CLASS
-from dsindex.index.slot import CacheSlot, read_record
-from dsindex.store.reading import input_status, version_number
-from dsindex.store.storage import open_file
+from dsindex.index.epochs import ORDER_SETTINGS, PLAN
+from dsindex.index.job import FIM_CLASS
+from dsindex.store.reading import digest_file, input_status, version_number
+from dsindex.store.storage import (
+    BlockDigester,
+    atomic_writer,
+    make_folder,
+    open_file,
+    output_error,
+    remove_if_present,
+    sync_folder,
+    temporary_name,
+    write_whole,
+)
 from dsindex.store.urls import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from dsindex.index.epochs import SplitMatrix
 
 
 GPT_CLASS = "GPTDataset"
@@ -49,68 +68,92 @@ GPT_ARRAYS = ("document_index", "sample_index", "shuffle_index")
 BLENDED_ARRAYS = ("dataset_index", "dataset_sample_index")
 DESCRIPTION_SUFFIX = "-description.txt"
 
+RECORD_VERSION = 1
+POLL_SECONDS = 0.05
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GPTDescription:
-    """Megatron's identifiers of one split of one dataset, in the order of the description's keys."""
-
-    dataset_path: str
-    """The prefix as the job types it."""
-    num_samples: int | None
-    index_split: str
-    random_seed: int
-    sequence_length: int
-    split: str | None
-    """As typed; None if each split has its own path."""
-    split_matrix: SplitMatrix | None
-    tokenizer: Mapping[str, Any] | str | None
-    """The tokenizer's `unique_identifiers`, or its name for NeMo Automodel; None if they are not known."""
-    class_name: str = GPT_CLASS
-
-    def identifiers(self) -> dict[str, Any]:
-        """Return the description as the JSON object that is written."""
-        matrix = None if self.split_matrix is None else [None if p is None else list(p) for p in self.split_matrix]
-        # NeMo Automodel has the tokenizer's name here, instead of its identifiers at the end.
-        named = {"tokenizer": self.tokenizer} if isinstance(self.tokenizer, str) else {}
-        described: dict[str, Any] = {}
-        if not isinstance(self.tokenizer, str):
-            described = {"tokenizer": None if self.tokenizer is None else dict(self.tokenizer)}
-        return {
-            "class": self.class_name,
-            "dataset_path": self.dataset_path,
-            "num_samples": self.num_samples,
-            "index_split": self.index_split,
-            **named,
-            "random_seed": self.random_seed,
-            "sequence_length": self.sequence_length,
-            "split": self.split,
-            "split_matrix": matrix,
-            **described,
-        }
+Content = bytes | np.ndarray[Any, Any]
+"""Content of a file: its bytes, or the array that it stores."""
+FileState = list[int | str]
+"""Size in bytes and digest of a file, as in a record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlendedDescription:
-    """Megatron's identifiers of one split of a blend."""
+# Descriptions.
 
-    datasets: tuple[GPTDescription, ...]
-    split: str
-    weights: tuple[float, ...] | tuple[int, ...]
-    """Weights, normalised twice; the datasets' lengths if `size` is None."""
-    size: int | None
 
-    def identifiers(self) -> dict[str, Any]:
-        """Return the description as the JSON object that is written."""
-        tokenizer = self.datasets[0].tokenizer
-        named = {"tokenizer": tokenizer} if isinstance(tokenizer, str) else {}
-        return {
-            "class": BLENDED_CLASS,
-            "datasets": [dataset.identifiers() for dataset in self.datasets],
-            "split": self.split,
-            "weights": list(self.weights),
-            "size": self.size,
-            **named,
-        }
+def describe_dataset(
+    *,
+    class_name: str,
+    dataset_path: str,
+    num_samples: int | None,
+    index_split: str,
+    random_seed: int,
+    sequence_length: int,
+    split: str | None,
+    split_matrix: Sequence[Sequence[float] | None] | None,
+    tokenizer: Mapping[str, Any] | str | None,
+) -> dict[str, Any]:
+    """Return Megatron's identifiers of one split of one dataset, in the order of a description's keys.
+
+    Args:
+        class_name: One of GPT_CLASSES.
+        dataset_path: The prefix as the job types it.
+        num_samples: Samples that the job requests; None for one epoch.
+        index_split: train, valid or test.
+        random_seed: The job's.
+        sequence_length: The job's.
+        split: As typed; None if each split has its own path.
+        split_matrix: The shares computed from it.
+        tokenizer: The tokenizer's `unique_identifiers`, or its name for NeMo Automodel; None if they are not known.
+    """
+    matrix = None if split_matrix is None else [None if part is None else list(part) for part in split_matrix]
+    identifiers: dict[str, Any] = {
+        "class": class_name,
+        "dataset_path": dataset_path,
+        "num_samples": num_samples,
+        "index_split": index_split,
+        "tokenizer": tokenizer,
+        "random_seed": random_seed,
+        "sequence_length": sequence_length,
+        "split": split,
+        "split_matrix": matrix,
+    }
+    if not isinstance(tokenizer, str):  # NeMo Automodel has its tokenizer before the seed, Megatron at the end
+        del identifiers["tokenizer"]
+        identifiers["tokenizer"] = None if tokenizer is None else dict(tokenizer)
+    return identifiers
+
+
+def describe_blend(
+    datasets: Sequence[Mapping[str, Any]], *, split: str, weights: Sequence[float], size: int | None
+) -> dict[str, Any]:
+    """Return Megatron's identifiers of one split of a blend.
+
+    Args:
+        datasets: Those of its datasets.
+        split: train, valid or test.
+        weights: Normalised twice; the datasets' lengths if there is no size.
+        size: Samples of the blend; None for all of each dataset.
+    """
+    tokenizer = datasets[0]["tokenizer"]
+    return {
+        "class": BLENDED_CLASS,
+        "datasets": list(datasets),
+        "split": split,
+        "weights": list(weights),
+        "size": size,
+        **({"tokenizer": tokenizer} if isinstance(tokenizer, str) else {}),
+    }
+
+
+def dataset_parts(identifiers: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Return what a description says of each dataset: of all in a blend, or of its own."""
+    parts: Sequence[dict[str, Any]] = identifiers.get("datasets", [identifiers])
+    return parts
+
+
+def split_of(identifiers: Mapping[str, Any]) -> str:
+    """Return the split that a description is of."""
+    return str(identifiers["split" if identifiers["class"] == BLENDED_CLASS else "index_split"])
 
 
 def description_text(identifiers: Mapping[str, Any]) -> str:
@@ -123,128 +166,6 @@ def description_hash(text: str) -> str:
     import hashlib  # slow to import for readers
 
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheFiles:
-    """The paths of one cache, which need not exist."""
-
-    stem: str
-    """Path without endings such as `-description.txt`."""
-    arrays: tuple[str, ...]
-    """Names of the arrays, such as `document_index`."""
-    description: str
-    """Path of the description."""
-    record: str
-    """Path of dsindex's record."""
-
-    def array(self, name: str) -> str:
-        """Return the path of an array.
-
-        Raises:
-            ValueError: If this kind of cache has no such array.
-        """
-        if name not in self.arrays:
-            raise ValueError(f"expected one of {', '.join(self.arrays)}, got {name!r}")
-        return f"{self.stem}-{name}.npy"
-
-    @property
-    def slot(self) -> CacheSlot:
-        """The files in the order in which they are written: the description comes last."""
-        return CacheSlot(paths=(*map(self.array, self.arrays), self.description), record=self.record)
-
-    def exist(self) -> bool:
-        """Tell whether Megatron would use the cache; it only checks that the files exist."""
-        return self.slot.exists()
-
-
-def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
-    """Return the paths of a cache.
-
-    Args:
-        folder: The cache folder (`--data-cache-path`).
-        identifiers: Those of a GPTDescription or BlendedDescription, or read from a description.txt.
-        name: Replaces the hash, for caches without one.
-
-    >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
-    >>> cache_files("cache", identifiers).array("sample_index")
-    'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train-sample_index.npy'
-    """
-    kind = identifiers["class"]
-    split = identifiers["index_split"] if kind != BLENDED_CLASS else identifiers["split"]
-    begin = description_hash(description_text(identifiers)) if name is None else name
-    stem = os.path.join(folder, f"{begin}-{kind}-{split}")
-    return CacheFiles(
-        stem=stem,
-        arrays=GPT_ARRAYS if kind != BLENDED_CLASS else BLENDED_ARRAYS,
-        description=f"{stem}{DESCRIPTION_SUFFIX}",
-        record=f"{stem}-dsindex.json",
-    )
-
-
-def files_beside(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
-    """Return the paths of the cache of a description, whatever its name begins with."""
-    folder, name = os.path.split(description)
-    ending = cache_files("", identifiers, name="").description
-    return cache_files(folder, identifiers, name=name.removesuffix(ending))
-
-
-def array_beside(description: str, name: str) -> str:
-    """Return the path of an array beside a description, such as `sample_index`."""
-    return f"{description.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
-
-
-def record_beside(description: str) -> dict[str, Any] | None:
-    """Return dsindex's record beside a description; None if there is none that this version can read."""
-    return read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
-
-
-def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
-    """Return the paths of the descriptions in a folder whose names before the suffix match a pattern."""
-    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{pattern}{DESCRIPTION_SUFFIX}")))
-
-
-def leads_to(path: object, prefix: str) -> bool:
-    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
-    if not isinstance(path, str) or os.path.abspath(path) == os.path.abspath(prefix):
-        return isinstance(path, str)
-    try:
-        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
-    except OSError:
-        return os.path.basename(path) == os.path.basename(prefix)
-
-
-def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
-    """Return the path of a cache's description: under its hash or, as in caches without hashes, under any other name.
-
-    If there is none, the path under its hash is returned.
-    """
-    hashed = cache_files(folder, identifiers).description
-    if os.path.lexists(hashed):
-        return hashed
-    ending = os.path.basename(cache_files("", identifiers, name="").description)
-    for entry in sorted(name for name in _names(folder) if name.endswith(ending)):
-        path = os.path.join(folder, entry)
-        with contextlib.suppress(FormatError):  # whose file it is, is not known
-            if read_description(path) == identifiers:
-                return path
-    return hashed
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder or ".")
-    except OSError:
-        return []
-
-
-def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:
-    """Return the folder that Megatron uses for a dataset if the job names none; blends are not cached then.
-
-    >>> default_folder("data/web_text_document")
-    'data/web_text_document/cache/GPTDataset_indices'
-    """
-    return os.path.join(prefix, "cache", f"{class_name}_indices")
 
 
 _SETTINGS: tuple[tuple[str, type, int | None, bool], ...] = (
@@ -273,8 +194,7 @@ def read_description(path: str) -> dict[str, Any]:
         raise FormatError(f"{path}: expected {expected}, got a file that is not JSON ({error})") from error
     if not isinstance(identifiers, dict) or not _describes_cache(identifiers):
         raise FormatError(f"{path}: expected {expected}, got another JSON value")
-    is_blend = identifiers["class"] == BLENDED_CLASS
-    for described in identifiers["datasets"] if is_blend else [identifiers]:
+    for described in dataset_parts(identifiers):
         _check_settings(path, described)
     return identifiers
 
@@ -304,6 +224,319 @@ def _describes_cache(identifiers: Mapping[str, Any]) -> bool:
     )
 
 
+# Names.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheFiles:
+    """The paths of one cache, which need not exist."""
+
+    stem: str
+    """Path without endings such as `-description.txt`."""
+    arrays: tuple[str, ...]
+    """Names of the arrays, such as `document_index`."""
+
+    @property
+    def description(self) -> str:
+        """Path of the description."""
+        return f"{self.stem}{DESCRIPTION_SUFFIX}"
+
+    @property
+    def record(self) -> str:
+        """Path of dsindex's record."""
+        return f"{self.stem}-dsindex.json"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that a job reads, in the order in which they are written: the description comes last."""
+        return (*map(self.array, self.arrays), self.description)
+
+    def array(self, name: str) -> str:
+        """Return the path of an array."""
+        return f"{self.stem}-{name}.npy"
+
+    def exist(self) -> bool:
+        """Tell whether Megatron would use the cache; it only checks that the files exist."""
+        return all(map(os.path.isfile, self.paths))
+
+
+def cache_files(folder: str, identifiers: Mapping[str, Any], *, name: str | None = None) -> CacheFiles:
+    """Return the paths of a cache.
+
+    Args:
+        folder: The cache folder (`--data-cache-path`).
+        identifiers: Made by `describe_dataset` or `describe_blend`, or read from a description.txt.
+        name: Replaces the hash, for caches without one.
+
+    >>> identifiers = {"class": "GPTDataset", "index_split": "train"}
+    >>> cache_files("cache", identifiers).array("sample_index")
+    'cache/ea5bb378baa5a235645b597098926baf-GPTDataset-train-sample_index.npy'
+    """
+    kind = identifiers["class"]
+    begin = description_hash(description_text(identifiers)) if name is None else name
+    return CacheFiles(
+        stem=os.path.join(folder, f"{begin}-{kind}-{split_of(identifiers)}"),
+        arrays=GPT_ARRAYS if kind != BLENDED_CLASS else BLENDED_ARRAYS,
+    )
+
+
+def files_beside(description: str, identifiers: Mapping[str, Any]) -> CacheFiles:
+    """Return the paths of the cache of a description, whatever its name begins with."""
+    folder, name = os.path.split(description)
+    ending = cache_files("", identifiers, name="").description
+    return cache_files(folder, identifiers, name=name.removesuffix(ending))
+
+
+def array_beside(description: str, name: str) -> str:
+    """Return the path of an array beside a description, such as `sample_index`."""
+    return f"{description.removesuffix(DESCRIPTION_SUFFIX)}-{name}.npy"
+
+
+def record_beside(description: str) -> dict[str, Any] | None:
+    """Return dsindex's record beside a description; None if there is none that this version can read."""
+    return read_record(f"{description.removesuffix(DESCRIPTION_SUFFIX)}-dsindex.json")
+
+
+def descriptions_in(folder: str, pattern: str = "*") -> list[str]:
+    """Return the paths of the descriptions in a folder whose names before the suffix match a pattern."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), f"{pattern}{DESCRIPTION_SUFFIX}")))
+
+
+def find_description(folder: str, identifiers: Mapping[str, Any]) -> str:
+    """Return the path of a cache's description: under its hash or, as in caches without hashes, under any other name.
+
+    If there is none, the path under its hash is returned.
+    """
+    hashed = cache_files(folder, identifiers).description
+    if os.path.lexists(hashed):
+        return hashed
+    for path in descriptions_in(folder, f"*-{identifiers['class']}-{split_of(identifiers)}"):
+        with contextlib.suppress(FormatError):  # whose file it is, is not known
+            if read_description(path) == identifiers:
+                return path
+    return hashed
+
+
+def leads_to(path: object, prefix: str) -> bool:
+    """Tell whether a path of a description is this dataset's; data of another machine is known by its name."""
+    if not isinstance(path, str) or os.path.abspath(path) == os.path.abspath(prefix):
+        return isinstance(path, str)
+    try:
+        return os.path.samefile(f"{path}.idx", f"{prefix}.idx")
+    except OSError:
+        return os.path.basename(path) == os.path.basename(prefix)
+
+
+def default_folder(prefix: str, *, class_name: str = GPT_CLASS) -> str:
+    """Return the folder that Megatron uses for a dataset if the job names none; blends are not cached then.
+
+    >>> default_folder("data/web_text_document")
+    'data/web_text_document/cache/GPTDataset_indices'
+    """
+    return os.path.join(prefix, "cache", f"{class_name}_indices")
+
+
+# Records.
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    """Read dsindex's record beside a cache; None if there is none that this version can read."""
+    try:
+        with open_file(path) as file:
+            record = json.loads(file.read().decode())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and record.get("version") == RECORD_VERSION else None
+
+
+def recorded_settings(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a record has of the options that the hash does not cover."""
+    settings = (record or {}).get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
+def recorded_order(record: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Return the document order in a cache's record, as `DocumentOrder.as_settings`; None without a record."""
+    if record is None or "building" in record:
+        return None
+    return {key: str(value) for key, value in recorded_settings(record).items() if key in {*ORDER_SETTINGS, PLAN}}
+
+
+def show_order(settings: Mapping[str, str]) -> str:
+    """Return a recorded document order in words.
+
+    >>> show_order({}), show_order({"document_order": "packed", "shuffle_epochs": "separately"})
+    ("Megatron's document order", "the document order 'packed', epochs shuffled separately")
+    """
+    if "document_order" not in settings:
+        return settings.get(PLAN, "Megatron's document order")
+    how = {"separately": ", epochs shuffled separately", "never": ", samples not shuffled"}
+    digest = f" ({settings['document_order_digest'][:8]})" if "document_order_digest" in settings else ""
+    plan = f", {settings[PLAN]}" if PLAN in settings else ""
+    return f"the document order {settings['document_order']!r}{digest}{how.get(settings['shuffle_epochs'], '')}{plan}"
+
+
+def changed_files(files: CacheFiles, record: Mapping[str, Any]) -> list[str]:
+    """Return the names of files that do not have the recorded bytes."""
+    return [os.path.basename(path) for path in files.paths if [_state_at(path)] != _recorded_states(record, path)]
+
+
+def _recorded_states(record: Mapping[str, Any] | None, path: str) -> list[Any]:
+    """Return the states of a file that dsindex wrote or was about to write."""
+    files = (record or {}).get("files")
+    states = files.get(os.path.basename(path)) if isinstance(files, dict) else None
+    return states if isinstance(states, list) else []
+
+
+# Writing.
+
+
+@contextlib.contextmanager
+def lock_cache(files: CacheFiles) -> Iterator[None]:
+    """Keep other tasks from writing the same cache, waiting for one that does, and make its folder.
+
+    The lock is the system's (flock), which is released when a process dies. A file system without such locks has none
+    to offer: two jobs then write the same bytes.
+
+    Raises:
+        OutputError: If the lock file cannot be made.
+    """
+    make_folder(os.path.dirname(files.record) or ".")
+    path = f"{files.stem}-dsindex.lock"
+    while (descriptor := _try_lock(path)) is None:
+        time.sleep(POLL_SECONDS)
+    try:
+        yield
+    finally:
+        if _is_still(path, descriptor):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def _try_lock(path: str) -> int | None:
+    """Open and lock the lock file; None if another process holds it, or has just removed it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise output_error(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = _is_still(path, descriptor)
+    except BlockingIOError:
+        is_free = False
+    except OSError:  # without such locks
+        is_free = True
+    if is_free:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _is_still(path: str, descriptor: int) -> bool:
+    """Tell whether a path still leads to the file that is open."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def write_cache(files: CacheFiles, contents: Sequence[Content], record: Mapping[str, Any]) -> bool:
+    """Write a cache, or keep it if identical files exist; call it inside `lock_cache`.
+
+    Args:
+        files: The paths.
+        contents: Contents of the files, in the order of `files.paths`.
+        record: What to record besides the files' sizes and digests.
+
+    Returns:
+        Whether the files existed already.
+
+    Raises:
+        OutputError: If a file exists that differs and that dsindex did not write, or a file cannot be written.
+    """
+    wanted = [state_of(content) for content in contents]
+    there = [_state_at(path) for path in files.paths]
+    stored = read_record(files.record)
+    names = [os.path.basename(path) for path in files.paths]
+    final = {"version": RECORD_VERSION, **record, "files": dict(zip(names, ([state] for state in wanted), strict=True))}
+    if there == wanted:
+        if stored is not None and stored != final:  # another program's cache gets no record
+            _remove_temporaries(files, stored)
+            _write_record(files.record, final)
+        return True
+    for path, state, new in zip(files.paths, there, wanted, strict=True):
+        if state not in (None, new, *_recorded_states(stored, path)):
+            raise OutputError(
+                f"{path}: expected no file or one that dsindex wrote, got another one, which does not match these data "
+                "and options; a training job would use it as it is: move it away, or choose another folder for the "
+                "cache"
+            )
+    _remove_temporaries(files, stored)
+    attempt_id = uuid.uuid4().hex
+    ours = [[new] if old in (None, new) else [new, old] for old, new in zip(there, wanted, strict=True)]
+    building = {"version": RECORD_VERSION, "building": attempt_id, "files": dict(zip(names, ours, strict=True))}
+    _write_record(files.record, building)
+    remove_if_present(files.description)
+    sync_folder(os.path.dirname(files.description))
+    for path, content in zip(files.paths, contents, strict=True):
+        write_content(path, content, attempt_id=attempt_id)
+    _write_record(files.record, final)
+    return False
+
+
+def _write_record(path: str, record: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(record, indent=2).encode(), writer="record")
+
+
+def write_content(path: str, content: Content, *, attempt_id: str | None = None) -> None:
+    """Write a file completely or not at all; arrays are written as by numpy.save.
+
+    Args:
+        path: The final path.
+        content: Bytes or an array.
+        attempt_id: Passed to `atomic_writer`.
+    """
+    with atomic_writer(path, attempt_id=attempt_id) as file:
+        for piece in _pieces(content):
+            file.write(piece)
+
+
+def _pieces(content: Content) -> Iterator[bytes | memoryview]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    head = BytesIO()
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(content))
+    yield head.getvalue()
+    yield np.ascontiguousarray(content).data
+
+
+def state_of(content: Content) -> FileState:
+    """Return the size and digest of the file that `write_content` writes."""
+    digester, size_bytes = BlockDigester(), 0
+    for piece in _pieces(content):
+        digester.update(piece)
+        size_bytes += memoryview(piece).nbytes
+    return [size_bytes, digester.hexdigest()]
+
+
+def _state_at(path: str) -> FileState | None:
+    """Return the state of a file; None if it is missing, and a state that equals no other if it is not regular."""
+    if not os.path.lexists(path):
+        return None
+    if not os.path.isfile(path):
+        return [0, "not a regular file"]
+    return [os.path.getsize(path), digest_file(path)]
+
+
+def _remove_temporaries(files: CacheFiles, record: Mapping[str, Any] | None) -> None:
+    """Remove the temporary files of a killed writer, which carry the attempt id in its record."""
+    attempt_id = (record or {}).get("building")
+    if isinstance(attempt_id, str) and attempt_id.isalnum():
+        for path in files.paths:
+            remove_if_present(temporary_name(path, attempt_id))
+
+
 def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
     """Return the size on disk of an array of `count` items; numpy pads its header to 128 bytes."""
     return 128 + count * dtype.itemsize
@@ -313,28 +546,6 @@ def array_bytes(count: int, dtype: np.dtype[Any]) -> int:
 
 PIECE = 1 << 22
 """Sequence lengths read at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceFingerprint:
-    """The state of a dataset's files when an index was built from them."""
-
-    prefix: str
-    idx_bytes: int
-    idx_modified_ns: int
-    bin_bytes: int | None
-    """Size of the `.bin`; None if there was none beside the `.idx`."""
-    bin_modified_ns: int | None
-    begin: int
-    """First sequence that the index draws from."""
-    end: int
-    """One past the last sequence."""
-    lengths_digest: str
-    """XXH3-128 of the lengths of these sequences, int32 little-endian: all that an index depends on."""
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the fingerprint in a form for JSON."""
-        return asdict(self)
 
 
 def read_lengths(prefix: str, begin: int, end: int) -> NDArray[np.int32]:
@@ -366,29 +577,25 @@ def count_tokens(sequence_lengths: NDArray[np.int32]) -> int:
     return sum(int(sequence_lengths[at : at + PIECE].sum(dtype=np.int64)) for at in pieces)
 
 
-def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> SourceFingerprint:
-    """Return a fingerprint of the files and lengths that an index is built from.
+def fingerprint(prefix: str, begin: int, end: int, lengths: NDArray[np.int32]) -> dict[str, Any]:
+    """Return what a record has of the files and the lengths that an index is built from.
 
-    Raises:
-        InputError: If the `.idx` is missing, or cannot be read.
+    Args:
+        prefix: The dataset.
+        begin: First sequence that the index draws from.
+        end: One past the last sequence.
+        lengths: Tokens of these sequences: all that an index depends on.
     """
-    path = f"{prefix}.idx"
-    try:
-        idx = _look_at(path)
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror}); make it readable and run the same command again"
-        raise InputError(msg) from error
-    tokens = _state(f"{prefix}.bin")
-    return SourceFingerprint(
-        prefix=absolute(prefix),
-        idx_bytes=idx[0],
-        idx_modified_ns=idx[1],
-        bin_bytes=None if tokens is None else tokens[0],
-        bin_modified_ns=None if tokens is None else tokens[1],
-        begin=begin,
-        end=end,
-        lengths_digest=xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
-    )
+    idx_bytes, idx_modified_ns = _look_at(f"{prefix}.idx") or (None, None)
+    return {
+        "prefix": absolute(prefix),
+        "idx_bytes": idx_bytes,
+        "idx_modified_ns": idx_modified_ns,
+        "bin_bytes": (_look_at(f"{prefix}.bin") or (None,))[0],
+        "begin": begin,
+        "end": end,
+        "lengths_digest": xxhash.xxh3_128_hexdigest(lengths.astype("<i4", copy=False).data),
+    }
 
 
 def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
@@ -396,7 +603,7 @@ def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
 
     Lengths are only read if a size or a time differs: a copied or touched file with the same lengths still fits.
     """
-    idx = _state(f"{prefix}.idx")
+    idx = _look_at(f"{prefix}.idx")
     if idx is None:
         return [f"{prefix}.idx is missing, so it is unknown whether the cache still fits"]
     begin, end = int(recorded["begin"]), int(recorded["end"])
@@ -406,33 +613,21 @@ def source_changes(prefix: str, recorded: Mapping[str, Any]) -> list[str]:
             now = fingerprint(prefix, begin, end, read_lengths(prefix, begin, end))
         except FormatError as error:
             return [f"the cache was built from another {prefix}.idx ({error})"]
-        if now.lengths_digest != recorded["lengths_digest"]:
+        if now["lengths_digest"] != recorded["lengths_digest"]:
             changes.append(f"its sequences {begin} to {end} have other lengths, so the cache leads to wrong tokens")
         elif idx[0] != recorded["idx_bytes"]:
             changes.append(f"it has {idx[0]} bytes and had {recorded['idx_bytes']}: the split is cut elsewhere now")
     sentences = [f"{prefix}.idx changed since the cache was built ({what}); build it again" for what in changes]
-    tokens = _state(f"{prefix}.bin")
-    bin_bytes = None if tokens is None else tokens[0]
-    if bin_bytes != recorded["bin_bytes"] and None not in (bin_bytes, recorded["bin_bytes"]):
-        was = recorded["bin_bytes"]
-        sentences.append(f"{prefix}.bin changed since the cache was built (it has {bin_bytes} bytes and had {was})")
+    was, now_bytes = recorded["bin_bytes"], (_look_at(f"{prefix}.bin") or (None,))[0]
+    if now_bytes != was and None not in (now_bytes, was):
+        sentences.append(f"{prefix}.bin changed since the cache was built (it has {now_bytes} bytes and had {was})")
     return sentences
 
 
-def _state(path: str) -> tuple[int, int] | None:
-    """Return what `_look_at` does; None if it is not there."""
+def _look_at(path: str) -> tuple[int, int] | None:
+    """Return size and time of a file, or size and a hash of the version of an object; None if it cannot be seen."""
     try:
-        return _look_at(path)
+        status = input_status(path)
     except (OSError, MissingObjectError):
         return None
-
-
-def _look_at(path: str) -> tuple[int, int]:
-    """Return size and time of a file, or size and a hash of the version of an object.
-
-    Raises:
-        OSError: If a file cannot be looked at.
-        InputError: If an object cannot.
-    """
-    status = input_status(path)
     return status.size_bytes, version_number(status)

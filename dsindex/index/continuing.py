@@ -44,7 +44,6 @@ class OldIndex:
     end: int
     num_tokens: int
     """Tokens of the document index."""
-    num_samples: int
 
     def open(self) -> list[NDArray[Any]]:
         """Map the three arrays."""
@@ -61,18 +60,21 @@ class ContinuedIndex:
     """Samples of it that were read."""
     consumed: int
     """Samples of the run that were read; each number has orders of its own."""
-    growth: tuple[int, ...]
-    """The epochs that the sequences join which the first job did not have."""
-    epochs: tuple[int, ...]
-    """The numbers of the epochs that are appended."""
-    num_positions: int
+    segments: tuple[Segment, ...]
+    """Those of the whole document index: the old ones, new sequences for each open epoch, and new epochs."""
+    num_grown: int
+    """Segments after the old ones that have the new sequences alone."""
     num_samples: int
+
+    @property
+    def num_positions(self) -> int:
+        """Entries of the document index."""
+        return sum(count for count, _ in self.segments)
 
     @property
     def num_epochs(self) -> int:
         """Number of the last epoch."""
-        segments = self.old.segments if self.old is not None else ()
-        return max([*self.growth, *self.epochs, *(epoch for _, epoch in segments)], default=0)
+        return max((epoch for _, epoch in self.segments), default=0)
 
 
 def divide_into_segments(
@@ -116,7 +118,7 @@ def plan_continued_index(
     """Count what has to be appended to an index.
 
     Args:
-        old: The first job's index; None if it had no such dataset.
+        old: The first job's index, of sequences that the part still has; None if it had no such dataset.
         lengths: Tokens of the sequences of the part, now.
         begin: The sequence id of lengths[0].
         taken: Samples that were read.
@@ -126,37 +128,31 @@ def plan_continued_index(
         place: Name of the part in messages.
 
     Raises:
-        LimitError: If the part has no tokens, or less than before.
+        LimitError: If the part has no tokens.
     """
     per_epoch = int(lengths.sum(dtype=np.int64))
-    tokens, positions, last = 0, 0, 0
-    growth: tuple[int, ...] = ()
+    tokens, last, growth = 0, 0, range(0)
     if old is not None:
-        if old.begin < begin or old.end > begin + len(lengths):
-            raise LimitError(
-                f"{place}: expected the sequences {old.begin} to {old.end} that the first job draws from, got {begin} "
-                f"to {begin + len(lengths)}; a dataset may grow at its end, but not shrink: keep --split as it was"
-            )
-        tokens, positions = old.num_tokens, sum(count for count, _ in old.segments)
-        last = max((epoch for _, epoch in old.segments), default=0)
-        new = len(lengths) - (old.end - old.begin)
-        if new:
-            growth = tuple(range(_open_epoch(old, taken), last + 1))
-            grown = per_epoch - int(lengths[old.begin - begin : old.end - begin].sum(dtype=np.int64))
-            tokens, positions = tokens + len(growth) * grown, positions + len(growth) * new
+        tokens, last = old.num_tokens, max((epoch for _, epoch in old.segments), default=0)
+        if old.end - old.begin < len(lengths):
+            growth = range(_open_epoch(old, taken), last + 1)
+            before = lengths[old.begin - begin : old.end - begin]
+            tokens += len(growth) * (per_epoch - int(before.sum(dtype=np.int64)))
     missing = needed * rule.sequence_length + int(rule.extra_token) - tokens
     if missing > 0 and per_epoch == 0:
         raise LimitError(f"{place}: {needed} samples are needed, but the part has no tokens; leave the dataset out")
-    appended = max(0, -(-missing // per_epoch)) if per_epoch else 0
-    if old is None:
-        appended = max(1, appended)
+    appended = max(0 if old is not None else 1, -(-missing // per_epoch) if per_epoch else 0)
+    grown = len(lengths) - (old.end - old.begin if old is not None else 0)
     return ContinuedIndex(
         old=old,
         taken=taken,
         consumed=consumed,
-        growth=growth,
-        epochs=tuple(range(last + 1, last + 1 + appended)),
-        num_positions=positions + appended * len(lengths),
+        segments=(
+            *(old.segments if old is not None else ()),
+            *((grown, epoch) for epoch in growth),
+            *((len(lengths), epoch) for epoch in range(last + 1, last + 1 + appended)),
+        ),
+        num_grown=len(growth),
         num_samples=max(0, (tokens + appended * per_epoch - int(rule.extra_token)) // rule.sequence_length),
     )
 
@@ -216,41 +212,39 @@ def build_continued_arrays(
     from dsindex.index.arrays import build_sample_index, shuffle_in_place
     from dsindex.index.document_order import order_epoch
 
+    # The document index: the old one, then the segments that are appended.
     rng = np.random.RandomState([seed, plan.consumed & 0xFFFFFFFF, plan.consumed >> 32])
-    end = begin + len(lengths)
+    end, room = begin + len(lengths), rule.sequence_length
+    everything = grown = np.arange(begin, end, dtype=DOCUMENT_DTYPE)
     documents = np.empty(plan.num_positions, DOCUMENT_DTYPE)
-    segments: list[Segment] = []
-    place_in, room = 0, rule.sequence_length
-    old = [] if plan.old is None else plan.old.open()
-    if plan.old is not None:
-        place_in = len(old[0])
-        documents[:place_in] = old[0]
-        segments += plan.old.segments
-        room -= plan.old.num_tokens % rule.sequence_length
-        outside = [np.arange(begin, plan.old.begin), np.arange(plan.old.end, end)]
-        grown = np.concatenate(outside).astype(DOCUMENT_DTYPE)
-    for epoch in (*plan.growth, *plan.epochs):
-        ids = grown if epoch in plan.growth else np.arange(begin, end, dtype=DOCUMENT_DTYPE)
-        chosen = documents[place_in : place_in + len(ids)]
-        chosen[:] = ids
+    old, filled = plan.old, 0
+    if old is not None:
+        old_documents, old_samples, old_shuffle = old.open()
+        filled = len(old_documents)
+        documents[:filled] = old_documents
+        room -= old.num_tokens % rule.sequence_length
+        grown = everything[(everything < old.begin) | (everything >= old.end)]
+    for number, (count, epoch) in enumerate(plan.segments[len(old.segments) if old is not None else 0 :]):
+        chosen = documents[filled : filled + count]
+        chosen[:] = grown if number < plan.num_grown else everything
         room = order_epoch(
             chosen, lengths, begin=begin, length=rule.sequence_length, room=room, epoch=epoch, order=order, rng=rng
         )
-        segments.append((len(ids), epoch))
-        place_in += len(ids)
+        filled += count
     samples = build_sample_index(lengths, documents, plan.num_samples, rule=rule, begin=begin, threads=threads)
+    # The shuffle index: what was read, then what is left, epoch by epoch.
     shuffle = np.empty(plan.num_samples, shuffle_dtype(plan.num_samples))
-    if plan.old is not None:
-        if not np.array_equal(samples[: plan.old.num_samples + 1], old[1]):
+    left = np.ones(plan.num_samples, np.bool_)
+    if old is not None:
+        if not np.array_equal(samples[: len(old_samples)], old_samples):
             raise FormatError(
-                f"{place}: the sequences have other lengths than when {plan.old.paths[1]} was built, so what was read "
+                f"{place}: the sequences have other lengths than when {old.paths[1]} was built, so what was read "
                 "is not known; continue with the dataset as it was, which may only have grown at its end"
             )
-        shuffle[: plan.taken] = old[2][: plan.taken]
-    left = np.ones(plan.num_samples, np.bool_)
-    left[shuffle[: plan.taken]] = False
-    epochs = epochs_of_samples(samples, segments, plan.num_samples)
-    last = _reaches_over(samples, segments)
+        shuffle[: plan.taken] = old_shuffle[: plan.taken]
+        left[shuffle[: plan.taken]] = False
+    epochs = epochs_of_samples(samples, plan.segments, plan.num_samples)
+    last = _reaches_over(samples, plan.segments)
     filled = plan.taken
     for epoch in np.unique(epochs[left]):
         own = left & (epochs == epoch)
@@ -261,17 +255,6 @@ def build_continued_arrays(
         shuffle[filled : filled + len(rows)] = rows
         filled += len(rows)
     return documents, samples, shuffle
-
-
-def segments_of(plan: ContinuedIndex, num_sequences: int) -> list[Segment]:
-    """Return the segments of a continued document index."""
-    old = plan.old
-    new = num_sequences - (0 if old is None else old.end - old.begin)
-    return [
-        *(old.segments if old is not None else ()),
-        *((new, epoch) for epoch in plan.growth),
-        *((num_sequences, epoch) for epoch in plan.epochs),
-    ]
 
 
 def read_runs(

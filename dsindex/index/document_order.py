@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from dsindex.amounts import count as count_of
 from dsindex.dtypes import DAMAGED_ARRAY_ERRORS
 from dsindex.errors import FormatError, InputError
 from dsindex.index.arrays import shuffle_in_place
@@ -69,13 +68,13 @@ def build_ordered_document_index(
         rng: Freshly seeded with the job's seed.
 
     Returns:
-        Sequence ids, shape [num_epochs * n]; by an order that states repeats, [num_epochs * its entries].
+        Sequence ids, shape [num_epochs * n].
 
     Raises:
-        InputError: If the order's file does not have each document once per epoch, or as often as it states.
+        InputError: If the order's file does not have each document once per epoch.
         FormatError: If it cannot be read.
     """
-    documents = np.empty((num_epochs, order.entries or len(lengths)), DOCUMENT_DTYPE)
+    documents = np.empty((num_epochs, len(lengths)), DOCUMENT_DTYPE)
     if order.digest is not None:
         documents[:] = read_order(order.documents, begin, len(lengths), num_epochs)
         return documents.reshape(-1)
@@ -92,100 +91,42 @@ def read_order(path: str, begin: int, count: int, num_epochs: int) -> NDArray[np
     """Read the numbers of the documents [begin, begin + count), for one epoch or for all.
 
     Returns:
-        Numbers, shape [1 or num_epochs, count]; of a file that states repeats, shape [1, entries of an epoch].
+        Numbers, shape [1 or num_epochs, count].
 
     Raises:
-        InputError: If the file does not have each document once per epoch, or as often as it states.
+        InputError: If the file does not have each document once per epoch.
         FormatError: If it cannot be read.
     """
-    numbers, times = _read_numbers(path, begin, count)
-    if times is not None:
-        read_repeats(path, begin, count)
-        return numbers[times > 0].reshape(1, -1)
+    expected = f"{path}: expected document numbers"
+    try:
+        if path.endswith(".npy"):
+            numbers = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            import pyarrow.parquet as pq
+
+            table = pq.read_table(path)
+            name = "document" if "document" in table.column_names else table.column_names[0]
+            numbers = table.column(name).to_numpy()
+    except DAMAGED_ARRAY_ERRORS as error:
+        raise FormatError(f"{expected}, got a file that cannot be read ({error})") from error
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise FormatError(f"{expected} as integers in one dimension, got {numbers.dtype} of shape {numbers.shape}")
     if len(numbers) not in {count, num_epochs * count}:
         every = f" or of all {num_epochs} ({num_epochs * count})" if num_epochs > 1 else ""
-        raise InputError(
-            f"{path}: expected document numbers of one epoch ({count}){every}, got {len(numbers)}; an epoch that "
-            "repeats or leaves out documents has to state their times"
-        )
+        raise InputError(f"{expected} of one epoch ({count}){every}, got {len(numbers)}")
+    outside = np.flatnonzero((numbers < begin) | (numbers >= begin + count))
+    if len(outside):
+        got = f"{numbers[outside[0]]} at place {outside[0]}"
+        raise InputError(f"{expected} from {begin} to {begin + count - 1}, got {got}")
     epochs: NDArray[np.integer[Any]] = numbers.reshape(-1, count)
     for number, epoch in enumerate(epochs):
         seen = np.bincount(epoch - begin, minlength=count)
         if count and seen.max() > 1:
             again = int(np.argmax(seen > 1))
             raise InputError(
-                f"{path}: expected document numbers, each once per epoch, got {begin + again} {seen[again]} times in "
-                f"epoch {number}; state its times if it has to be repeated"
+                f"{expected}, each once per epoch, got {begin + again} {seen[again]} times in epoch {number}"
             )
     return epochs
-
-
-def read_repeats(path: str, begin: int, count: int) -> NDArray[np.int64] | None:
-    """Return how often an epoch has each document, shape [count]; None for once, of which the file states nothing.
-
-    Raises:
-        InputError: If a document does not occur as often as the file states.
-        FormatError: If the file cannot be read.
-    """
-    numbers, times = _read_numbers(path, begin, count)
-    if times is None:
-        return None
-    documents = numbers - begin
-    stated = np.full(count, -1, np.int64)
-    stated[documents] = times
-    seen = np.bincount(documents[times > 0], minlength=count)
-    expected = f"{path}: expected each document in as many rows as it has times, got"
-    for wrong, got in (
-        (stated < 0, "no row of document {document}; state 0 times to leave it out"),
-        (stated != seen, "document {document} in {rows} with {times} times"),
-        (np.bincount(documents, times != stated[documents], count) > 0, "rows of document {document} that differ"),
-    ):
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            told = {"document": begin + at, "rows": count_of(int(seen[at]), "row"), "times": stated[at]}
-            raise InputError(f"{expected} {got.format(**told)}")
-    if count and not stated.any():
-        raise InputError(f"{path}: expected documents, got 0 times for each")
-    return stated
-
-
-def _read_numbers(
-    path: str, begin: int, count: int
-) -> tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]] | None]:
-    """Read the documents of a file, and the times that it states, each of shape [rows].
-
-    Raises:
-        InputError: If it has others than the documents [begin, begin + count).
-        FormatError: If it cannot be read.
-    """
-    expected = f"{path}: expected document numbers"
-    try:
-        if path.endswith(".npy"):
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if array.shape[1:] not in {(), (1,), (2,)}:
-                raise ValueError(f"its shape is {array.shape}")
-            columns = list(array.reshape(len(array), -1).T)
-        else:
-            import pyarrow.parquet as pq
-
-            table = pq.read_table(path)
-            names = ["document" if "document" in table.column_names else table.column_names[0]]
-            names += ["times"] if "times" in table.column_names else []
-            columns = [table.column(name).to_numpy() for name in names]
-    except DAMAGED_ARRAY_ERRORS as error:
-        raise FormatError(f"{expected}, got a file that cannot be read ({error})") from error
-    if any(column.dtype.kind not in "iu" for column in columns):
-        got = " and ".join(str(column.dtype) for column in columns)
-        raise FormatError(f"{expected}, and at most their times, as integers, got {got}")
-    numbers, *more = columns
-    outside = np.flatnonzero((numbers < begin) | (numbers >= begin + count))
-    if len(outside):
-        raise InputError(
-            f"{expected} from {begin} to {begin + count - 1}, got {numbers[outside[0]]} at place {outside[0]}"
-        )
-    if more and len(numbers) and not 0 <= int(more[0].min()) <= int(more[0].max()) <= len(numbers):
-        raise InputError(f"{expected} with times from 0 to {len(numbers)}, got {more[0].min()} to {more[0].max()}")
-    return numbers, more[0] if more else None
 
 
 def order_epoch(

@@ -49,7 +49,7 @@ class SampleRule:
             raise LimitError(msg)
 
 
-ORDER_SETTINGS = ("document_order", "shuffle_epochs", "document_order_digest", "document_order_entries")
+ORDER_SETTINGS = ("document_order", "shuffle_epochs", "document_order_digest")
 """The keys by which the record of a cache tells its order, if it is not Megatron's."""
 
 
@@ -63,8 +63,6 @@ class DocumentOrder:
     """Whether samples of different epochs are shuffled together, each epoch by itself, or none."""
     digest: str | None = None
     """Digest of the file."""
-    entries: int | None = None
-    """Entries of an epoch in a file that states repeats; None if each document occurs once."""
 
     @property
     def is_stock(self) -> bool:
@@ -76,7 +74,7 @@ class DocumentOrder:
         if self.is_stock:
             return {}
         name = self.documents if self.digest is None else os.path.basename(self.documents)
-        values = (name, self.samples, self.digest, None if self.entries is None else str(self.entries))
+        values = (name, self.samples, self.digest)
         return {key: value for key, value in zip(ORDER_SETTINGS, values, strict=True) if value is not None}
 
 

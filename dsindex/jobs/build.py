@@ -236,7 +236,7 @@ def _index_configs(config: BuildConfig, index: Mapping[str, Any] | None) -> list
     if config.hold_out is not None:
         msg = "expected --hold-out without options of indices: the datasets are read by jobs of their own splits; "
         raise PlanError(f"{msg}leave them out, and run `dsindex index` afterwards")
-    from dsindex.jobs.index_caches import check_index_options
+    from dsindex.jobs.index import check_index_options
     from dsindex.options.index import IndexConfig
 
     expected = (

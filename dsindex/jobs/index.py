@@ -1,291 +1,74 @@
-"""The driver of `dsindex index`: count the parts, plan the caches, build them side by side.
-
-The plan is a pure function of the options and the counts. Each cache is one task.
-"""
+"""`dsindex index`: count the parts of the datasets, plan the caches that a job looks for, build them side by side."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dsindex.amounts import count, format_room
+from dsindex.amounts import count, format_room, format_size
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.dispatch import run_in_order
 from dsindex.engine.executors import Call
 from dsindex.engine.report import Report
-from dsindex.errors import FormatError, OutputError
-from dsindex.index.cache import (
-    BLENDED_CLASS,
-    CacheFiles,
-    cache_files,
-    descriptions_in,
-    read_description,
-    read_lengths,
-    source_changes,
+from dsindex.errors import InputError, LimitError, OutputError
+from dsindex.index.building import BuiltCache, build_cache, count_parts, describe_cache
+from dsindex.index.cache import BLENDED_CLASS, GPT_CLASSES, dataset_parts, read_description, show_order
+from dsindex.index.epochs import (
+    SPLIT_NAMES,
+    WHOLE,
+    DocumentOrder,
+    Part,
+    SplitMatrix,
+    parse_split,
+    samples_for_epochs,
+    split_matrix,
 )
-from dsindex.index.epochs import SPLIT_NAMES, WHOLE, Part
-from dsindex.index.job_tokenizer import describe_tokenizers
-from dsindex.index.slot import changed_files, read_record
-from dsindex.index.task import (
-    BlendIndexTask,
-    BuiltCache,
-    GPTIndexTask,
-    IndexTask,
-    PartTask,
-    build_index_cache,
-    check_memory,
-    count_parts,
-    recorded_order,
-    show_bytes,
-    show_order,
+from dsindex.index.explaining import Finding, explain_cache
+from dsindex.index.job import TrainingLength, find_identifiers, samples_for_training
+from dsindex.index.plan import (
+    BlendedCache,
+    CacheSettings,
+    GPTCache,
+    describe_sums,
+    find_needed_caches,
+    parse_data_path,
 )
 from dsindex.jobs.continuing import plan_over_time
-from dsindex.jobs.index_caches import (
-    NO_IDENTIFIERS,
-    Counts,
-    cache_settings,
-    find_index_caches,
-    sources,
-    with_given_paths,
-)
-from dsindex.machine import available_cpus
-from dsindex.store.reading import is_stored
-from dsindex.store.storage import free_bytes
-from dsindex.store.urls import absolute, local_paths
+from dsindex.machine import available_cpus, available_memory
+from dsindex.options.index import DEFAULT_SPLIT, DOCUMENT_ORDERS, job_path, local_path, parse_replacements
+from dsindex.store.config_files import read_object
+from dsindex.store.reading import digest_file, is_stored
+from dsindex.store.storage import free_bytes, open_file
+from dsindex.store.urls import absolute, local_paths, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from dsindex.engine.executors import Executor
-    from dsindex.index.needed_caches import CacheSettings
+    from dsindex.index.job import Sizes
+    from dsindex.index.plan import Blend, Cache, Counts
     from dsindex.options.index import IndexConfig
 
-
-# Explain why a job would not find its cache: which settings differ, or what changed since the cache was built.
-#
-# Megatron looks for a file named by a hash, and builds everything again if it is missing. This module compares the
-# existing descriptions with the wanted one, setting by setting.
-
-MEANINGS = {
-    "dataset_path": "the path, exactly as the job types it (--dataset-path-as)",
-    "num_samples": "the number of samples, from the job's iterations and batch size",
-    "random_seed": "--seed",
-    "sequence_length": "--seq-length",
-    "split": "--split, as typed: spaces change the hash",
-    "split_matrix": "the shares computed from --split",
-    "tokenizer": "the tokenizer's identifiers (--tokenizer-identifiers or --like); they change with Megatron's version",
-    "weights": "the blend's normalised weights",
-    "size": "the number of samples of the blend",
-}
-UNHASHED = {
-    "extra_token": "add_extra_token_to_sequence (--no-extra-token)",
-    "keep_partial": "whether the last partial validation sample is kept (--keep-partial-validation)",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The verdict on one cache that a job would look for."""
-
-    name: str
-    """Name such as `web_text_document, split train, 5898ffc3…`."""
-    found: bool
-    """Whether a job would use the cache."""
-    sound: bool
-    """Whether the cache has no known fault."""
-    sentences: tuple[str, ...]
-
-
-def explain_cache(
-    wanted: Mapping[str, Any],
-    folder: str,
-    *,
-    prefix: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    release: str | None = None,
-) -> Finding:
-    """Find out whether a job finds its cache in a folder, and if not, why.
-
-    Args:
-        wanted: The job's description.
-        folder: The cache folder.
-        prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
-        settings: The job's options that the hash does not cover, named as in the record; None to skip the comparison.
-        release: The job's release of Megatron, if it is known.
-    """
-    files = cache_files(folder, wanted)
-    what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
-    name = f"{what}, split {_split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
-    if not os.path.isdir(folder):
-        return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
-    if files.exist():
-        record = read_record(files.record)
-        faults = _faults(files, record, wanted, prefix, settings)
-        said = faults or ["the job finds this cache and builds nothing"]
-        if order := recorded_order(record):
-            said.append(
-                f"this name holds {show_order(order)}: a job that misses it trains on another order without a word; "
-                "start the job with --dataloader-defer-npy-index-mmap, with which a missing file is an error"
-            )
-        return Finding(name=name, found=True, sound=not faults, sentences=tuple(said))
-    missing = [path for path in (files.description, *map(files.array, files.arrays)) if not os.path.isfile(path)]
-    if len(missing) <= len(files.arrays):
-        names = ", ".join(os.path.basename(path) for path in missing)
-        said = [f"the cache is incomplete, so the job builds it again: {names} is missing"]
-    else:
-        said = _compare_with_nearest(wanted, folder, release)
-    return Finding(name=name, found=False, sound=False, sentences=tuple(said))
-
-
-def _faults(
-    files: CacheFiles,
-    record: Mapping[str, Any] | None,
-    wanted: Mapping[str, Any],
-    prefix: str | None,
-    settings: Mapping[str, Any] | None,
-) -> list[str]:
-    """Return sentences about changes that Megatron's hash does not cover."""
-    if record is None and (asked := recorded_order({"settings": settings or {}})):
-        doubt = f"no {os.path.basename(files.record)} says that it has {show_order(asked)}"
-        return [f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"]
-    if record is None and wanted["class"] == BLENDED_CLASS:
-        return []
-    if record is None:
-        # Without a record, all that can be detected is that the data are newer.
-        idx = f"{prefix}.idx"
-        if prefix is not None and os.path.isfile(idx) and os.path.getmtime(idx) > os.path.getmtime(files.description):
-            doubt = f"{idx} is newer than the cache, which was not built by dsindex and may not fit"
-            return [f"{doubt}; move it away and build it again"]
-        return []
-    if "building" in record:
-        return ["dsindex was stopped while building this cache; build it again"]
-    if changed := changed_files(files.slot, record):
-        what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
-        return [f"{what}; move it away and build it again"]
-    faults = _other_settings(record, settings or {})
-    if prefix is not None and isinstance(record.get("source"), dict):
-        faults += source_changes(prefix, record["source"])
-    return faults
-
-
-def _other_settings(record: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Return sentences about options of the job with which its cache was not built."""
-    faults = []
-    for key in settings.keys() & UNHASHED.keys():
-        value = settings[key]
-        built = record.get("settings", {}).get(key)
-        if built != value:
-            faults.append(
-                f"the job finds this cache, but {UNHASHED[key]} was {built} when it was built and is {value} "
-                "now; the hash does not cover that: build it again, or change the job"
-            )
-    there, asked = recorded_order(record), recorded_order({"settings": settings})
-    if there is not None and asked and there != asked:
-        faults.append(
-            f"the job finds this cache, but it has {show_order(there)}, not {show_order(asked)}; choose another "
-            "--data-cache-path for that"
-        )
-    return faults
-
-
-def _compare_with_nearest(wanted: Mapping[str, Any], folder: str, release: str | None) -> list[str]:
-    """Return sentences about the settings in which the most similar description of the same kind differs."""
-    nearest: tuple[int, str, list[str]] | None = None
-    count = 0
-    for path in descriptions_in(folder, f"*-{wanted['class']}-*"):
-        try:
-            there = read_description(path)
-        except FormatError:
-            continue
-        if _split_of(there) != _split_of(wanted):
-            continue
-        count += 1
-        differences = describe_differences(there, wanted, release=release)
-        if nearest is None or len(differences) < nearest[0]:
-            nearest = (len(differences), path, differences)
-    if nearest is None:
-        return [f"{folder} contains no cache of a {wanted['class']} for split {_split_of(wanted)}"]
-    _, path, differences = nearest
-    if not differences:
-        name = os.path.basename(path)
-        return [f"{name} is the same, but its name is not its hash: it was renamed or edited, so the job builds again"]
-    nearby = f"the most similar of {count} differs" if count > 1 else "the only one in the folder differs"
-    return [f"no cache with this hash; {nearby} ({os.path.basename(path)}):", *differences]
-
-
-def describe_differences(
-    there: Mapping[str, Any], wanted: Mapping[str, Any], *, release: str | None = None
-) -> list[str]:
-    """Return sentences about the settings in which two descriptions differ; `release` is the job's, if known.
-
-    >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
-    ["split is '9,1' in the cache and '9, 1' in the job: --split, as typed: spaces change the hash"]
-    """
-    if wanted.get("class") == BLENDED_CLASS and there.get("class") == BLENDED_CLASS:
-        return _blend_differences(there, wanted, release)
-    keys = list(dict.fromkeys([*wanted, *there]))
-    sentences = []
-    for key in keys:
-        # Compared as written, since the hash depends on the order of keys and tells 1 from 1.0.
-        if key in there and key in wanted and json.dumps(there[key]) == json.dumps(wanted[key]):
-            continue
-        if key == "split_matrix" and there.get("split") != wanted.get("split"):
-            continue  # follows from split
-        if key == "tokenizer" and (said := describe_tokenizers(there.get(key), wanted.get(key), release=release)):
-            sentences += said
-            continue
-        meaning = f": {MEANINGS[key]}" if key in MEANINGS else ""
-        sentences.append(f"{key} is {_show(there, key)} in the cache and {_show(wanted, key)} in the job{meaning}")
-    return sentences
-
-
-def _blend_differences(there: Mapping[str, Any], wanted: Mapping[str, Any], release: str | None) -> list[str]:
-    theirs, ours = there["datasets"], wanted["datasets"]
-    if len(theirs) != len(ours):
-        return [f"the cached blend has {len(theirs)} datasets and the job's has {len(ours)}"]
-    sentences = [
-        f"{key} is {_show(there, key)} in the cache and {_show(wanted, key)} in the job: {MEANINGS[key]}"
-        for key in ("weights", "size")
-        if there.get(key) != wanted.get(key)
-    ]
-    for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
-        sentences += [f"dataset {number}: {sentence}" for sentence in describe_differences(their, our, release=release)]
-    # A difference that all datasets share is reported once.
-    shared = {sentence.partition(": ")[2] for sentence in sentences if sentence.startswith("dataset 0: ")}
-    for common in sorted(shared):
-        same = [f"dataset {number}: {common}" for number in range(len(ours))]
-        if len(same) > 1 and all(sentence in sentences for sentence in same):
-            sentences = [f"in every dataset, {common}", *(s for s in sentences if s not in same)]
-    return sentences
-
-
-def _split_of(identifiers: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever a file says
-    return identifiers.get("index_split") if identifiers["class"] != BLENDED_CLASS else identifiers.get("split")
-
-
-def _show(identifiers: Mapping[str, Any], key: str) -> str:
-    text = repr(identifiers[key]) if key in identifiers else "absent"
-    return text if len(text) <= 200 else text[:200] + "…"
-
-
-Task = TypeVar("Task", PartTask, GPTIndexTask, BlendIndexTask, IndexTask)
+MANY_EPOCHS = 100
+"""A dataset that is read more often is likely to be a mistake."""
+NO_IDENTIFIERS = "the tokenizer's identifiers are not known (--tokenizer-identifiers or --like)"
+NO_FOLDER = (
+    "expected --data-cache-path with a dataset in an object store, got none; name a folder for the caches, which the "
+    "job is told, too"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexResult(Report):
     """The result of an index job."""
 
-    tasks: tuple[IndexTask, ...]
     results: tuple[BuiltCache, ...]
-    """Results in the order of the tasks; empty if nothing was to be built."""
+    """The caches; with --explain none."""
     notes: tuple[str, ...]
     findings: tuple[Finding, ...]
     """The findings of --explain; otherwise empty."""
@@ -299,10 +82,7 @@ class IndexResult(Report):
     @property
     def descriptions(self) -> dict[str, tuple[str, ...]]:
         """Description of each cache -> prefixes of its datasets."""
-        return {
-            task.files.description: task.prefixes if isinstance(task, BlendIndexTask) else (task.prefix,)
-            for task in self.tasks
-        }
+        return {result.paths[0]: result.prefixes for result in self.results}
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -316,171 +96,312 @@ class IndexResult(Report):
     def lines(self) -> list[str]:
         """Return the closing summary for people."""
         lines = []
-        results = dict(enumerate(self.results))
-        for number, task in enumerate(self.tasks if not self.findings else ()):
+        for result in self.results:
             epochs = ""
-            if isinstance(task, GPTIndexTask):
-                samples = task.epochs.num_samples
-                final = ", the last shuffled by itself" if task.epochs.separate_final_epoch else ""
-                tokens = count(task.epochs.tokens_per_epoch, "token")
-                epochs = f" of {count(task.epochs.num_epochs, 'epoch')} of {tokens}{final}"
-            else:
-                samples = task.num_samples
-            result = results.get(number)
-            done = f"takes {show_bytes(task.file_bytes)} on disk and {show_bytes(task.memory_bytes)} of memory"
-            if result is not None:
-                done = (
-                    "was there already" if result.reused else f"{show_bytes(result.file_bytes)}, {result.seconds:.1f} s"
-                )
-            lines += [f"{task.name}: {count(samples, 'sample')}{epochs}; {done}", f"  {task.files.stem}"]
+            if result.num_epochs is not None and result.tokens_per_epoch is not None:
+                epochs = f" of {count(result.num_epochs, 'epoch')} of {count(result.tokens_per_epoch, 'token')}"
+            disk, memory = format_size(result.file_bytes), format_size(result.memory_bytes)
+            done = f"takes {disk} on disk and {memory} of memory"
+            if result.seconds is not None:
+                done = "was there already" if result.reused else f"{disk}, {result.seconds:.1f} s"
+            lines.append(f"{result.name}: {count(result.num_samples, 'sample')}{epochs}; {done}")
+            lines.append(f"  {result.paths[0].removesuffix('-description.txt')}")
         for finding in self.findings:
             lines.append(f"{finding.name}: {'found' if finding.found else 'NOT found'}")
             lines += [f"  {sentence}" for sentence in finding.sentences]
-        lines += [f"note: {note}" for note in self.notes]
-        return lines
+        return [*lines, *(f"note: {note}" for note in self.notes)]
 
 
 def run_index(config: IndexConfig, *, executor: Executor) -> IndexResult:
-    """Build the index caches of a job, or only examine them with --check and --explain.
+    """Build the index caches of a job, or only examine them with --dry-run and --explain.
 
     Raises:
         LimitError: If Megatron would loop forever, stop or overflow, or the caches do not fit in memory.
         DsindexError: If the job cannot be done as asked.
     """
     began = time.monotonic()
-    config = with_given_paths(config)
-    settings = cache_settings(config)
-    if config.explain and not any(sources(config)):
-        finding = explain_cache(read_description(config.like or ""), config.data_cache_path or ".")
-        return IndexResult(tasks=(), results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
-    _require_shared(config, executor)
-    settings, counts = _with_repeats(settings, count_all(config, settings, executor))
-    threads = 1 if executor.kind == "ray" else available_cpus()
-    tasks, notes = plan_over_time(config, settings, *find_index_caches(config, settings, counts, threads=threads))
+    config = _with_given_paths(config)
+    settings, blends = _cache_settings(config), _blends(config)
+    if config.explain and not any(blends):
+        finding = explain_cache(read_description(config.like or ""), settings.folder or ".")
+        return IndexResult(results=(), notes=(), findings=(finding,), seconds=time.monotonic() - began)
+
+    counts = _count_parts(config, blends, settings, executor)
+    if settings.order.digest is not None and len(counts) > 1:
+        raise InputError(
+            f"--document-order {config.document_order}: expected one dataset, whose documents the file lists, got "
+            f"{len(counts)}; leave the order to `packed`, or index each dataset by itself"
+        )
+    if config.full_validation and settings.matrix is not None and any(blend and blend.weights for blend in blends):
+        raise LimitError(
+            "--full-validation: Megatron stops at a weighted --data-path, as one epoch of valid has no number of "
+            "samples; leave the weights out, or give valid a path of its own"
+        )
+    train = blends[0].prefixes if blends[0] is not None else ()
+    parts = [counts[prefix][0] for prefix in dict.fromkeys(train)]
+    sizes = _requested_sizes(config, settings, sum(part.tokens for part in parts if part is not None))
+    datasets, blended = find_needed_caches(
+        blends, sizes, settings=settings, counts=counts, job_path=_job_paths(config, list(counts))
+    )
+    notes = list(_notes(config, settings, datasets, counts))
+    if config.is_over_time:
+        datasets, blended, planned = plan_over_time(config, settings, datasets, blended)
+        notes += planned
+    caches: list[Cache] = [*datasets, *(blended if settings.folder is not None else ())]
+    if blended and settings.folder is None:
+        notes.append("blends are not written: Megatron caches blends only with --data-cache-path")
+
     results: list[BuiltCache] = []
     findings: tuple[Finding, ...] = ()
     if config.explain:
-        findings = tuple(_explain(task, config.megatron_release) for task in tasks)
-    elif not config.dry_run:
-        if executor.kind != "ray":  # Ray's nodes check their own memory
-            for task in tasks:
-                check_memory(task.memory_bytes, place=task.name, what="the index")
-        _check_room(tasks)
-        _check_order(tasks)
-        results = _run(executor, build_index_cache, tasks)
-    return IndexResult(
-        tasks=tuple(tasks),
-        results=tuple(results),
-        notes=(*notes, *_too_small(tasks), *_tails(settings, counts), *_masked(counts), *_ordered(config, settings)),
-        findings=findings,
-        seconds=time.monotonic() - began,
+        findings = tuple(map(_explain, caches))
+    elif config.dry_run:
+        results = [describe_cache(cache) for cache in caches]
+    else:
+        results = _build(caches, executor)
+    return IndexResult(results=tuple(results), notes=tuple(notes), findings=findings, seconds=time.monotonic() - began)
+
+
+def check_index_options(config: IndexConfig) -> None:
+    """Refuse options of indices that no dataset fits, such as a split without shares, before there is one.
+
+    Raises:
+        InputError: If there are such options, or a file that they name cannot be read.
+    """
+    _requested_sizes(config, _cache_settings(config), train_tokens=0)
+
+
+# The options as Megatron's settings.
+
+
+def _with_given_paths(config: IndexConfig) -> IndexConfig:
+    """Return options with the paths that --data-args-path or --per-split-data-args-path has.
+
+    Raises:
+        InputError: If such a file cannot be read, or has something else.
+    """
+    replacements = parse_replacements(config.dataset_path_as or ())
+
+    def here(words: Sequence[str] | None) -> tuple[str, ...] | None:
+        return None if words is None else tuple(local_path(word, replacements) for word in words)
+
+    if config.data_args_path is not None:
+        return config.replaced(data_path=here(_read_words(config.data_args_path)), data_args_path=None)
+    if config.per_split_data_args_path is not None:
+        content = read_object(config.per_split_data_args_path)
+        words = {split: _words_of(content, split, config.per_split_data_args_path) for split in SPLIT_NAMES}
+        paths = {f"{split}_data_path": here(words[split]) for split in SPLIT_NAMES}
+        return config.replaced(**paths, per_split_data_args_path=None)
+    return config
+
+
+def _read_words(path: str) -> list[str]:
+    try:
+        with open_file(path) as file:
+            words = file.read().decode().split()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        msg = f"{path}: expected the words of --data-path in UTF-8, got {error.reason} at byte {error.start}"
+        raise InputError(msg) from error
+    if not words:
+        raise InputError(f"{path}: expected the words of --data-path, got an empty file")
+    return words
+
+
+def _words_of(content: Mapping[str, Any], split: str, path: str) -> list[str] | None:
+    """Return the words of a split from `{"train": […] or "words", "valid": …, "test": …}`; null is no data."""
+    if split not in content:
+        msg = f"{path}: expected the keys train, valid and test, which Megatron reads, got none called {split}"
+        raise InputError(msg)
+    value = content[split]
+    words = value.split() if isinstance(value, str) else value
+    if words is not None and not (
+        isinstance(words, list) and words and all(type(word) in {str, int, float} for word in words)
+    ):
+        raise InputError(f"{path}: expected paths of {split} as a list or a text, or null, got {value!r}")
+    return None if words is None else list(map(str, words))
+
+
+def _blends(config: IndexConfig) -> list[Blend | None]:
+    """Return the datasets of train, valid and test.
+
+    Raises:
+        LimitError: If a weight is not positive, or there are too many datasets.
+    """
+    try:
+        if config.data_path:
+            return [parse_data_path(config.data_path)] * len(SPLIT_NAMES)
+        paths = zip(SPLIT_NAMES, config.paths_per_split, strict=True)
+        return [parse_data_path(words, flag=f"--{split}-data-path") if words else None for split, words in paths]
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _cache_settings(config: IndexConfig) -> CacheSettings:
+    """Return the settings of the description that `--like` names, overridden by options.
+
+    Raises:
+        FormatError: If that file is not a description.
+        InputError: If the tokenizer's identifiers cannot be read, or the split is not valid.
+    """
+    like = {} if config.like is None else dataset_parts(read_description(config.like))[0]
+    split: str | None = None
+    matrix: SplitMatrix | None = None
+    if not any(config.paths_per_split):
+        split = config.split or like.get("split") or DEFAULT_SPLIT
+        try:
+            matrix = split_matrix(parse_split(split))
+        except ValueError as error:
+            raise InputError(f"--split: {error}") from error
+    tokenizer = like.get("tokenizer")
+    if config.tokenizer_identifiers is not None:
+        tokenizer = _read_identifiers(config.tokenizer_identifiers)
+    elif config.megatron_release is not None and config.job_tokenizer is not None:
+        tokenizer = find_identifiers(config.job_tokenizer, config.megatron_release)
+    return CacheSettings(
+        sequence_length=config.seq_length or int(like["sequence_length"]),
+        seed=config.seed if config.seed is not None else int(like.get("random_seed", 1234)),
+        extra_token=not config.no_extra_token,
+        keep_partial_validation=config.keep_partial_validation,
+        surplus=config.mid_level_dataset_surplus,
+        split=split,
+        matrix=matrix,
+        tokenizer=tokenizer,
+        class_name=config.dataset_class,
+        multiple_validation_sets=config.multiple_validation_sets,
+        order=_document_order(config),
+        ordered_splits=config.document_order_splits,
+        folder=config.data_cache_path,
     )
 
 
-def _with_repeats(settings: CacheSettings, counts: Counts) -> tuple[CacheSettings, Counts]:
-    """Let an epoch of an order that states repeats have the tokens of its entries."""
-    order = settings.order
-    if order.digest is None or len(counts) > 1:
-        return settings, counts
-    from dsindex.index.document_order import read_repeats  # loads numba
-
-    for prefix, parts in counts.items():
-        for split in map(SPLIT_NAMES.index, settings.ordered_splits):
-            part = parts[split]
-            times = None if part is None else read_repeats(order.documents, part.begin, part.end - part.begin)
-            if part is not None and times is not None:
-                lengths = read_lengths(absolute(prefix), part.begin, part.end)
-                parts[split] = replace(part, tokens=int(lengths.astype(np.int64) @ times))
-                order = replace(order, entries=int(times.sum()))
-    return replace(settings, order=order), counts
+def _read_identifiers(path: str) -> dict[str, Any]:
+    identifiers = read_object(path)
+    if identifiers.get("class") in {*GPT_CLASSES, BLENDED_CLASS}:
+        msg = f"{path}: expected the tokenizer's identifiers as a JSON object; for a whole description use --like"
+        raise InputError(msg)
+    return identifiers
 
 
-def _ordered(config: IndexConfig, settings: CacheSettings) -> Iterator[str]:
-    """Yield a note about caches that a job must not miss."""
-    if config.explain:
-        return
-    if not settings.order.is_stock or config.is_over_time:
-        said = show_order(settings.order.as_settings()) if not settings.order.is_stock else "planned over time"
-        splits = settings.ordered_splits if not settings.order.is_stock else SPLIT_NAMES[:1]
-        yield (
-            f"{', '.join(splits)}: {said}; start the job with "
-            "--dataloader-defer-npy-index-mmap, or it builds Megatron's own without a word if it misses these caches"
-        )
-
-
-def _tails(settings: CacheSettings, counts: Counts) -> Iterator[str]:
-    """Yield notes if validation is of other inputs than training, as it is the end of datasets, and on tokenizers."""
-    parts = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
-    tails = describe_tails([(name, part.begin, part.end) for name, part in parts if part is not None])
-    yield from filter(None, (tails, tell_tokenizers_apart(counts)))
-
-
-def _too_small(tasks: Iterable[IndexTask]) -> Iterator[str]:
-    """Yield a note for each split that is too small for a sample."""
-    for task in tasks:
-        if isinstance(task, GPTIndexTask) and task.continued is None and not task.epochs.num_samples:
-            yield (
-                f"{task.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
-                "or give it a larger share in --split"
-            )
-
-
-def _masked(prefixes: Iterable[str]) -> Iterator[str]:
-    """Yield a note for each dataset whose loss mask a pre-training job would not read."""
-    for prefix in prefixes:
-        stem = prefix.removesuffix(TEXT_SUFFIX)
-        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
-            yield (
-                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
-                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
-            )
-
-
-def _require_shared(config: IndexConfig, executor: Executor) -> None:
-    """Refuse a cluster whose nodes would each write their caches into a folder of their own.
+def _document_order(config: IndexConfig) -> DocumentOrder:
+    """Return the order that the options ask for.
 
     Raises:
-        InputError: Naming nodes and paths.
+        InputError: If its file cannot be read.
     """
-    prefixes = {absolute(prefix) for blend in sources(config) if blend is not None for prefix in blend.prefixes}
-    beside = set(map(os.path.dirname, local_paths(prefixes)))
-    folders = beside if config.data_cache_path is None else {config.data_cache_path}
-    is_asking = config.explain or config.dry_run
-    executor.require_seen((f"{prefix}.idx" for prefix in prefixes), () if is_asking else folders)
+    if config.document_order in DOCUMENT_ORDERS:
+        samples = config.shuffle_epochs or ("never" if config.document_order == "length" else "together")
+        return DocumentOrder(documents=config.document_order, samples=samples)
+    path = absolute(config.document_order)
+    return DocumentOrder(documents=path, samples=config.shuffle_epochs or "never", digest=digest_file(path))
 
 
-def count_all(config: IndexConfig, settings: CacheSettings, executor: Executor) -> Counts:
+def _requested_sizes(config: IndexConfig, settings: CacheSettings, train_tokens: int) -> list[Sizes]:
+    """Return the samples that are requested from each split in each phase of a job.
+
+    Raises:
+        InputError: If the options give several lengths, or none.
+    """
+    has_flags = config.train_iters is not None or config.train_samples is not None
+    if (config.epochs is not None) + (config.num_samples is not None) + has_flags != 1:
+        raise InputError("give one of --epochs, --num-samples, --train-iters and --train-samples")
+    if config.num_samples is not None:
+        return [config.num_samples]
+    if config.epochs is not None:
+        has_train = any(config.train_data_path or ()) if settings.matrix is None else settings.matrix[0] is not None
+        if not has_train:
+            raise InputError("--epochs counts epochs of train, which has no data; use --num-samples")
+        return [(samples_for_epochs(config.epochs, train_tokens, rule=settings.rule(0)), None, None)]
+    flags: dict[str, Any] = {field.name: getattr(config, field.name, None) for field in fields(TrainingLength)}
+    flags |= {"sequence_length": settings.sequence_length, "release": config.megatron_release}
+    return samples_for_training(TrainingLength(**flags))
+
+
+def _job_paths(config: IndexConfig, prefixes: list[str]) -> Callable[[str], str]:
+    """Return the function of `--dataset-path-as`: one path for each prefix, or HERE=THERE for beginnings of paths.
+
+    Raises:
+        InputError: If the number of paths is not the number of prefixes.
+    """
+    given = config.dataset_path_as or ()
+    replaced = parse_replacements(given)
+    if len(replaced) == len(given):
+        return lambda prefix: job_path(prefix, replaced)
+    if replaced or len(given) != len(prefixes):
+        raise InputError(
+            f"--dataset-path-as: expected a path for each of the {len(prefixes)} prefixes ({' '.join(prefixes)}), or "
+            f"HERE=THERE, got {' '.join(given)}"
+        )
+    return dict(zip(prefixes, given, strict=True)).__getitem__
+
+
+# The work.
+
+
+def _count_parts(
+    config: IndexConfig, blends: Sequence[Blend | None], settings: CacheSettings, executor: Executor
+) -> Counts:
     """Count sequences and tokens of every part that a job draws from, prefixes side by side.
 
     Raises:
-        InputError: If there is no such dataset.
-        FormatError: If one is damaged.
+        InputError: If there is no such dataset, or nodes of a cluster do not see it or the folder of the caches.
+        FormatError: If a dataset is damaged.
     """
     wanted: dict[str, list[Part | None]] = {}
-    for split, blend in enumerate(sources(config)):
+    for split, blend in enumerate(blends):
         part = WHOLE if settings.matrix is None else settings.matrix[split]
         for prefix in blend.prefixes if blend is not None else ():
             wanted.setdefault(prefix, [None] * len(SPLIT_NAMES))[split] = part
-    tasks = [PartTask(prefix=absolute(prefix), parts=tuple(parts)) for prefix, parts in wanted.items()]
-    return dict(zip(wanted, _run(executor, count_parts, tasks), strict=True))
+            if settings.folder is None:
+                refuse_address(prefix, NO_FOLDER)
+    paths = list(map(absolute, wanted))
+    folders = set(map(os.path.dirname, local_paths(paths))) if settings.folder is None else {settings.folder}
+    executor.require_seen((f"{path}.idx" for path in paths), () if config.explain or config.dry_run else folders)
+    calls = (
+        Call(name=f"count[{number:05}]", place=path, function=count_parts, arguments=(path, parts))
+        for number, (path, parts) in enumerate(zip(paths, wanted.values(), strict=True))
+    )
+    return dict(zip(wanted, run_in_order(executor, calls), strict=True))
 
 
-def _check_order(tasks: Sequence[IndexTask]) -> None:
-    """Refuse a file that is no order of the documents, before the first cache is built."""
-    for task in tasks:
-        if isinstance(task, GPTIndexTask) and task.order.digest is not None:
-            from dsindex.index.document_order import read_order  # loads numba
+def _build(caches: Sequence[Cache], executor: Executor) -> list[BuiltCache]:
+    """Build the caches side by side, as many as fit into memory.
 
-            read_order(task.order.documents, task.begin, task.end - task.begin, task.epochs.num_epochs)
+    Raises:
+        LimitError: If one does not fit into memory.
+        OutputError: If they do not fit on the disk.
+    """
+    is_remote = executor.kind == "ray"
+    available = None if is_remote else available_memory()  # what the nodes have is not known here
+    groups: list[list[Cache]] = [[]]
+    for cache in caches:
+        if available is not None and cache.memory_bytes > available:
+            needed, there = format_size(cache.memory_bytes), format_size(available)
+            raise LimitError(
+                f"{cache.name}: the index takes {needed} of memory and {there} are available; use a machine with more, "
+                "request fewer samples, or split the dataset and blend the parts"
+            )
+        if available is not None and sum(each.memory_bytes for each in [*groups[-1], cache]) > available:
+            groups.append([])
+        groups[-1].append(cache)
+    _check_room(caches)
+    threads = 1 if is_remote else available_cpus()
+    results: list[BuiltCache] = []
+    for group in groups:
+        calls = (
+            Call(name=f"index[{number:05}]", place=cache.name, function=build_cache, arguments=(cache, threads))
+            for number, cache in enumerate(group, len(results))
+        )
+        results += run_in_order(executor, calls)
+    return results
 
 
-def _check_room(tasks: Sequence[IndexTask]) -> None:
-    """Refuse caches that do not fit on the disk, before the first is built."""
+def _check_room(caches: Sequence[Cache]) -> None:
     needed: Counter[str] = Counter()
-    for task in tasks:
-        paths = tuple(map(task.files.array, task.files.arrays))
-        if not all(map(os.path.isfile, paths)):
-            needed[os.path.abspath(os.path.dirname(paths[0]))] += task.file_bytes
+    for cache in caches:
+        if not cache.files.exist():
+            needed[os.path.dirname(cache.files.stem)] += cache.file_bytes
     for folder, size_bytes in needed.items():
         free = free_bytes(folder)
         if size_bytes > free:
@@ -489,25 +410,43 @@ def _check_room(tasks: Sequence[IndexTask]) -> None:
             raise OutputError(f"{folder}: the caches need {wanted}, but {there} are free; {remedy}")
 
 
-def _explain(task: IndexTask, release: str | None) -> Finding:
-    wanted = json.loads(task.description)
-    if (wanted.get("tokenizer") or wanted.get("datasets", [{}])[0].get("tokenizer")) is None:
-        return Finding(name=task.name, found=False, sound=False, sentences=(f"{NO_IDENTIFIERS}, so no hash is known",))
-    folder = os.path.dirname(task.files.stem)
-    if isinstance(task, GPTIndexTask):
-        return explain_cache(wanted, folder, prefix=task.prefix, settings=task.settings, release=release)
-    return explain_cache(wanted, folder, settings=task.settings, release=release)
+def _explain(cache: Cache) -> Finding:
+    if dataset_parts(cache.identifiers)[0]["tokenizer"] is None:
+        said = f"{NO_IDENTIFIERS}, so no hash is known"
+        return Finding(name=cache.name, found=False, sound=False, sentences=(said,))
+    folder, prefix = os.path.dirname(cache.files.stem), None if isinstance(cache, BlendedCache) else cache.path
+    return explain_cache(cache.identifiers, folder, prefix=prefix, settings=cache.settings)
 
 
-def _run(executor: Executor, function: Callable[[Task], Any], tasks: Sequence[Task]) -> list[Any]:
-    """Run tasks side by side and return their results in order."""
-    calls = (
-        Call(
-            name=f"{function.__name__}[{number:05}]",
-            place=task.prefix if isinstance(task, PartTask) else task.name,
-            function=function,
-            arguments=(task,),
+def _notes(config: IndexConfig, settings: CacheSettings, datasets: Sequence[GPTCache], counts: Counts) -> Iterator[str]:
+    """Yield what a job may have been meant otherwise, or has to know."""
+    if settings.tokenizer is None and not config.plain_names:
+        yield f"{NO_IDENTIFIERS}: a job will not find these caches, whose names are not Megatron's hashes"
+    most = max(datasets, key=lambda cache: cache.epochs.num_epochs, default=None)
+    if most is not None and most.epochs.num_epochs > MANY_EPOCHS:
+        many = f"{most.split} reads {most.prefix} {most.epochs.num_epochs:,} times"
+        yield f"{many}, which has {count(most.epochs.tokens_per_epoch, 'token')} there; is that meant?"
+    yield from describe_sums(dict(zip(SPLIT_NAMES, _blends(config), strict=True)))
+    for cache in datasets:
+        if not cache.num_samples:
+            yield (
+                f"{cache.name}: expected at least one sample, got none, at which Megatron stops; shorten --seq-length, "
+                "or give it a larger share in --split"
+            )
+    valid = [(prefix, own[1]) for prefix, own in counts.items()] if settings.matrix is not None else []
+    tails = describe_tails([(prefix, part.begin, part.end) for prefix, part in valid if part is not None])
+    yield from filter(None, (tails, tell_tokenizers_apart(counts)))
+    for prefix in counts:
+        stem = prefix.removesuffix(TEXT_SUFFIX)
+        if stem != prefix and is_stored(f"{stem}{MASK_SUFFIX}.idx"):
+            yield (
+                f"{prefix} is instruction data: a job that reads it as --data-path learns all its tokens, as it does "
+                f"not read {os.path.basename(stem)}{MASK_SUFFIX}; for the mask, see the exports of `dsindex instruct`"
+            )
+    if not config.explain and (config.is_over_time or not settings.order.is_stock):
+        order = "planned over time" if settings.order.is_stock else show_order(settings.order.as_settings())
+        splits = SPLIT_NAMES[:1] if settings.order.is_stock else settings.ordered_splits
+        yield (
+            f"{', '.join(splits)}: {order}; start the job with --dataloader-defer-npy-index-mmap, or it builds "
+            "Megatron's own without a word if it misses these caches"
         )
-        for number, task in enumerate(tasks)
-    )
-    return list(run_in_order(executor, calls))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
+from dsindex.index.pretrain_command import TOKENIZER_NAMES
 from dsindex.options.config import ExecutorConfig, OptionalPath, Path, TextConfig
-from dsindex.options.index import TOKENIZER_NAMES, IndexBasics, IndexConfig, take_installed_release
+from dsindex.options.index import IndexBasics, IndexConfig, take_installed_release
 from dsindex.options.model import Options, Parsed, option, options_of, read_text
 from dsindex.options.numbers import parse_share
 from dsindex.store.urls import locate_output
@@ -99,8 +100,6 @@ class BuildConfig(TextConfig, TokenizerFormats):
     """Keep this share of the records (10% or 0.1), by their texts."""
     hold_out: Share = option("SHARE", default=None, parse=parse_share)
     """Write the records that --sample SHARE keeps to P_valid_KEY_document, and the others to P_KEY_document."""
-    dry_run: bool = option(default=False)
-    """Build nothing: say the sizes, tokens, memory and disk space that it would take."""
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +198,7 @@ def _check_names(flag: str, keys: tuple[str, ...]) -> None:
 
 
 class BuildCommand(BuildConfig, IndexBasics):
-    """`dsindex build`, and the index caches of its datasets if options of theirs are given."""
+    """The options of `dsindex.build`: those of a build, and of the index caches of its datasets."""
 
     def index_options(self) -> dict[str, Any] | None:
         """Return the options of index caches; None if there are none."""
@@ -219,3 +218,34 @@ class BuildCommand(BuildConfig, IndexBasics):
         index = self.index_options()
         if index is not None:
             IndexConfig(data_path=self.output_prefix, **index)
+
+
+class BuildFlags(BuildCommand):
+    r"""Tokenize text and merge it into one dataset per key.
+
+    Text is JSONL, compressed or not, Parquet and more. It is tokenized in parallel into shards, and these are merged
+    into PREFIX_KEY_document.bin and .idx, byte for byte what Megatron-LM's preprocess_data.py writes, with a manifest
+    (record counts and digests) and the provenance of every document.
+
+    Run the same command again to continue an interrupted build. Every option can also be set in a YAML file (--config),
+    with underscores for dashes. A command of preprocess_data.py works as it stands: its other flags are accepted, and
+    those without effect are named.
+
+    Examples:
+        dsindex build --input docs.jsonl --tokenizer-model FOLDER --append-eod \
+          --output-prefix out/docs
+        dsindex build --input data/ --json-keys text title --tokenizer-model gpt2 \
+          --output-prefix out/web --address auto --workers 64
+        dsindex build --config build.yaml --seq-length 4096 --epochs 2 \
+          --data-cache-path out/cache
+    """
+
+    ignored: ClassVar = {
+        **dict.fromkeys(("--partitions", "--log-interval", "--dataset-impl", "--chat-template", "--lang"), 1),
+        **dict.fromkeys(("--padded-vocab-size", "--max-documents", "--vocab-extra-ids"), 1),
+        **dict.fromkeys(("--keep-sequential-samples", "--keep-newlines", "--use-gigatoken", "--trust-remote-code"), 0),
+        **dict.fromkeys(("--no-pad-vocab-size", "--disable-pad-vocab-size"), 0),
+    }
+    """Flags of Megatron's preprocess_data.py that change no output here, with the number of values that follow."""
+    dry_run: bool = option(default=False, group="input and output")
+    """Build nothing: say the sizes, tokens, memory and disk space that it would take."""

@@ -45,7 +45,19 @@ class Decoded(Options):
 
 
 class ConvertCommand(Options):
-    """`dsindex convert`: MMIDIDX to `.pbin` or back."""
+    """Convert an MMIDIDX dataset to a .pbin of Modalities, or back.
+
+    Without loss: MMIDIDX (Megatron-LM; a prefix, or its .bin or .idx) to .pbin or back, or a .pbin to another version.
+    A path that ends in .pbin is a .pbin.
+
+    Documents and tokens stay the same, empty documents included. A .pbin has no sequences within a document: --flatten
+    joins them. It stores the size of a token but not its type: 1, 2 and 4 bytes are read as uint8, uint16 and int32,
+    unless --token-type names another type. The version of a .pbin is detected; `spec`, the oldest, has 4-byte tokens
+    only.
+
+    Examples:
+        dsindex convert out/docs_text_document out/docs.pbin
+    """
 
     source: Dataset = option("SRC", positional=True, kw_only=False, parse=one_prefix)
     """PREFIX or FILE.pbin, here or in an object store."""
@@ -64,7 +76,24 @@ class ConvertCommand(Options):
 
 
 class VerifyConfig(ExecutorConfig, Decoded):
-    """`dsindex verify`: what is wrong with datasets."""
+    r"""Prove that a dataset is intact.
+
+    What is checked: sizes, and the structure and every entry of its .idx, or of a .pbin of any version; if it has a
+    manifest, also digests and records. A path that ends in .pbin is a .pbin; the folder of an export of `dsindex
+    instruct` is one as well.
+
+    --cache checks index caches against the data: that descriptions, names and arrays agree, and that every sample has
+    the right tokens. --against-source reads and tokenizes the inputs again, and names the first document that differs
+    with its file and line. --same-as compares with another dataset, of any tool, and names the first document that
+    differs.
+
+    Exit code 0: intact. 1: damaged; each finding is one line.
+
+    Examples:
+        dsindex verify out/docs_text_document
+        dsindex verify out/docs_text_document --against-source --sample 1% \
+          --tokenizer-model FOLDER
+    """
 
     prefix: Datasets = option("PREFIX", default=(), positional=True, kw_only=False, parse=list_prefixes)
     """Datasets: paths without .bin and .idx, here or in an object store; or FILE.pbin."""
@@ -91,7 +120,21 @@ class VerifyConfig(ExecutorConfig, Decoded):
 
 
 class ReportConfig(Reported, Decoded):
-    """`dsindex report`: a page about datasets."""
+    r"""Write a page about datasets, to look at and to keep.
+
+    One HTML page about one or several datasets comes from their manifests and one pass over their tokens: sources,
+    lengths, tokens, repeated documents and examples; with --cache, what a mixture draws. The page works offline.
+
+    Datasets of any tool are taken: .bin and .idx, .pbin, instruction data. What is not recorded is left out and named.
+    A file is replaced only if it is such a page.
+
+    The exit code is 1 if something is damaged; the page is written all the same.
+
+    Examples:
+        dsindex report out/docs_text_document -o report.html
+        dsindex report out/web_text_document out/books_text_document \
+          --cache out/cache -o report.html
+    """
 
     prefix: Datasets = option("PREFIX", positional=True, kw_only=False, parse=list_prefixes)
     """A dataset: a prefix, one of its files, or a .pbin, here or in an object store."""
@@ -104,7 +147,23 @@ class ReportConfig(Reported, Decoded):
 
 
 class InspectConfig(Decoded):
-    """`dsindex inspect`: what a path is. Without a choice, an overview."""
+    """Show what a dataset is and what it holds, down to its tokens.
+
+    A path is told from its files: a dataset of .bin and .idx, a .pbin of any version, a raw index, an index cache,
+    instruction data, the work folder of a job, or a manifest. Without a choice: type, sizes, origin, quantiles of the
+    documents' lengths, and documents drawn from all of it as text.
+
+    Tokens are divided by │, and characters that control a terminal are escaped. The tokenizer is the one in the
+    manifest, if it is unchanged; without one, ids are shown. Tokens of instruction data that are trained on are in
+    brackets.
+
+    Exit code 0: readable. 1: damaged; each finding is one line.
+
+    Examples:
+        dsindex inspect out/docs_text_document
+        dsindex inspect out/docs_text_document --document 7
+        dsindex inspect out/cache --sample 3
+    """
 
     path: Folder = option("PATH", positional=True, kw_only=False, parse=cache_folder)
     """A prefix or a dataset's file, here or in an object store; or a folder."""
@@ -126,7 +185,23 @@ class InspectConfig(Decoded):
 
 
 class TraceConfig(Decoded):
-    """`dsindex trace`: where samples come from, and which samples have a line."""
+    """Show where training samples come from.
+
+    The documents and lines of the inputs that a sample or step consists of; or with --consumed, how often the tokens of
+    each dataset were read. Works on the index caches of dsindex and Megatron, and on packs of `dsindex instruct`:
+    P_packing_L, or the folder of the export bridge.
+
+    Samples and documents count from 0; steps, epochs and lines from 1. Token ranges such as 12:140 end before the
+    second number, and count from the document's first token. A step is one of Megatron's iterations with
+    --dataloader-type single and a fixed --global-batch-size.
+
+    Examples:
+        dsindex trace out/cache --sample 3
+        dsindex trace out/cache --step 1200 --global-batch-size 1024
+        dsindex trace out/cache --line docs.jsonl:180
+        dsindex trace out/cache --consumed 400000
+        dsindex trace out/chat_packing_4096 --line chat.jsonl:7
+    """
 
     group: ClassVar = "steps"
     cache: Folder = option(
@@ -180,7 +255,18 @@ class TraceConfig(Decoded):
 
 
 class RawIndexConfig(Options):
-    """`dsindex raw-index`: the lines of a JSONL file."""
+    """Write Modalities' index of the lines of a JSONL file.
+
+    Where each line begins and how long it is, as Modalities' `create_raw_index` writes it, byte for byte.
+
+    Every line must be JSON by the rules of Python's json.loads; a blank line is faulty. The first faulty line is an
+    error, unless --drop-faulty-entries leaves such lines out of the index.
+
+    An existing file is never replaced; if it is the same index already, the command succeeds.
+
+    Examples:
+        dsindex raw-index docs.jsonl --output docs.idx
+    """
 
     file: Path = option("FILE.jsonl", positional=True, kw_only=False)
     """The file to index."""

@@ -6,14 +6,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 from dsindex.datasets.subjects import AnyDataset, Result, list_text_prefixes
 from dsindex.errors import InputError
-from dsindex.index.defaults import FIM_CLASS, MID_LEVEL_SURPLUS
-from dsindex.index.job_tokenizer import RELEASES, JobTokenizer, Release
+from dsindex.index.job import FIM_CLASS, MID_LEVEL_SURPLUS, RELEASES, JobTokenizer, Release
+from dsindex.index.pretrain_command import TOKENIZER_NAMES, JobCommand, merge_command, take_command
 from dsindex.option_problems import show_value
 from dsindex.options.config import ExecutorConfig, OptionalPath, TrainingLength, local_output
 from dsindex.options.model import Options, Parsed, convert, option
@@ -57,8 +56,6 @@ def local_path(path: str, replacements: Sequence[Replacement]) -> str:
     return path
 
 
-TOKENIZER_NAMES = tuple(field.name for field in fields(JobTokenizer))
-"""The flags of a job's tokenizer as names of options."""
 DOCUMENT_ORDERS = ("shuffled", "packed", "length")
 DEFAULT_SPLIT = "969, 30, 1"
 """Megatron's default. Its spaces matter: they are part of the hash."""
@@ -286,18 +283,14 @@ class OverTime(Options):
     0:90,10 200Btokens:50,50'; or a YAML file. Those of --data-path only make the names."""
     max_epochs: Epochs = option("E", default=None, parse=_fraction)
     """Refuse a run that reads a dataset more often (default: 1 with --blend-schedule, otherwise any)."""
-    dataloader_type: str | None = option("KIND", default=None)
-    """The job's; refused here if it is not single."""
 
 
 class CacheNames(Options):
     """What the names of caches depend on."""
 
     group: ClassVar = "names"
-    dataset_class: Literal["GPTDataset", "GPTFIMDataset"] = option(default="GPTDataset")
-    """The job's class of datasets: GPTFIMDataset with --fim-data (default: GPTDataset)."""
     fim_data: bool = option(default=False)
-    """The same as --dataset-class GPTFIMDataset."""
+    """The job has --fim-data, so its datasets are of the class GPTFIMDataset."""
     job_tokenizer: Parsed[Mapping[str, Any] | JobTokenizer | None, JobTokenizer | None] = option(
         default=None, parse=_tokenizer_flags
     )
@@ -310,7 +303,7 @@ class CacheNames(Options):
 
 
 class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTime, CacheNames):
-    """`dsindex index`: the index caches that a training job looks for."""
+    """The options of `dsindex.build_index`."""
 
     group: ClassVar = "data"
     data_path: Words = option("P", default=None, kw_only=False, parse=parse_blend)
@@ -327,6 +320,7 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
     """A JSON file with the words for each split, as in the job."""
     multiple_validation_sets: bool = option(default=False)
     """The datasets of --valid-data-path are no blend: each has the samples of valid, or all of its own."""
+    command: Parsed[Sequence[str] | None, JobCommand | None] = option(default=None)
     explain: bool = option(default=False)
     """Build nothing: show for each cache whether the job would find it, and if not, which settings differ."""
     dry_run: bool = option(default=False)
@@ -334,12 +328,20 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
 
     @classmethod
     def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Take the flags of a job's tokenizer, and --fim-data as a class."""
+        """Take the command of a job, and the flags of its tokenizer."""
         values = dict(values)
+        if values.get("command"):
+            replacements = parse_replacements(values.get("dataset_path_as") or ())
+            command = take_command(values["command"], local_path=lambda path: local_path(path, replacements))
+            values = merge_command({name: each for name, each in values.items() if name != "command"}, command)
+            values["command"] = command
         _place_tokenizer(values)
-        if values.get("fim_data") is True:
-            values["dataset_class"] = FIM_CLASS
         return values
+
+    @property
+    def dataset_class(self) -> str:
+        """The job's class of datasets."""
+        return FIM_CLASS if self.fim_data else "GPTDataset"
 
     @property
     def has_own_order(self) -> bool:
@@ -402,7 +404,7 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
         is_file = self.document_order not in DOCUMENT_ORDERS
         if is_file and len(self.document_order_splits) != 1:
             yield "--document-order-splits: a file orders the documents of one split; name one"
-        if self.dataset_class != "GPTDataset" and (self.has_own_order or self.is_over_time):
+        if self.fim_data and (self.has_own_order or self.is_over_time):
             yield "orders of documents, --continue-from and --blend-schedule were not tried with --fim-data"
         if (self.continue_from is None) != (self.consumed_samples is None):
             yield "--continue-from needs --consumed-samples, the samples that the first job has read, and the reverse"
@@ -415,11 +417,31 @@ class IndexConfig(ExecutorConfig, IndexBasics, RareLengths, SampleOrder, OverTim
             yield f"{asked} need --data-cache-path, the folder of this job's caches"
         if is_file:
             yield f"{asked} have no place in an order of a file; leave out --document-order"
-        if self.dataloader_type not in {None, "single"}:
-            yield f"{asked} do not go with --dataloader-type {self.dataloader_type}; use single, in the job"
         batch, varies = self.global_batch_size, (self.rampup_batch_size or self.step_batch_size_schedule) is not None
         if self.consumed_samples is not None and not varies and (batch is None or self.consumed_samples % batch):
             yield (
                 f"--consumed-samples: expected a multiple of --global-batch-size {batch}, as a job counts them, got "
                 f"{self.consumed_samples}"
             )
+
+
+class IndexFlags(IndexConfig, TokenizerFlags):
+    r"""Build the document, sample and shuffle indices of a training job.
+
+    The indices of each split of a dataset or blend are the cache files of a Megatron job and have their names, so that
+    the job finds them and builds nothing.
+
+    The hash in a cache's name covers the job's settings character by character: use the same --seq-length, --split,
+    --seed and paths as the job, and the tokenizer's identifiers (--tokenizer-identifiers or --like). --explain says why
+    a job would not find a cache. Or give the job's command after --: what matters is taken, options before it override
+    it.
+
+    Examples:
+        dsindex index --data-path out/docs_text_document --seq-length 4096 \
+          --train-iters 5000 --global-batch-size 256 --eval-interval 1000 \
+          --data-cache-path out/cache --like description.txt
+        dsindex index --megatron-release 0.19 --data-cache-path out/cache \
+          -- torchrun pretrain_gpt.py --seq-length 4096 --train-iters 500 --bf16
+        dsindex index --data-path 0.9 web_text_document 0.1 code_text_document \
+          --seq-length 4096 --num-samples 90000,1000,1000 --data-cache-path out/cache
+    """

@@ -36,7 +36,22 @@ def parse_shares(value: Any) -> Any:  # noqa: ANN401 - anything the caller passe
 
 
 class InstructConfig(RecordsConfig):
-    """`dsindex instruct`: from conversations to tokens, masks and packed blocks."""
+    r"""Turn conversations into tokens, loss masks and packed blocks.
+
+    Writes P_text_document (tokens) and P_loss_mask (uint8, 1 = trainable), with the same sequences and documents, and
+    P_packing_L, which assigns whole conversations to blocks of L tokens. With --split each is made per split:
+    P_train_text_document, and so on.
+
+    CONFIG says how records become prompts and which of their text is trained on (special_tokens, message_construction,
+    loss_masking_jq_patterns, or a chat template). The options below can also be set in its section `job`, with
+    underscores for dashes; flags override it. Much text is encoded in processes, unless --executor says otherwise.
+
+    Run the same command again to continue an interrupted job.
+
+    Examples:
+        dsindex instruct chat.yaml --input chats.jsonl --tokenizer-model FOLDER \
+          --output-prefix out/chat --seq-length 4096
+    """
 
     group: ClassVar = "input and output"
     largest_shard: ClassVar[int] = 8 << 20

@@ -11,7 +11,19 @@ from dsindex.store.urls import locate_output
 
 
 class MergeConfig(WorkConfig):
-    """`dsindex merge`: many datasets to one."""
+    r"""Merge datasets into one.
+
+    Datasets of any program are merged in the order given: the .bin in parallel by ranges of the output, the .idx as a
+    stream. Modes and all documents are kept, empty ones included. Datasets of different token types, or with and
+    without modes, are refused by name.
+
+    Inputs are prefixes: paths without .bin and .idx. They are merged in the order given, whereas Megatron's
+    merge_datasets.py takes a folder's names in lexicographic order (_10 before _2).
+
+    Examples:
+        dsindex merge --input out/a_text_document out/b_text_document \
+          --output-prefix out/all_text_document
+    """
 
     group: ClassVar = ""
     input: Datasets = option("PREFIX", kw_only=False, parse=list_text_prefixes)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from dsindex.datasets.subjects import AnyDataset, list_text_prefixes, one_prefix
-from dsindex.errors import UsageError
 from dsindex.options.config import TrainingLength
 from dsindex.options.index import Words, parse_blend
-from dsindex.options.mix_amounts import REST, Amount, is_number, parse_amount, parse_tokens
 from dsindex.options.model import Parsed, option
-from dsindex.options.numbers import MEGATRON_COUNT
-from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
+from dsindex.options.numbers import MEGATRON_COUNT, parse_tokens
 
 DEFAULT_SEQ_LENGTH = 4096
 
@@ -27,7 +23,20 @@ def _sources(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - anything the call
 
 
 class MixConfig(TrainingLength):
-    """`dsindex mix`: a blend from the datasets' real token counts."""
+    r"""Plan a blend from token counts, or see what its weights mean.
+
+    From the tokens that the datasets really have come Megatron's --data-path with weights, and the tokens and epochs
+    that it draws of each dataset. With --data-path, show what the weights of a job mean.
+
+    A sample has tokens of one dataset only, so a weight is the dataset's share of the tokens that are drawn, whatever
+    its size. Only .idx files are read, and no cluster is joined.
+
+    Examples:
+        dsindex mix web_text_document books_text_document=2epochs \
+          code_text_document=20% --tokens 300B --global-batch-size 1024
+        dsindex mix --data-path 0.3 web_text_document 0.7 books_text_document
+        dsindex mix code=30% books=max2epochs web --tokens 1.2T
+    """
 
     group: ClassVar = "length of the run"
     source: Parsed[AnyDataset | Iterable[AnyDataset] | Mapping[Any, str | None], tuple[str, ...]] = option(
@@ -37,9 +46,7 @@ class MixConfig(TrainingLength):
     proportion to the datasets' tokens; without an amount also the rest; max2epochs is the rest up to a limit."""
     data_path: Words = option("W P", default=None, group="", parse=parse_blend)
     """Show what these weights of a job mean: W1 P1 W2 P2 …."""
-    tokens: Parsed[int | str | None, int | None] = option(
-        "N", default=None, ge=1, parse=lambda value: parse_tokens(value) if isinstance(value, str) else value
-    )
+    tokens: Parsed[int | str | None, int | None] = option("N", default=None, ge=1, parse=parse_tokens)
     """Tokens to draw, such as 300B."""
     seq_length: int = option("L", default=DEFAULT_SEQ_LENGTH, ge=2, lt=MEGATRON_COUNT, group="the job")
     """Tokens per sample (default: 4096)."""
@@ -50,22 +57,6 @@ class MixConfig(TrainingLength):
     test_data_path: Words = option("P", default=None, group="the job", parse=parse_blend)
     """The same, for test."""
 
-    @classmethod
-    def prepare(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Take `0.5 A 0.5 B` for a blend."""
-        taken = dict(values)
-        words = taken.get("source")
-        words = words if isinstance(words, list | tuple) else ()
-        numbers = [word for word in words if isinstance(word, str) and is_number(word)]
-        if numbers:
-            if not all(map(is_number, words[::2])) or len(numbers) * 2 != len(words):
-                raise UsageError(
-                    f"expected datasets as PREFIX=AMOUNT, got the number {numbers[0]}; write the words of a job as "
-                    "--data-path W1 P1 W2 P2 …"
-                )
-            taken["data_path"] = [*(taken.get("data_path") or ()), *taken.pop("source")]
-        return taken
-
     @property
     def has_splits_of_their_own(self) -> bool:
         """Whether train draws from the whole of its datasets, since valid and test have others."""
@@ -73,35 +64,15 @@ class MixConfig(TrainingLength):
 
     def _agree(self) -> None:
         lengths = [self.tokens, self.train_samples, self.train_iters]
-        problems = {
-            "give datasets as PREFIX=AMOUNT, or --data-path with weights, not both": bool(self.source)
-            and bool(self.data_path),
-            "give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX": not (self.source or self.data_path),
-            "give one of --tokens, --train-samples and --train-iters": sum(n is not None for n in lengths) > 1,
-            "--train-iters needs --global-batch-size": self.train_iters is not None and self.global_batch_size is None,
-            "--split does not go with --valid-data-path and --test-data-path, by which "
-            "train has all of its datasets": self.split is not None and self.has_splits_of_their_own,
-        }
-        for problem, there in problems.items():
-            if there:
-                raise ValueError(problem)
-        for word in self.source:
-            read_source(word)
-
-
-def read_source(word: str) -> tuple[str, Amount]:
-    """Return the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
-
-    Raises:
-        ValueError: If there is no dataset, or what follows the equals sign is no amount.
-    """
-    refuse_address(word, ONLY_INPUTS, ValueError)
-    prefix, equals, text = word.rpartition("=")
-    if not (prefix if equals else word):
-        raise ValueError(f"expected a dataset as PREFIX or PREFIX=AMOUNT, got {word!r}")
-    if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
-        return as_prefix(word), REST
-    try:
-        return as_prefix(prefix), parse_amount(text)
-    except ValueError as error:
-        raise ValueError(f"{prefix}: {error}") from error
+        if self.source and self.data_path:
+            raise ValueError("give datasets as PREFIX=AMOUNT, or --data-path with weights, not both")
+        if not (self.source or self.data_path):
+            raise ValueError("give at least one dataset, as PREFIX=40%, PREFIX=2epochs or PREFIX")
+        if sum(length is not None for length in lengths) > 1:
+            raise ValueError("give one of --tokens, --train-samples and --train-iters")
+        if self.train_iters is not None and self.global_batch_size is None:
+            raise ValueError("--train-iters needs --global-batch-size")
+        if self.split is not None and self.has_splits_of_their_own:
+            raise ValueError(
+                "--split does not go with --valid-data-path and --test-data-path, by which train has all of its own"
+            )

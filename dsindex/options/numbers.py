@@ -72,3 +72,22 @@ def parse_shard_size(value: object) -> object:
     if is_plain and isinstance(size, int) and 0 < size < LEAST_PLAIN_BYTES:
         raise ValueError(f"expected a size with a unit, got {value}; say {value}MiB, or {value}B for bytes")
     return size
+
+
+TOKEN_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+TOKEN_NUMBER = r"(\d{1,25}(?:_\d{1,25}){0,8}(?:\.\d{1,25})?|\.\d{1,25})"
+
+
+def parse_tokens(value: object) -> object:
+    """Read a number of tokens, which may have k, M, B or T after it.
+
+    >>> parse_tokens("300B"), parse_tokens("1.5M"), parse_tokens(2000)
+    (300000000000, 1500000, 2000)
+    """
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(rf"{TOKEN_NUMBER}([kmbt]?)", value.strip(), flags=re.ASCII | re.IGNORECASE)
+    tokens = 0 if found is None else int(Fraction(found[1]) * TOKEN_UNITS[found[2].lower()])
+    if tokens <= 0:
+        raise ValueError(f"expected a positive number of tokens such as 300B, 1.5T or 2000000, got {value!r}")
+    return tokens

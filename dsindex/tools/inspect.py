@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from dsindex.amounts import align, count
+from dsindex.amounts import align, count, show_percent
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.datasets.exports import export_folder_of, read_export_manifest, read_facts
 from dsindex.datasets.gpt import open_cached_index
@@ -26,7 +26,6 @@ from dsindex.engine.work_folder import LOCK_FILE
 from dsindex.errors import DsindexError, FormatError, InputError
 from dsindex.formats.mmididx import read_header
 from dsindex.index.cache import BLENDED_CLASS, descriptions_in, read_description, record_beside, source_changes
-from dsindex.options.mix_amounts import show_percent
 from dsindex.store.lock import owner_is_gone
 from dsindex.tools.kinds import IndexedStore, PackedStore, size_of, tell_kind
 from dsindex.tools.lengths import summarize_lengths

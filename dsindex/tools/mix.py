@@ -11,35 +11,34 @@ from __future__ import annotations
 import glob
 import math
 import os
+import re
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from dsindex.amounts import align, count, short_number, shorten, split_names
+from dsindex.amounts import count, short_number, show_epochs, show_percent
 from dsindex.datasets.opening import MASK_SUFFIX, TEXT_SUFFIX
 from dsindex.datasets.origins import tell_tokenizers_apart
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.manifest import read_manifest
-from dsindex.engine.report import Report
-from dsindex.engine.standard_streams import shown_columns
-from dsindex.errors import InputError, LimitError
+from dsindex.engine.report import Line, Report, Table
+from dsindex.errors import InputError, LimitError, UsageError
 from dsindex.formats.mmididx import read_header
-from dsindex.index.blend import Blend, describe_sums, parse_data_path
+from dsindex.index.building import count_parts
 from dsindex.index.epochs import SPLIT_NAMES, WHOLE, parse_split, split_matrix
-from dsindex.index.needed_caches import CacheSettings, find_needed_caches
-from dsindex.index.task import PartTask, count_parts
+from dsindex.index.plan import Blend, CacheSettings, describe_sums, find_needed_caches, parse_data_path
 from dsindex.machine import available_cpus
 from dsindex.options.index import DEFAULT_SPLIT
-from dsindex.options.mix import read_source
-from dsindex.options.mix_amounts import Amount, divide, show_epochs, show_percent
+from dsindex.options.numbers import TOKEN_NUMBER, TOKEN_UNITS
+from dsindex.store.urls import ONLY_INPUTS, as_prefix, refuse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dsindex.index.epochs import SplitMatrix
-    from dsindex.index.needed_caches import PartCounts
+    from dsindex.index.plan import PartCounts
     from dsindex.options.mix import MixConfig
 
 MANY_EPOCHS = 4
@@ -100,13 +99,13 @@ class MixResult(Report):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({' '.join(self.data_path)}: {count(self.tokens, 'token')})"
 
-    def lines(self) -> list[str]:
-        """Return the plan as text."""
+    def lines(self) -> list[Line]:
+        """Return the plan."""
         part = "all of each dataset" if self.split is None else f"the train split of {self.split!r}"
         drawn = f"{count(self.num_samples, 'sample')} of {self.sequence_length:,} tokens"
         iterations = "" if self.num_iterations is None else f", {count(self.num_iterations, 'iteration')}"
         return [
-            *self._table(),
+            self._table(),
             "",
             f"draws {drawn} from {part}{iterations}: --train-samples {self.num_samples}",
             *self._first(),
@@ -115,27 +114,18 @@ class MixResult(Report):
             *self.flags,
         ]
 
-    def _table(self) -> list[str]:
-        """Return the table; what names have in common is shown once, and where it is too wide, tokens have a unit."""
-        begin, names, end = split_names([each.prefix for each in self.datasets])
-        total, columns = sum(each.tokens for each in self.datasets), shown_columns()
+    def _table(self) -> Table:
+        total = sum(each.tokens for each in self.datasets)
+        show: Callable[[int], int | str] = short_number if max(total, self.tokens) >= 10**7 else int
         others = [name for name in SPLIT_NAMES[1:] if any(getattr(each, f"{name}_tokens") for each in self.datasets)]
-        head = ("tokens", "weight", "drawn", "of drawn", "epochs", *others)
-        for show in (lambda tokens: f"{tokens:,}", short_number):
-            rows = [(f"dataset {begin}…{end}" if begin or end else "dataset", *head)]
-            for name, each in zip(names, self.datasets, strict=True):
-                cells = (show(each.tokens), each.weight or "-", show(each.tokens_drawn), show_percent(each.share))
-                held = (show(getattr(each, f"{other}_tokens")) for other in others)
-                rows.append((name, *cells, show_epochs(each.epochs), *held))
-            sums = (show(sum(getattr(each, f"{other}_tokens") for each in self.datasets)) for other in others)
-            rows.append(("total", show(total), "", show(self.tokens), "100%", show_epochs(self.tokens / total), *sums))
-            lines = align(rows)
-            if columns is None or max(map(len, lines)) <= columns:
-                return lines
-        rows[0] = ("dataset", *head)
-        room = max(12, (columns or 0) - max(map(len, align(rows))) + max(len(row[0]) for row in rows))
-        above = [f"{begin}…{end}:"] if begin or end else []
-        return above + align((shorten(first, room), *cells) for first, *cells in rows)
+        rows: list[tuple[str | int, ...]] = []
+        for each in self.datasets:
+            drawn = (each.weight or "-", show(each.tokens_drawn), show_percent(each.share), show_epochs(each.epochs))
+            held = (show(getattr(each, f"{other}_tokens")) for other in others)
+            rows.append((each.prefix, show(each.tokens), *drawn, *held))
+        sums = (show(sum(getattr(each, f"{other}_tokens") for each in self.datasets)) for other in others)
+        rows.append(("total", show(total), "", show(self.tokens), "100%", show_epochs(self.tokens / total), *sums))
+        return Table(head=("dataset", "tokens", "weight", "drawn", "of drawn", "epochs", *others), rows=tuple(rows))
 
     def _first(self) -> Iterator[str]:
         each = self.first_to_run_out
@@ -214,20 +204,24 @@ def _read_sources(config: MixConfig) -> tuple[tuple[str, ...], list[Amount] | No
     """Return the prefixes, with amounts or else with weights as typed; a blend may have no weights."""
     amounts: list[Amount] | None = None
     weights: tuple[str, ...] | None = None
-    try:
-        if config.data_path:
-            blend = parse_data_path(config.data_path)
-            prefixes, weights = blend.prefixes, None if blend.weights is None else config.data_path[::2]
-        else:
-            pairs = [read_source(word) for word in config.source]
-            prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    if config.data_path:
+        blend = _parse_blend(config.data_path)
+        prefixes, weights = blend.prefixes, None if blend.weights is None else config.data_path[::2]
+    else:
+        pairs = [read_source(word) for word in config.source]
+        prefixes, amounts = tuple(prefix for prefix, _ in pairs), [amount for _, amount in pairs]
     files = [os.path.realpath(f"{prefix}.idx") for prefix in prefixes]
     for prefix, file in zip(prefixes, files, strict=True):
         if files.count(file) > 1:
             raise InputError(f"{prefix}: expected every dataset once, got it twice; add the amounts up")
     return prefixes, amounts, weights
+
+
+def _parse_blend(words: Sequence[str]) -> Blend:
+    try:
+        return parse_data_path(words)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _held_out(config: MixConfig, prefixes: Sequence[str]) -> tuple[str, ...] | None:
@@ -266,7 +260,7 @@ def _count_parts(prefix: str, matrix: SplitMatrix) -> list[PartCounts | None]:
         raise InputError(f"{idx}: expected tokens, got the loss mask of instruction data; use {stem}{TEXT_SUFFIX}")
     if read_header(idx).dtype.kind not in "iu":
         raise InputError(f"{idx}: expected a dataset of tokens, which are integers; leave it out")
-    parts = count_parts(PartTask(prefix=prefix, parts=matrix))
+    parts = count_parts(prefix, matrix)
     if parts[0] is None or parts[0].tokens <= 0:
         raise InputError(f"{idx}: expected tokens to draw, got a dataset without any in train; leave it out")
     return parts
@@ -317,14 +311,13 @@ def _draw(
     """
     parts = {prefix: own[0] for prefix, own in zip(prefixes, counts, strict=True) if own[0] is not None}
     numbers = None if weights is None or len(prefixes) == 1 else tuple(map(float, weights))
-    needed = find_needed_caches(
+    caches, blends = find_needed_caches(
         (Blend(prefixes=tuple(prefixes), weights=numbers), None, None),
-        (num_samples, None, None),
+        [(num_samples, None, None)],
         settings=settings,
-        count_part=lambda prefix, _: parts[prefix],
+        counts=dict(zip(prefixes, counts, strict=True)),
     )
-    caches = needed.blends[0].datasets if needed.blends else needed.datasets
-    shares = [Fraction(weight) for weight in needed.blends[0].description.weights] if needed.blends else [Fraction(1)]
+    shares = [Fraction(weight) for weight in blends[0].weights] if blends else [Fraction(1)]
     size = num_samples or sum(cache.epochs.num_samples for cache in caches)
     if not size:
         raise LimitError(
@@ -407,3 +400,174 @@ def _warn_of_splits(
     for said in (describe_tails(tails), tell_tokenizers_apart(each.prefix for each in result.datasets)):
         if said is not None:
             yield said
+
+
+# Amounts: a share, epochs, tokens, part of what remains, or at most so much of it.
+
+_AMOUNT = re.compile(rf"(max)?\s*{TOKEN_NUMBER}\s*(%|epochs?|tokens?|[kmbt])?", flags=re.ASCII | re.IGNORECASE)
+TOLERANCE = Fraction(1, 1000)
+"""Shares and amounts may miss the whole by this share of it, as 33.33% of each of three datasets do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """How much of a dataset a mixture draws."""
+
+    kind: Literal["share", "epochs", "tokens", "rest"]
+    value: Fraction = Fraction(1)
+    is_limit: bool = False
+    """Whether it is what remains, in proportion to the dataset's tokens, up to this amount."""
+
+    def tokens(self, available: int, budget: int) -> Fraction:
+        """Return the tokens of an amount that is not `rest`."""
+        return self.value * {"share": budget, "epochs": available, "tokens": 1}[self.kind]
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether it takes part in what the others leave."""
+        return self.is_limit or self.kind == "rest"
+
+
+REST = Amount(kind="rest")
+
+
+def read_source(word: str) -> tuple[str, Amount]:
+    """Return the dataset and the amount of `PREFIX=AMOUNT`; a path itself may have an equals sign.
+
+    Raises:
+        UsageError: If there is no dataset, or what follows the equals sign is no amount.
+    """
+    refuse_address(word, ONLY_INPUTS, UsageError)
+    prefix, equals, text = word.rpartition("=")
+    if not equals or os.path.isfile(f"{as_prefix(word)}.idx"):
+        return as_prefix(word), REST
+    try:
+        return as_prefix(prefix), parse_amount(text)
+    except ValueError as error:
+        raise UsageError(f"{prefix}: {error}") from error
+
+
+def parse_amount(text: str) -> Amount:
+    """Return the amount that a text names.
+
+    Raises:
+        ValueError: If it names none, or a number from 1 on without a unit, which can be percent or epochs.
+
+    >>> parse_amount("40%") == parse_amount("0.4"), parse_amount("10B").value
+    (True, Fraction(10000000000, 1))
+    >>> parse_amount("max2epochs")
+    Amount(kind='epochs', value=Fraction(2, 1), is_limit=True)
+    """
+    if text.strip().lower() == "rest":
+        return REST
+    found = _AMOUNT.fullmatch(text.strip())
+    number = Fraction(0) if found is None else Fraction(found[2])
+    unit = "" if found is None else (found[3] or "").lower()
+    if found is None or number == 0 or (not unit and number >= 1) or (unit == "%" and number > 100):
+        expected = "40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as max2epochs"
+        raise ValueError(f"expected {expected}, got {text!r}")
+    kind: Literal["share", "epochs", "tokens"] = "tokens"
+    if unit in {"", "%"}:
+        kind, number = "share", number / (100 if unit else 1)
+    elif unit.startswith("epoch"):
+        kind = "epochs"
+    else:
+        number *= TOKEN_UNITS.get(unit, 1)
+    return Amount(kind=kind, value=number, is_limit=found[1] is not None)
+
+
+def divide(
+    amounts: Sequence[Amount], available: Sequence[int], budget: int | None, *, names: Sequence[str]
+) -> tuple[int, tuple[Fraction, ...]]:
+    """Turn amounts into shares of the tokens that are drawn.
+
+    Without a budget, it follows from the amounts in tokens and epochs, and what takes the rest is read once, or up to
+    its limit. If all are shares, the run ends where the first dataset has been read once.
+
+    Args:
+        amounts: One for each dataset.
+        available: Tokens of one epoch of each dataset, all positive.
+        budget: Tokens of the run; None if it follows from the amounts.
+        names: The datasets' names for messages.
+
+    Returns:
+        The tokens of the run, and the share of each dataset in them.
+
+    Raises:
+        InputError: If the amounts contradict each other or the budget.
+
+    >>> parsed = [parse_amount(text) for text in ("30%", "max2epochs", "rest")]
+    >>> tokens, shares = divide(parsed, [900, 100, 500], 1000, names="abc")
+    >>> [str(share * tokens) for share in shares]
+    ['300', '350/3', '1750/3']
+    """
+    shared = sum((a.value for a in amounts if a.kind == "share" and not a.is_limit), Fraction(0))
+    if shared > 1 + TOLERANCE:
+        raise InputError(f"expected shares of at most 100% together, got {show_percent(shared)}; make them smaller")
+    if budget is None:
+        amounts = [_without_budget(amount, num) for amount, num in zip(amounts, available, strict=True)]
+        budget = _follow_budget(amounts, available, shared)
+    pairs = list(zip(amounts, available, strict=True))
+    tokens = [Fraction(0) if a.takes_rest else a.tokens(num, budget) for a, num in pairs]
+    remaining = budget - sum(tokens, Fraction(0))
+    if remaining < -TOLERANCE * budget:
+        largest, name = max(zip(tokens, names, strict=True))
+        raise InputError(
+            f"{name}: expected amounts of at most {budget:,} tokens together, got {int(budget - remaining):,}, "
+            f"{int(largest):,} of them of this dataset; raise the budget, or make them smaller"
+        )
+    takers = [place for place, amount in enumerate(amounts) if amount.takes_rest]
+    if takers and remaining <= 0:
+        msg = f"{names[takers[0]]}: nothing remains for it, since the others take all {budget:,} tokens"
+        raise InputError(f"{msg}; make them smaller")
+    remaining = _pour(remaining, takers, pairs, budget, tokens)
+    if remaining > TOLERANCE * budget:
+        raise InputError(
+            f"expected amounts of {budget:,} tokens together, got {int(budget - remaining):,} "
+            f"({show_percent((budget - remaining) / budget)}); raise them or their limits, lower the budget, or write "
+            "one dataset without an amount to take the rest"
+        )
+    total = sum(tokens)
+    return budget, tuple(each / total for each in tokens)
+
+
+def _pour(
+    remaining: Fraction, takers: list[int], pairs: Sequence[tuple[Amount, int]], budget: int, tokens: list[Fraction]
+) -> Fraction:
+    """Divide what remains among the takers in proportion to their tokens, up to their limits; return what is left."""
+    while takers and remaining > 0:
+        rate = remaining / sum(pairs[place][1] for place in takers)
+        limits = {
+            place: pairs[place][0].tokens(pairs[place][1], budget) for place in takers if pairs[place][0].is_limit
+        }
+        full = [place for place, limit in limits.items() if limit <= rate * pairs[place][1]]
+        for place in full or takers:
+            tokens[place] = limits[place] if full else rate * pairs[place][1]
+            remaining -= tokens[place]
+        takers = [place for place in takers if place not in full] if full else []
+    return remaining
+
+
+def _without_budget(amount: Amount, available: int) -> Amount:
+    """Return what takes the rest as an amount of its own: an epoch, or less if that is its limit."""
+    if not amount.takes_rest:
+        return amount
+    is_less = amount.is_limit and amount.kind != "share" and amount.tokens(available, 0) < available
+    return Amount(kind=amount.kind, value=amount.value) if is_less else Amount(kind="epochs")
+
+
+def _follow_budget(amounts: Sequence[Amount], available: Sequence[int], shared: Fraction) -> int:
+    """Return the tokens of a run that follow from the amounts."""
+    pairs = list(zip(amounts, available, strict=True))
+    fixed = sum((amount.tokens(num, 0) for amount, num in pairs if amount.kind != "share"), Fraction(0))
+    if fixed and shared >= 1:
+        msg = "expected shares below 100% together, since other amounts are in tokens or epochs; make them smaller"
+        raise InputError(msg)
+    if fixed:
+        return max(1, int(fixed / (1 - shared)))
+    if shared < 1 - TOLERANCE:
+        raise InputError(
+            f"expected shares of 100% together, got {show_percent(shared)}; raise them, or write one dataset without "
+            "an amount to take the rest"
+        )
+    return max(1, int(min(num / amount.value for amount, num in pairs)))

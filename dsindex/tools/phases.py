@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsindex.amounts import show_percent
 from dsindex.datasets.blended import BlendedDataset
 from dsindex.errors import FormatError
 from dsindex.index.cache import array_beside, record_beside
 from dsindex.index.continuing import read_runs, tokens_by_times
-from dsindex.options.mix_amounts import show_percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

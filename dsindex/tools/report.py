@@ -20,6 +20,7 @@ from dsindex.datasets.origins import PROVENANCE_SUFFIX
 from dsindex.datasets.tails import describe_tails
 from dsindex.engine.report import Report
 from dsindex.errors import FormatError, InputError, OutputError
+from dsindex.json_text import show_name
 from dsindex.machine import available_cpus
 from dsindex.store.reading import is_stored, stored_size
 from dsindex.store.storage import atomic_writer, make_folder, open_file, output_error, require_path
@@ -29,7 +30,7 @@ from dsindex.tools.inspect import look_at_loss_masks
 from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.origin import find_misfit, find_origin
 from dsindex.tools.report_measures import DrawnSplit, Measurement, Sources, measure, read_drawn
-from dsindex.tools.token_text import show_text, text_of
+from dsindex.tools.token_text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,7 +176,7 @@ def _render(**parts: Any) -> bytes:  # noqa: ANN401 - what the template shows
     from jinja2 import Environment  # slow to import
 
     source = files("dsindex.tools").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, finalize=lambda value: show_text(value) if type(value) is str else value)
+    environment = Environment(autoescape=True, finalize=lambda value: show_name(value) if type(value) is str else value)
     page: str = environment.from_string(source).render(version=__version__, **parts)
     return page.encode("utf-8", "backslashreplace")
 

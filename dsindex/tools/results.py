@@ -1,7 +1,4 @@
-"""What the tools found, as plain models, and how each is shown as text.
-
-Nothing from a file can control the terminal: every text is escaped.
-"""
+"""What the tools found, as plain models, and how each is shown."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dsindex.amounts import align, count, format_size, short_number
-from dsindex.engine.report import Report
-from dsindex.options.mix_amounts import show_percent
-from dsindex.tools.token_text import show_text
+from dsindex.amounts import count, format_size, short_number, show_percent
+from dsindex.engine.report import Line, Report, Table
+from dsindex.json_text import show_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -118,6 +114,26 @@ class VerifyReport:
             return "different" if is_other else "damaged"
         return "intact" if self.compared else "sound"
 
+    def lines(self) -> Iterator[str]:
+        """Return the verdict, the counts, the checks and the findings."""
+        yield f"{self.path}: {VERDICTS[self.verdict]}"
+        if self.counts is not None:
+            of = f" of type {self.counts.token_type}" + (
+                f" in a .pbin of version {self.version}" if self.version else ""
+            )
+            yield (
+                f"  {count(self.counts.documents, 'document')} ({self.counts.empty_documents:,} empty), "
+                f"{count(self.counts.sequences, 'sequence')}, {count(self.counts.tokens, 'token')}{of}"
+            )
+        yield from (f"  checked: {check.name}" for check in self.checks if not check.findings)
+        yield from (f"  note: {note}" for note in self.notes)
+        yield from self.failures()
+
+    def failures(self) -> Iterator[str]:
+        """Return the checks that failed, and their findings."""
+        yield from (f"  FAILED: {check.name}" for check in self.checks if check.findings)
+        yield from (f"  FOUND: {finding}" for finding in self.findings)
+
 
 SAME_AS = "the same documents as"
 
@@ -147,9 +163,27 @@ class VerifyResult(Report):
     def __bool__(self) -> bool:
         return self.is_whole
 
-    def lines(self) -> list[str]:
-        """Return the verdicts, the checks and the findings as text."""
-        return _show_verified(self.reports)
+    @property
+    def ok(self) -> bool:
+        """Whether there are no findings about any dataset."""
+        return self.is_whole
+
+    def lines(self) -> Iterator[Line]:
+        """Return the verdict, the checks and the findings; of several datasets, a table of the verdicts first."""
+        if len(self.reports) == 1:
+            yield from self.reports[0].lines()
+            return
+        yield Table(
+            rows=tuple(
+                (report.verdict, report.path, *_short_counts(report.counts), count(len(report.checks), "check"))
+                for report in self.reports
+            ),
+            num_texts=2,
+        )
+        yield from (f"note: {note}" for note in dict.fromkeys(note for each in self.reports for note in each.notes))
+        for report in self.reports:
+            if report.findings:
+                yield from ("", f"{report.path}: {VERDICTS[report.verdict]}", *report.failures())
 
     def __repr__(self) -> str:
         verdicts = (f"{report.path}: {report.verdict}" for report in self.reports)
@@ -175,9 +209,17 @@ class InspectResult(Report):
         """Whether nothing is damaged."""
         return not self.findings
 
-    def lines(self) -> list[str]:
-        """Return what was seen as text."""
-        return _show_inspected(self)
+    def lines(self) -> Iterator[str]:
+        """Return what was seen; trainable tokens are in brackets."""
+        yield f"{self.path}: {self.kind}"
+        for name, value in self.facts.items():
+            yield from _fact(name, value)
+        for what, summary in self.lengths.items():
+            yield from _lengths(what, summary)
+        for excerpt in self.excerpts:
+            yield from _excerpt(excerpt)
+        yield from (f"  note: {note}" for note in self.notes)
+        yield from (f"  FOUND: {finding}" for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,9 +278,31 @@ class TracedSamples(TraceResult):
     """What the samples have of each dataset, the most tokens first."""
     notes: tuple[str, ...]
 
-    def lines(self) -> list[str]:
-        """Return the samples as text."""
-        return _show_traced_samples(self)
+    def lines(self) -> Iterator[Line]:
+        """Return the samples, after a summary if there are several."""
+        if len(self.samples) > 1:
+            total = max(1, sum(each.num_tokens for each in self.datasets))
+            yield f"{_steps(self.samples)}{count(len(self.samples), 'sample')}, {count(total, 'token')}"
+            head = ("dataset", "of tokens", "tokens", "samples", "documents")
+            rows = (
+                (
+                    each.prefix,
+                    show_percent(each.num_tokens / total),
+                    each.num_tokens,
+                    each.num_samples,
+                    each.num_documents,
+                )
+                for each in self.datasets
+            )
+            yield Table(head=head, rows=tuple(rows))
+        for sample in self.samples:
+            tokens = sum(part.end - part.begin for part in sample.parts)
+            documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
+            place = _step(sample.step, sample.rank)
+            yield f"sample {sample.sample} of {self.num_samples:,}{place}: {count(tokens, 'token')}, {documents}"
+            for part in sample.parts:
+                yield from _part(part)
+        yield from (f"note: {note}" for note in self.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,36 +350,16 @@ class ConsumedTokens(TraceResult):
     consumed: int
     datasets: tuple[ReadTokens, ...]
 
-    def lines(self) -> list[str]:
-        """Return what was read as text."""
-        return _show_consumed(self)
-
-
-def _show_verified(reports: Sequence[VerifyReport]) -> list[str]:
-    """Return reports as text: of several, a line for each, and then what is wrong."""
-    if len(reports) == 1:
-        [report] = reports
-        lines = [f"{report.path}: {VERDICTS[report.verdict]}"]
-        if report.counts is not None:
-            counts = report.counts
-            of = f" of type {counts.token_type}" + (
-                f" in a .pbin of version {report.version}" if report.version else ""
-            )
-            lines.append(
-                f"  {count(counts.documents, 'document')} ({counts.empty_documents:,} empty), "
-                f"{count(counts.sequences, 'sequence')}, {count(counts.tokens, 'token')}{of}"
-            )
-        lines += [f"  checked: {check.name}" for check in report.checks if not check.findings]
-        return [*lines, *(f"  note: {note}" for note in report.notes), *_failures(report)]
-    rows = [
-        (report.verdict, report.path, *_short_counts(report.counts), count(len(report.checks), "check"))
-        for report in reports
-    ]
-    lines = align(rows, texts=(0, 1, 5))
-    lines += [f"note: {note}" for note in dict.fromkeys(note for report in reports for note in report.notes)]
-    for report in reports:
-        lines += ["", f"{report.path}: {VERDICTS[report.verdict]}", *_failures(report)] if report.findings else []
-    return lines
+    def lines(self) -> Iterator[Line]:
+        """Return what was read."""
+        yield f"after {self.consumed:,} of {count(self.num_samples, 'sample')}:"
+        rows = [
+            (each.prefix, each.num_samples, times, tokens, show_percent(tokens / max(1, sum(each.tokens_by_times))))
+            for each in self.datasets
+            for times, tokens in enumerate(each.tokens_by_times)
+            if tokens
+        ]
+        yield Table(head=("dataset", "samples", "times read", "tokens", "of its tokens"), rows=tuple(rows))
 
 
 def _short_counts(counts: DatasetCounts | None) -> tuple[str, str]:
@@ -324,29 +368,13 @@ def _short_counts(counts: DatasetCounts | None) -> tuple[str, str]:
     return f"{short_number(counts.documents)} documents", f"{short_number(counts.tokens)} tokens"
 
 
-def _failures(report: VerifyReport) -> Iterator[str]:
-    failed = [check for check in report.checks if check.findings]
-    yield from (f"  FAILED: {check.name}" for check in failed)
-    yield from (f"  FOUND: {finding}" for finding in report.findings)
-
-
-def _show_inspected(seen: InspectResult) -> list[str]:
-    """Return an inspection as text; trainable tokens are in brackets."""
-    lines = [show_text(f"{seen.path}: {seen.kind}")]
-    lines += [line for name, value in seen.facts.items() for line in _fact(name, value)]
-    lines += [line for what, summary in seen.lengths.items() for line in _lengths(what, summary)]
-    lines += [line for excerpt in seen.excerpts for line in _excerpt(excerpt)]
-    lines += [f"  note: {show_text(note)}" for note in seen.notes]
-    return [*lines, *(f"  FOUND: {show_text(finding)}" for finding in seen.findings)]
-
-
 def _fact(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 - values of JSON
     if isinstance(value, dict):
         value = [f"{path} {format_size(size)}" for path, size in value.items()]
     values = value if isinstance(value, list) else [f"{value:,}" if isinstance(value, int) else str(value)]
     for number, each in enumerate(values):
-        title = f"  {show_text(name)}: " if number == 0 else " " * (len(name) + 4)
-        yield f"{title}{show_text(str(each))}"
+        title = f"  {name}: " if number == 0 else " " * (len(name) + 4)
+        yield f"{title}{each}"
 
 
 def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
@@ -357,11 +385,11 @@ def _lengths(what: str, summary: LengthSummary) -> Iterator[str]:
 
 
 def _excerpt(excerpt: Excerpt) -> Iterator[str]:
-    head = f"  {show_text(excerpt.title)}"
+    head = f"  {excerpt.title}"
     if excerpt.text is not None:
-        yield from (head, f"    {show_text(excerpt.text)}")
+        yield from (head, f"    {excerpt.text}")
         return
-    yield f"{head}: {count(excerpt.num_tokens, 'token')}{show_text(_origin(excerpt.origin))}"
+    yield f"{head}: {count(excerpt.num_tokens, 'token')}{_origin(excerpt.origin)}"
     yield from (f"    {line}" for line in _tokens(excerpt))
 
 
@@ -371,7 +399,7 @@ def _tokens(excerpt: Excerpt) -> Iterator[str]:
         learnt = excerpt.mask is not None and any(excerpt.mask[place : place + len(piece.ids)])
         place += len(piece.ids)
         text = "+".join(map(str, piece.ids)) if piece.text is None else piece.text
-        shown = f"[{show_text(text)}]" if learnt else show_text(text)
+        shown = f"[{show_name(text)}]" if learnt else show_name(text)
         if line and width + len(shown) + 1 > most:
             yield line
             line, width = "", 0
@@ -383,28 +411,6 @@ def _tokens(excerpt: Excerpt) -> Iterator[str]:
     line += f" … {count(excerpt.num_tokens - place, 'more token')}" if excerpt.num_tokens > place else ""
     if line:
         yield line
-
-
-def _show_traced_samples(traced: TracedSamples) -> list[str]:
-    """Return samples as text, after a summary if there are several."""
-    lines = _summary(traced) if len(traced.samples) > 1 else []
-    for sample in traced.samples:
-        tokens = sum(part.end - part.begin for part in sample.parts)
-        documents = count(len({(part.dataset, part.document) for part in sample.parts}), "document")
-        place = _step(sample.step, sample.rank)
-        lines.append(f"sample {sample.sample} of {traced.num_samples:,}{place}: {count(tokens, 'token')}, {documents}")
-        lines += [line for part in sample.parts for line in _part(part)]
-    return [*lines, *(f"note: {note}" for note in traced.notes)]
-
-
-def _summary(traced: TracedSamples) -> list[str]:
-    total = max(1, sum(each.num_tokens for each in traced.datasets))
-    lines = [f"{_steps(traced.samples)}{count(len(traced.samples), 'sample')}, {count(total, 'token')}"]
-    for each in traced.datasets:
-        own = f"{show_percent(each.num_tokens / total)}, {count(each.num_tokens, 'token')}"
-        samples, documents = count(each.num_samples, "sample"), count(each.num_documents, "document")
-        lines.append(f"  {each.prefix}: {own}, {samples}, {documents}")
-    return lines
 
 
 def _steps(samples: Sequence[ShownSample]) -> str:
@@ -437,20 +443,6 @@ def _document(document: TracedDocument, num_samples: int) -> list[str]:
     size = f"{count(document.num_tokens, 'token')}{_origin(document.origin)}"
     none = [f"  in none of the {count(num_samples, 'sample')}"]
     return [f"{document.prefix}, document {document.document}: {size}", *(found or none)]
-
-
-def _show_consumed(read: ConsumedTokens) -> list[str]:
-    """Return what was read as text."""
-    lines = [f"after {read.consumed:,} of {count(read.num_samples, 'sample')}:"]
-    for each in read.datasets:
-        lines.append(f"{each.prefix}: {count(each.num_samples, 'sample')}")
-        total = max(1, sum(each.tokens_by_times))
-        lines += [
-            f"  read {times} time{'s' * (times != 1)}: {count(tokens, 'token')}, {show_percent(tokens / total)}"
-            for times, tokens in enumerate(each.tokens_by_times)
-            if tokens
-        ]
-    return lines
 
 
 def _origin(origin: DocumentOrigin | None) -> str:

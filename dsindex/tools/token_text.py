@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsindex.json_text import show_name
 from dsindex.text.conversion import read_definition
 from dsindex.text.tokenizer import decode
 
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
 LONGEST_GROUP = 8
 """Tokens that may make up one character together; a UTF-8 sequence has 4 bytes."""
 _REPLACEMENT = "\ufffd"
-# Besides what show_name escapes: marks without width, and characters that stand for tags.
-_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b-\u200f\u2060-\u2065\u206a-\u206f\ufeff\U000e0000-\U000e007f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +70,6 @@ def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
             texts += [_decode(tokenizer, tuple(known)) if known else "", f"⟨{token}⟩"]
             known = []
     return "".join([*texts, _decode(tokenizer, tuple(known)) if known else ""])
-
-
-def show_text(text: str) -> str:
-    r"""Return a text with control characters and invisible ones escaped, so that it cannot control a terminal.
-
-    >>> print(show_text("a\x1b[2J\u200bb"))
-    a\x1b[2J\u200bb
-    """
-    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), show_name(text))
 
 
 def _text_after(tokenizer: Tokenizer, before: tuple[int, ...], ids: tuple[int, ...]) -> str:

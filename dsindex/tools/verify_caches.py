@@ -21,6 +21,7 @@ from dsindex.formats.mmididx import read_index
 from dsindex.index.cache import (
     BLENDED_CLASS,
     CacheFiles,
+    changed_files,
     count_tokens,
     description_hash,
     descriptions_in,
@@ -28,11 +29,11 @@ from dsindex.index.cache import (
     find_description,
     leads_to,
     read_description,
+    read_record,
+    recorded_order,
     source_changes,
 )
 from dsindex.index.epochs import PLAN, SPLIT_NAMES, split_bounds
-from dsindex.index.slot import changed_files, read_record
-from dsindex.index.task import recorded_order
 from dsindex.store.storage import open_file
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _check_dataset(
         return
     found = False
     record = read_record(files.record)
-    is_planned = bool({PLAN, "document_order_entries"} & (recorded_order(record) or {}).keys())
+    is_planned = PLAN in (recorded_order(record) or {})
     for sentence in (*_check_documents(documents, begin, end, is_planned=is_planned), *_check_permutation(order)):
         found = True
         yield sentence
@@ -135,7 +136,7 @@ def _check_dataset(
         if not is_planned:
             yield from _check_counts(identifiers, len(documents) // max(1, end - begin), tokens, len(order), length)
     if record is not None and "building" not in record:
-        for name in changed_files(files.slot, record):
+        for name in changed_files(files, record):
             yield f"{name} changed since dsindex wrote it"
     if record is not None and isinstance(record.get("source"), dict):
         try:
@@ -163,8 +164,7 @@ def _part(identifiers: Mapping[str, Any], num_sequences: int, description: str) 
 def _check_documents(documents: NDArray[Any], begin: int, end: int, *, is_planned: bool) -> Iterator[str]:
     """Check that the index contains every sequence of the part once per epoch.
 
-    Of a cache that was planned over time, whose part may have grown, and of an order that states repeats, the digests
-    in its record do that.
+    Of a cache that was planned over time, whose part may have grown, the digests in its record do that.
     """
     if end == begin:
         if len(documents):
@@ -265,7 +265,7 @@ def _check_blend(
     taken = np.zeros(len(parts), np.int64)
     record = read_record(files.record)
     if record is not None and "building" not in record:
-        for name in changed_files(files.slot, record):
+        for name in changed_files(files, record):
             yield f"{name} changed since dsindex wrote it"
     for begin in range(0, len(datasets), CHUNK_ITEMS):
         chunk = np.asarray(datasets[begin : begin + CHUNK_ITEMS], np.int64)

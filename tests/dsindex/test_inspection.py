@@ -10,10 +10,11 @@ import pytest
 from dsindex.cli.main import main
 from dsindex.errors import InputError
 from dsindex.formats.raw_index import create_raw_index
+from dsindex.json_text import show_name
 from dsindex.text.tokenizer import load_tokenizer, reference_of
 from dsindex.tools.kinds import IndexedStore, PackedStore, tell_kind
 from dsindex.tools.lengths import SHARES, summarize_lengths
-from dsindex.tools.token_text import cut_pieces, show_text
+from dsindex.tools.token_text import cut_pieces
 from tests.support.datasets import write_dataset
 from tests.support.foreign_tokenizers import sentencepiece_model, tiktoken_file
 from tests.support.golden import TOKENIZERS
@@ -95,7 +96,7 @@ def test_ids_outside_the_vocabulary_have_no_text():
 
 
 def test_nothing_in_a_text_can_control_a_terminal():
-    shown = show_text("a\x1b]0;title\x07\x9b31m\r\u202e\u200b\U000e0041\ufeffb")
+    shown = show_name("a\x1b]0;title\x07\x9b31m\r\u202e\u200b\U000e0041\ufeffb")
     assert shown.isprintable()
     assert shown == r"a\x1b]0;title\x07\x9b31m\r\u202e\u200b\U000e0041\ufeffb"
 

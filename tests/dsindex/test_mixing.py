@@ -4,13 +4,13 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
+from dsindex.options.mix_amounts import REST, divide, parse_amount, parse_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsindex.errors import InputError
 from dsindex.index.arrays import blend_by_weights
 from dsindex.index.epochs import normalise
-from dsindex.options.mix_amounts import REST, divide, parse_amount, parse_tokens
 from dsindex.tools.mix import _write_weights, apportion
 
 

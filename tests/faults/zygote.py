@@ -146,12 +146,9 @@ def import_everything():
     import pyarrow.parquet
     import tokenizers
 
-    import dsindex.cli.build
-    import dsindex.cli.index
     import dsindex.cli.main
-    import dsindex.cli.merge
-    import dsindex.cli.pack
-    import dsindex.index.task
+    import dsindex.functions
+    import dsindex.index.building
     import dsindex.text.audit
     import dsindex.text.encoders
     import dsindex.text.records
@@ -159,8 +156,7 @@ def import_everything():
     warm_up_loops()
     dsindex.cli.main.make_parser("build").format_usage()
     loaded = (gigatoken, pyarrow.json, pyarrow.parquet, tokenizers, dsindex.text.audit, dsindex.text.records)
-    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.cli.build, dsindex.cli.merge)
-    loaded += (dsindex.cli.pack, dsindex.cli.index, dsindex.index.task)
+    loaded += (dsindex.text.encoders, dsindex.cli.main, dsindex.functions, dsindex.index.building)
     if threading.active_count() != 1 or not all(loaded):
         sys.exit("expected one thread after the imports")
 
@@ -169,8 +165,8 @@ def warm_up_loops():
     """Load the compiled loops of the index, which takes longer than all else that a small index needs."""
     import numpy as np
 
+    from dsindex.index.building import build_arrays
     from dsindex.index.epochs import SampleRule, count_epochs
-    from dsindex.index.task import build_arrays
 
     lengths = np.array([20, 50, 60], np.int32)
     rule = SampleRule(sequence_length=30)

@@ -204,6 +204,7 @@ def test_closing_kills_what_runs():
     executor = ProcessExecutor(2)
     for number in range(3):
         executor.start(call(hang, number))
+    assert executor.wait(0.01) == []
     children = [process.pid for process in multiprocessing.active_children()]
     assert len(children) >= 2
     executor.close()

@@ -36,7 +36,7 @@ CACHE = ["--data-cache-path", "cache"]
 @pytest.mark.parametrize("words", [COMMAND, FLAGS], ids=["command", "flags"])
 def test_command_makes_the_caches_of_its_flags(folder, cli, words):
     cli(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"])
-    shown = cli(["index", *RELEASE, *CACHE, "--", *words]).err
+    shown = cli(["index", *RELEASE, *CACHE, "--", *words]).out
     assert caches(folder / "cache") == caches(folder / "flags") != set()
     assert "from the command: --data-path, --split, --seq-length, --global-batch-size" in shown
     assert ("no cache depends on --lr, --bf16" in shown) == (words is COMMAND)
@@ -62,7 +62,7 @@ def test_batch_size_follows_from_the_ranks(folder, cli):
     sizes = ["--micro-batch-size", "1", "--tensor-model-parallel-size", "2"]
     job = [*FLAGS[:6], *sizes, *FLAGS[8:]]
     shown = cli(["index", *RELEASE, *CACHE, "--", "torchrun", "--nnodes=2", "--nproc_per_node", "8", "train.py", *job])
-    assert "the job's batch size is 8: --micro-batch-size 1 on 8 data-parallel ranks" in shown.err
+    assert "the job's batch size is 8: --micro-batch-size 1 on 8 data-parallel ranks" in shown.out
     cli(["index", *FLAGS, *RELEASE, "--data-cache-path", "flags"])
     assert caches(folder / "cache") == caches(folder / "flags")
 

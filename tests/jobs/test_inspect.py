@@ -57,7 +57,7 @@ def test_overview_of_a_build_shows_its_documents_and_their_lines(built, cli):
 
 
 def test_a_document_cannot_send_escape_codes(built):
-    lines = run_inspect(InspectConfig(path=built, document=1)).lines()
+    lines = str(run_inspect(InspectConfig(path=built, document=1))).splitlines()
     assert all(line.isprintable() for line in lines)
     assert "\\x1b" in "".join(lines)
 

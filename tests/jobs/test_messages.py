@@ -209,9 +209,7 @@ UNFOLDING = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'
 @pytest.mark.parametrize(
     "text", ["settings: &s {x: *s}\n", f"{UNFOLDING}settings: *a29\n"], ids=["endless", "unfolding"]
 )
-@pytest.mark.parametrize(
-    "words", [["build", "--config"], ["pack"], ["pack", "--config"], ["instruct"], ["index", "--config"]]
-)
+@pytest.mark.parametrize("words", [["build", "--config"], ["pack", "--config"], ["instruct"], ["index", "--config"]])
 def test_no_configuration_hangs_a_command(tmp_path, cli, words, text):
     (tmp_path / "c.yaml").write_text(text)
     message = r"c\.yaml, line \d+: expected YAML, got what is none \(the alias"

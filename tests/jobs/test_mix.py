@@ -127,7 +127,7 @@ def test_plan_of_a_blend_is_what_megatron_draws(case, monkeypatch, capsys):
     ("web=3", 2, "web: expected 40% of the tokens or 0.4, 2.5epochs, 10B tokens, rest, or a limit such as "),
     ("web --tokens 1B --train-samples 3", 2, "give one of --tokens, --train-samples and --train-iters"),
     ("web --valid-data-path code --split 9,1", 2, "--split does not go with --valid-data-path and --test-data-path"),
-    ("web 0.5 books", 2, "expected datasets as PREFIX=AMOUNT, got the number 0.5; write the words of a "),
+    ("web 0.5 books", 1, "0.5.idx: no such file"),
     ("web linked", 1, "expected every dataset once"),
     ("chat", 1, "chat.idx: no such file; did you mean chat_loss_mask, chat_text_document?"),
     ("chat_loss_mask", 1, "got the loss mask of instruction data; use chat_text_document"),

@@ -203,15 +203,6 @@ def test_file_says_how_the_job_ended(beside, error, state, reason):
     assert entry["output"] == beside.prefix
 
 
-@pytest.mark.parametrize("theirs", ["mine", '{"format": "notes"}', "", "[]"], ids=["text", "json", "empty", "list"])
-def test_file_of_the_user_is_never_replaced(beside, theirs):
-    beside.path.write_text(theirs)
-    file = beside.show()
-    with Reporter().showing(file):
-        assert file.is_foreign
-    assert beside.path.read_text() == theirs
-
-
 def test_file_of_a_driver_that_was_killed_after_it_published(beside):
     with Reporter().showing(beside.show()):
         pass

@@ -11,6 +11,7 @@ import pytest
 import dsindex
 from dsindex.cli.main import main
 from dsindex.datasets import IndexedDataset
+from dsindex.json_text import show_name
 from dsindex.text.tokenizer import decode, load_tokenizer
 from tests.support.conversations import CONVERSATIONS
 from tests.support.datasets import write_dataset
@@ -152,7 +153,7 @@ def test_text_says_the_same(built, cli):
         f"document {part['document']}, tokens {part['begin']}:{part['end']}, from {part['origin']['source']['path']}"
         in shown
     )
-    assert json.dumps(part["text"], ensure_ascii=False) in shown
+    assert show_name(json.dumps(part["text"], ensure_ascii=False)) in shown
     shown = cli(["trace", str(built / "cache"), "--document", str(part["document"])]).out
     assert f"{dsindex.trace(built / 'cache', document=part['document'])}\n" == shown
     assert f"sample 5, tokens {part['begin']}:{part['end']}\n" in shown

@@ -246,7 +246,7 @@ def test_dataset_that_is_not_there_is_called_that(tmp_path, cli):
     shown = cli(["verify", nope, f"{nope}.pbin"], 1).out
     assert shown.startswith(f"missing  {nope}")
     assert f"{nope}: MISSING\n  FAILED: the dataset is there\n  FOUND: {nope}: there is no dataset" in shown
-    report = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)
+    [report] = json.loads(cli(["verify", str(tmp_path), "--json"], 1).out)["reports"]
     assert (report["is_whole"], report["verdict"]) == (False, "missing")
     assert "a folder without any" in report["findings"][0]
 

@@ -344,30 +344,3 @@ def test_packed_caches_are_read_as_they_are(kind, sequences, tmp_path, monkeypat
                 epochs=epochs if is_whole else (1, 1),
                 short=3,
             )
-
-
-@pytest.mark.usefixtures("_distributed")
-def test_stated_repeats_are_read_as_often(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    random, length = np.random.default_rng(5), 64
-    lengths = np.maximum(1, random.lognormal(4, 1, 900)).astype(np.int32)
-    ends = np.cumsum(lengths)
-    write_dataset(
-        tmp_path / "d0", [[list(range(end - n, end))] for end, n in zip(ends, lengths, strict=True)], dtype=np.int32
-    )
-    stated = random.integers(0, 4, 900)
-    order = random.permutation(np.repeat(np.arange(900), np.maximum(1, stated)))
-    np.save("order.npy", np.stack([order, stated[order]], axis=1))
-    tokens = int((lengths * stated).sum())
-    case = {
-        "per_split": False, "paths": [["d0"]], "sizes": [(tokens - 1) // length, None, None], "split": "1",
-        "seed": 1234, "sequence_length": length, "extra_token": True, "keep_partial": False, "surplus": 0.005,
-    }  # fmt: skip
-    build_with_dsindex(case, tmp_path / "cache", tmp_path, document_order="order.npy")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
-    train, *_ = build_with_megatron(case, tmp_path / "cache")
-    assert {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()} == before, "a miss"
-    read = np.concatenate([train[number]["labels"].numpy() for number in range(len(train))])
-    times = np.bincount(read, minlength=int(ends[-1]))
-    assert (times <= np.repeat(stated, lengths)).all()
-    assert (np.repeat(stated, lengths) - times).sum() <= length

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from dsindex.errors import LimitError
 from dsindex.index import arrays as sample
 from dsindex.index.arrays import build_document_index, build_sample_index, shuffle_in_place
+from dsindex.index.building import build_arrays
 from dsindex.index.epochs import SampleRule, count_epochs
-from dsindex.index.task import build_arrays
 
 
 def slow_sample_rows(lengths, documents, rule):

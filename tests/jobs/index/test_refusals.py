@@ -40,7 +40,7 @@ REFUSED = {
     "no-sample": ({"data_path": ["web", "books"], "epochs": None, "num_samples": "none", "split": "998,1,1"},
      LimitError, "web, split valid: expected at least one sample, got none, at which Megatron stops"),
     "memory": ({"epochs": None, "num_samples": str(10**11)}, LimitError,
-     r"web, split train: the index takes \d+\.\d TiB of memory and .* are available; use a machine"),
+     r"web, split train: the index takes \d+\.\d TB of memory and .* are available; use a machine"),
     "epochs": ({"epochs": None, "num_samples": str(10**15)}, LimitError,
      "more than the 2147483647 that Megatron can count"),
     "split": ({"split": "no"}, InputError, "--split: expected one to three shares"),

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from dsindex.errors import InputError
-from dsindex.options.index import TOKENIZER_NAMES
+from dsindex.index.job import JobTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+TOKENIZER_NAMES = tuple(each.name for each in fields(JobTokenizer))
+"""The flags of a job's tokenizer as names of options."""
 PATHS = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 FILES = ("data_args_path", "per_split_data_args_path")
 LENGTHS = (
@@ -141,28 +143,23 @@ def _derive_batch_size(command: JobCommand, sizes: dict[str, int]) -> None:
         )
 
 
-def merge_command(merged: dict[str, Any], command: JobCommand) -> tuple[dict[str, Any], list[str]]:
-    """Return options with those of a job's command, which options override, and notes on what was taken.
-
-    Args:
-        merged: Options from flags and a file.
-        command: What the job's command says.
-    """
+def merge_command(given: dict[str, Any], command: JobCommand) -> dict[str, Any]:
+    """Return options with those of a job's command, which they override; notes of the command say what was taken."""
     options = dict(command.options)
-    if any(name in merged for name in (*PATHS, *FILES)):
+    if any(name in given for name in (*PATHS, *FILES)):
         options = {name: value for name, value in options.items() if name not in {*PATHS, *FILES}}
-    if any(name in merged for name in ("epochs", "num_samples")):
+    if any(name in given for name in ("epochs", "num_samples")):
         options = {name: value for name, value in options.items() if name not in LENGTHS}
-    if merged.get("train_iters") is not None or merged.get("train_samples") is not None:
+    if given.get("train_iters") is not None or given.get("train_samples") is not None:
         options = {name: value for name, value in options.items() if name not in {"train_iters", "train_samples"}}
-    taken = ", ".join(_flag(name) for name in options if name not in merged)
-    notes = [f"from the command: {taken or 'nothing'}"]
+    taken = ", ".join(_flag(name) for name in options if name not in given)
+    command.notes.append(f"from the command: {taken or 'nothing'}")
     if command.ignored:
-        notes.append(f"no cache depends on {', '.join(dict.fromkeys(command.ignored))}")
-    named = {"like", "tokenizer_identifiers"} & merged.keys()
-    if merged.get("megatron_release") is not None and not named:
+        command.notes.append(f"no cache depends on {', '.join(dict.fromkeys(command.ignored))}")
+    named = {"like", "tokenizer_identifiers"} & given.keys()
+    if given.get("megatron_release") is not None and not named:
         options.setdefault("tokenizer_type", DEFAULT_TYPE)
-    return {**options, **merged}, [*notes, *command.notes]
+    return {**options, **given}
 
 
 DEFAULT_TYPE = "GPT2BPETokenizer"

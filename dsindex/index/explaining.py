@@ -1,0 +1,207 @@
+"""Explain why a job would not find its cache: which settings differ, or what changed since the cache was built.
+
+Megatron looks for a file named by a hash, and builds everything again if it is missing. Here the descriptions in a
+folder are compared with the wanted one, setting by setting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsindex.errors import FormatError
+from dsindex.index.cache import (
+    BLENDED_CLASS,
+    CacheFiles,
+    cache_files,
+    changed_files,
+    dataset_parts,
+    descriptions_in,
+    read_description,
+    read_record,
+    recorded_order,
+    recorded_settings,
+    show_order,
+    source_changes,
+    split_of,
+)
+from dsindex.index.job import FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MEANINGS = {
+    "dataset_path": "the path, exactly as the job types it (--dataset-path-as)",
+    "num_samples": "the number of samples, from the job's iterations and batch size",
+    "random_seed": "--seed",
+    "sequence_length": "--seq-length",
+    "split": "--split, as typed: spaces change the hash",
+    "split_matrix": "the shares computed from --split",
+    "tokenizer": "the tokenizer's identifiers (--tokenizer-identifiers or --like)",
+    "weights": "the blend's normalised weights",
+    "size": "the number of samples of the blend",
+}
+UNHASHED = {
+    "extra_token": "add_extra_token_to_sequence (--no-extra-token)",
+    "keep_partial": "whether the last partial validation sample is kept (--keep-partial-validation)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The verdict on one cache that a job would look for."""
+
+    name: str
+    """Name such as `web_text_document, split train, 5898ffc3…`."""
+    found: bool
+    """Whether a job would use the cache."""
+    sound: bool
+    """Whether the cache has no known fault."""
+    sentences: tuple[str, ...]
+
+
+def explain_cache(
+    wanted: Mapping[str, Any], folder: str, *, prefix: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Finding:
+    """Find out whether a job finds its cache in a folder, and if not, why.
+
+    Args:
+        wanted: The job's description.
+        folder: The cache folder.
+        prefix: The dataset's files on this machine, which are checked for changes; None to skip the check.
+        settings: The job's options that the hash does not cover, named as in the record; None to skip the comparison.
+    """
+    files = cache_files(folder, wanted)
+    what = wanted["dataset_path"] if wanted["class"] != BLENDED_CLASS else f"blend of {len(wanted['datasets'])}"
+    name = f"{what}, split {split_of(wanted)}, {os.path.basename(files.stem)[:8]}…"
+    if not os.path.isdir(folder):
+        return Finding(name=name, found=False, sound=False, sentences=(f"there is no folder {folder}",))
+    missing = [path for path in files.paths if not os.path.isfile(path)]
+    if len(missing) == len(files.paths):
+        sentences = tuple(_compare_with_nearest(wanted, folder))
+        return Finding(name=name, found=False, sound=False, sentences=sentences)
+    if missing:
+        names = ", ".join(map(os.path.basename, missing))
+        said = f"the cache is incomplete, so the job builds it again: {names} is missing"
+        return Finding(name=name, found=False, sound=False, sentences=(said,))
+    record = read_record(files.record)
+    faults = list(_faults(files, record, prefix, settings or {}))
+    said_all = faults or ["the job finds this cache and builds nothing"]
+    if order := recorded_order(record):
+        said_all.append(
+            f"this name holds {show_order(order)}: a job that misses it trains on another order without a word; "
+            "start the job with --dataloader-defer-npy-index-mmap, with which a missing file is an error"
+        )
+    return Finding(name=name, found=True, sound=not faults, sentences=tuple(said_all))
+
+
+def _faults(
+    files: CacheFiles, record: Mapping[str, Any] | None, prefix: str | None, settings: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield sentences about changes that Megatron's hash does not cover."""
+    asked = recorded_order({"settings": settings}) or {}
+    if record is None:
+        idx = f"{prefix}.idx"
+        if asked:
+            doubt = f"no {os.path.basename(files.record)} says that it has {show_order(asked)}"
+            yield f"the job finds this cache, but {doubt}: choose another --data-cache-path for that"
+        elif prefix is not None and os.path.isfile(idx) and os.path.getmtime(idx) > os.path.getmtime(files.description):
+            doubt = f"{idx} is newer than the cache, which was not built by dsindex and may not fit"
+            yield f"{doubt}; move it away and build it again"
+        return
+    if "building" in record:
+        yield "dsindex was stopped while building this cache; build it again"
+        return
+    if changed := changed_files(files, record):
+        what = f"the job finds this cache, but {', '.join(changed)} changed since dsindex wrote it"
+        yield f"{what}; move it away and build it again"
+        return
+    built = recorded_settings(record)
+    for key in settings.keys() & UNHASHED.keys():
+        if built.get(key) != settings[key]:
+            yield (
+                f"the job finds this cache, but {UNHASHED[key]} was {built.get(key)} when it was built and is "
+                f"{settings[key]} now; the hash does not cover that: build it again, or change the job"
+            )
+    there = recorded_order(record) or {}
+    if asked and there != asked:
+        what = f"it has {show_order(there)}, not {show_order(asked)}"
+        yield f"the job finds this cache, but {what}; choose another --data-cache-path for that"
+    if prefix is not None and isinstance(record.get("source"), dict):
+        yield from source_changes(prefix, record["source"])
+
+
+def _compare_with_nearest(wanted: Mapping[str, Any], folder: str) -> Iterator[str]:
+    """Yield sentences about the settings in which the most similar description of the same kind differs."""
+    found = []
+    for path in descriptions_in(folder, f"*-{wanted['class']}-{split_of(wanted)}"):
+        try:
+            found.append((describe_differences(read_description(path), wanted), path))
+        except FormatError:
+            continue
+    if not found:
+        yield f"{folder} contains no cache of a {wanted['class']} for split {split_of(wanted)}"
+        return
+    differences, path = min(found, key=lambda each: len(each[0]))
+    name = os.path.basename(path)
+    if not differences:
+        yield f"{name} is the same, but its name is not its hash: it was renamed or edited, so the job builds again"
+        return
+    nearby = f"the most similar of {len(found)} differs" if len(found) > 1 else "the only one in the folder differs"
+    yield f"no cache with this hash; {nearby} ({name}):"
+    yield from differences
+
+
+def describe_differences(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the settings in which two descriptions differ.
+
+    >>> describe_differences({"class": "GPTDataset", "split": "9,1"}, {"class": "GPTDataset", "split": "9, 1"})
+    ["split is '9,1' in the cache and '9, 1' in the job: --split, as typed: spaces change the hash"]
+    """
+    theirs, ours = dataset_parts(there), dataset_parts(wanted)
+    if len(theirs) != len(ours):
+        return [f"the cached blend has {len(theirs)} datasets and the job's has {len(ours)}"]
+    by_sentence: dict[str, list[int]] = {}
+    for number, pair in enumerate(zip(theirs, ours, strict=True)):
+        for sentence in _compare(*map(_flatten, pair)):
+            by_sentence.setdefault(sentence, []).append(number)
+    if wanted.get("class") != BLENDED_CLASS:
+        return list(by_sentence)
+    sentences = list(_compare(*({key: blend.get(key) for key in ("weights", "size")} for blend in (there, wanted))))
+    for sentence, numbers in by_sentence.items():
+        is_shared = len(numbers) == len(ours) > 1
+        place = "in every dataset, " if is_shared else f"dataset {', '.join(map(str, numbers))}: "
+        sentences.append(f"{place}{sentence}")
+    return sentences
+
+
+def _flatten(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the tokenizer's identifiers among its settings."""
+    tokenizer = described.get("tokenizer")
+    if not isinstance(tokenizer, dict):
+        return dict(described)
+    flat = {f"the tokenizer's {name}": value for name, value in tokenizer.items()}
+    return {**{key: value for key, value in described.items() if key != "tokenizer"}, **flat}
+
+
+def _compare(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys([*wanted, *there]):
+        # Compared as written, since the hash tells 1 from 1.0.
+        if key in there and key in wanted and json.dumps(there[key]) == json.dumps(wanted[key]):
+            continue
+        if key == "split_matrix" and there.get("split") != wanted.get("split"):
+            continue  # follows from split
+        shown = [_shorten(repr(each[key]) if key in each else "absent") for each in (there, wanted)]
+        name = key.removeprefix("the tokenizer's ")
+        meaning = MEANINGS.get(key, "")
+        if "absent" in shown or name == "class":
+            meaning = "releases of Megatron differ in it (--megatron-release)"
+        elif name != key:
+            meaning = FLAGS.get(name, f"--{name.replace('_', '-')}")
+        yield f"{key} is {shown[0]} in the cache and {shown[1]} in the job{meaning and ': '}{meaning}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"

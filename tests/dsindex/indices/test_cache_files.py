@@ -1,0 +1,123 @@
+"""One cache on disk: no kill leaves a mixture that Megatron would take, and nobody else's file is written over."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dsindex.errors import OutputError
+from dsindex.index.cache import CacheFiles, changed_files, lock_cache, read_record, write_cache, write_content
+
+ARRAYS = ("a", "b", "c")
+DESCRIPTION = "x-description.txt"
+
+
+def files_in(folder):
+    return CacheFiles(stem=str(folder / "x"), arrays=ARRAYS)
+
+
+def put(folder, number):
+    """Write another cache for each number; the description is the same, since its name is its hash."""
+    contents = (*(np.full(9 + number, number, np.int32) for _ in ARRAYS), b"{}")
+    with lock_cache(files_in(folder)):
+        return write_cache(files_in(folder), contents, {"settings": {"number": number}})
+
+
+def there(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def whole(tmp_path_factory):
+    """What the cache of a number is when nothing happens."""
+
+    def write(number):
+        folder = tmp_path_factory.mktemp("whole")
+        assert not put(folder, number)
+        return there(folder)
+
+    return write
+
+
+@pytest.mark.parametrize("array", [
+    np.zeros((1, 2), np.int32),
+    np.arange(12, dtype=np.int64).reshape(6, 2),
+    np.zeros(0, np.uint32),
+    np.arange(10, dtype=np.uint32)[::2],
+], ids=["one-row", "rows", "empty", "strided"])  # fmt: skip
+def test_array_is_written_as_numpy_saves_it(array, tmp_path):
+    np.save(tmp_path / "numpy.npy", array, allow_pickle=True)
+    write_content(str(tmp_path / "ours.npy"), array)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2, "no temporary file is left"
+
+
+def test_tasks_that_write_one_cache_at_once_leave_no_mixture(tmp_path, whole):
+    expected = [whole(number) for number in range(2)]
+    for _ in range(20):
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda number: put(tmp_path, number), range(2)))
+        assert there(tmp_path) in expected, "no lock is left, too"
+
+
+@pytest.mark.parametrize("missing", [DESCRIPTION, "x-b.npy", None])
+def test_another_programs_cache_that_differs_is_refused_and_kept(tmp_path, whole, missing):
+    """One that is not whole may be about to be built by a job."""
+    for name, content in whole(1).items():
+        if name not in {missing, "x-dsindex.json"}:
+            (tmp_path / name).write_bytes(content)
+    before = there(tmp_path)
+    with pytest.raises(OutputError, match=r"x-a.npy: expected no file or one that dsindex wrote, got another one, .*m"):
+        put(tmp_path, 2)
+    assert there(tmp_path) == before
+
+
+def test_file_that_was_put_into_our_cache_is_refused_and_kept(tmp_path):
+    put(tmp_path, 1)
+    (tmp_path / "x-b.npy").write_bytes(b"my own")
+    before = there(tmp_path)
+    with pytest.raises(OutputError, match=r"x-b.npy: expected no file or one that dsindex wrote"):
+        put(tmp_path, 2)
+    assert there(tmp_path) == before
+    (tmp_path / "x-b.npy").unlink()
+    assert not put(tmp_path, 2)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "dangling link", "link"])
+def test_what_is_no_file_is_refused_and_kept(tmp_path, kind):
+    put(tmp_path, 1)
+    path = tmp_path / DESCRIPTION
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "mine")
+        if kind == "link":
+            (tmp_path / "mine").write_text("mine")
+    before = os.lstat(path)
+    with pytest.raises(OutputError, match=f"{DESCRIPTION}: expected no file or one that dsindex wrote"):
+        put(tmp_path, 2)
+    assert os.path.samestat(os.lstat(path), before)
+
+
+def test_dead_writers_lock_is_taken_over(tmp_path):
+    (tmp_path / "x-dsindex.lock").touch()
+    assert not put(tmp_path, 1)
+
+
+@pytest.mark.parametrize("record", [
+    "{",
+    '{"version": 99}',
+    '{"version": 1, "files": {"x-a.npy": [["1", 2]]}, "building": "../../x"}',
+    '{"version": 1, "files": {"x-a.npy": 7}, "building": 7}',
+])  # fmt: skip
+def test_damaged_record_proves_nothing(tmp_path, record):
+    put(tmp_path, 1)
+    (tmp_path / "x-dsindex.json").write_text(record)
+    with pytest.raises(OutputError, match=r"x-a.npy: expected no file or one that dsindex wrote"):
+        put(tmp_path, 2)
+    assert changed_files(files_in(tmp_path), read_record(str(tmp_path / "x-dsindex.json")) or {})
+    assert put(tmp_path, 1)
