@@ -6,9 +6,10 @@ It shows whether the engines agree, and how large the output will be.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +21,9 @@ from dsindex.text.compressed import measure_compression
 from dsindex.text.forms import TextPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dsindex.engine.inputs import InputFile
-    from dsindex.text.encoders import Encoder
     from dsindex.text.engines import Engine
     from dsindex.text.record_blocks import RecordBlock
     from dsindex.text.selection import Selection
@@ -39,21 +39,24 @@ AUDITED_AT_ONCE = 3
 """Pieces that are examined at a time before a build: some wait for a store while others are encoded."""
 AUDITED_TEXT_BYTES = 16 << 10
 """Characters to which long texts are cut for the audit, since `tokenizers` is slow."""
-_MEASURED_BYTES = 512 << 10
-"""Compressed bytes by which the size of the text is estimated, at least."""
 SAMPLED_RECORD_BYTES = 64 << 20
 """Size above which the driver does not hold a record to audit it: it may be a bad one of any size."""
+_MEASURED_BYTES = 512 << 10
+"""Compressed bytes by which the size of the text is estimated, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The lines that begin in bytes [begin, end) of an input; in a compressed one, the first lines of a part there."""
+    """What is read of one input: the lines that begin in a range, or the first records of a part."""
 
-    input: int
+    file: InputFile
     begin: int
+    """Where the part begins: in bytes, or in row groups."""
     end: int
-    to_end: bool = field(default=False, repr=False)
-    """Whether that part is read to its end."""
+    stored_bytes: int
+    """Its size in the stored input."""
+    is_whole: bool = True
+    """Whether the part is read to its end; otherwise about the stored bytes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +64,8 @@ class PieceCounts:
     """The counts from encoding the records of a piece."""
 
     documents: int
-    texts: int
-    """Number of texts of all keys; a record may have several under one key."""
     tokens: int
     """Number of tokens of all keys, without EOD."""
-    longest_text: int
-    """Length of the longest text, in tokens."""
     bad_records: int
     stored_bytes: float
     """Size of its lines in the stored input, bad and left out ones too."""
@@ -74,7 +73,143 @@ class PieceCounts:
     """Size of the range in the stored input in which they begin."""
 
 
-def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_document: int | None) -> Estimate:
+def spread_pieces(inputs: Sequence[InputFile], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
+    """Spread pieces evenly over the bytes of all inputs; they are all of small inputs.
+
+    Args:
+        inputs: The inputs.
+        num_pieces: Number of pieces, at least 1. Those in one part that cannot be cut become one.
+        piece_bytes: Size of each piece, unless its input ends before.
+    """
+    total = sum(file.size_bytes for file in inputs)
+    if total <= num_pieces * piece_bytes:
+        return [piece for file in inputs for piece in _all_of(file, piece_bytes)]
+    ends = np.cumsum([file.size_bytes for file in inputs], dtype=np.int64)
+    starts: Counter[tuple[int, int]] = Counter()
+    for piece in range(num_pieces):
+        position = total * piece // num_pieces
+        number = int(np.searchsorted(ends, position, side="right"))
+        begin = position - int(ends[number]) + inputs[number].size_bytes
+        starts[number, _part_begin(inputs[number], begin)] += 1
+    return [_first_of(inputs[number], begin, times * piece_bytes) for (number, begin), times in starts.items()]
+
+
+def _part_begin(file: InputFile, position: int) -> int:
+    """Return where what is read for a byte begins: there, or where a part begins."""
+    if file.bounds is None:
+        return position
+    units = max(1, file.bounds[-1])
+    return file.bounds[min(bisect_right(file.bounds, position * units // file.size_bytes), len(file.bounds) - 1) - 1]
+
+
+def _first_of(file: InputFile, begin: int, num_bytes: int) -> Piece:
+    """Return the piece of a number of stored bytes from a begin."""
+    if file.bounds is None:
+        end = min(begin + num_bytes, file.size_bytes)
+        return Piece(file=file, begin=begin, end=end, stored_bytes=end - begin)
+    end = file.bounds[file.bounds.index(begin) + 1]
+    return Piece(file=file, begin=begin, end=end, stored_bytes=num_bytes, is_whole=False)
+
+
+def _all_of(file: InputFile, piece_bytes: int) -> Iterator[Piece]:
+    bounds = file.bounds or (*range(0, file.size_bytes, piece_bytes), file.size_bytes)
+    units, size = max(1, bounds[-1]), file.size_bytes
+    for begin, end in pairwise(bounds):
+        yield Piece(file=file, begin=begin, end=end, stored_bytes=end * size // units - begin * size // units)
+
+
+def encode_piece(
+    piece: Piece,
+    selection: Selection,
+    tokenizer: Tokenizer,
+    engine: Engine,
+    *,
+    max_record_bytes: int | None,
+    audits: bool = False,
+) -> PieceCounts:
+    """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
+
+    Args:
+        piece: The piece of one of the inputs.
+        selection: The records to keep and the values to read.
+        tokenizer: The tokenizer of the texts.
+        engine: The engine that encodes them.
+        max_record_bytes: Size above which a record is bad.
+        audits: Compare the engine with the reference, on texts that are cut short; the lost tokens are estimated.
+
+    Raises:
+        TokenizerError: If the engines differ.
+    """
+    from dsindex.text.audit import audit, clip_texts
+    from dsindex.text.encoders import encode_leniently, make_encoder
+    from dsindex.text.parts import read_part
+    from dsindex.text.records import DEFAULT_BLOCK_BYTES
+    from dsindex.text.token_ids import TokenColumn
+
+    file = piece.file
+    part = TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form, is_sample=True)
+    stored_per_byte = None if piece.is_whole else _stored_per_byte(piece)
+    most = None if stored_per_byte is None else int(piece.stored_bytes / stored_per_byte)
+    blocks = read_part(
+        part,
+        keys=selection.outputs,
+        selection=selection,
+        block_bytes=max(1, min(DEFAULT_BLOCK_BYTES, piece.stored_bytes)),
+        max_record_bytes=max_record_bytes,
+    )
+    documents = tokens = bad = text_bytes = 0
+    for block in _first_blocks(blocks, file, most):
+        text_bytes += block.num_bytes
+        documents += len(block.offsets)
+        bad += len(block.bad)
+        for column in block.columns.values():
+            if isinstance(column, TokenColumn):
+                tokens += len(column.tokens)
+                continue
+            texts = column.texts
+            if audits:
+                texts = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
+                audit(tokenizer, engine, texts)
+            batch, encoded = encode_leniently(make_encoder(tokenizer, engine), texts)
+            bad += len(texts) - len(encoded)
+            tokens += len(batch.tokens) * sum(map(len, column.texts)) // max(1, sum(map(len, texts)))
+    stored = piece.stored_bytes if stored_per_byte is None else min(text_bytes * stored_per_byte, file.size_bytes)
+    return PieceCounts(
+        documents=documents,
+        tokens=tokens,
+        bad_records=bad,
+        stored_bytes=text_bytes if file.bounds is None else stored,
+        range_bytes=stored,
+    )
+
+
+def _stored_per_byte(piece: Piece) -> float:
+    """Return the size that a byte of an input's text has in the stored file, about."""
+    file = piece.file
+    if file.form.container == "plain":
+        return file.size_bytes / max(1, file.text_bytes)
+    try:
+        num_bytes = max(_MEASURED_BYTES, piece.stored_bytes)
+        return measure_compression(file.absolute_path, file.form.container, num_bytes=num_bytes)
+    except InputError:  # reported by its shard
+        return 1 / TEXT_PER_STORED_BYTE
+
+
+def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, most: int | None) -> Iterator[RecordBlock]:
+    """Yield blocks up to a number of bytes of text; of a compressed input, up to where it is damaged."""
+    num_bytes = 0
+    try:
+        for block in blocks:
+            yield block
+            num_bytes += block.num_bytes
+            if most is not None and num_bytes >= most:
+                return
+    except InputError:
+        if file.form.container == "plain":
+            raise  # damage in a compressed input is reported by its shard, after all records before it
+
+
+def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_document: int) -> Estimate:
     """Estimate a whole job from its sample.
 
     Tokens are estimated by the size of the lines, so that a long line which begins in a short piece counts as one;
@@ -83,16 +218,13 @@ def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_do
     Args:
         counts: Of the pieces, of which at least one has documents.
         total_bytes: Size of all inputs.
-        eod_per_document: EOD tokens of each document; None for one after each text.
+        eod_per_document: EOD tokens of each document, of all keys.
     """
-    sizes, ranges, documents = (
+    sizes, ranges, documents, tokens = (
         np.array([getattr(count, name) for count in counts], np.float64)
-        for name in ("stored_bytes", "range_bytes", "documents")
+        for name in ("stored_bytes", "range_bytes", "documents", "tokens")
     )
-    eods = np.array(
-        [count.texts if eod_per_document is None else count.documents * eod_per_document for count in counts]
-    )
-    tokens = np.array([count.tokens for count in counts]) + eods
+    tokens += documents * eod_per_document
     sampled, num = max(float(sizes.sum()), 1.0), len(counts)
     ratio = tokens.sum() / sampled
     unread = max(0.0, 1 - ranges.sum() / total_bytes)
@@ -110,231 +242,23 @@ def extrapolate(counts: Sequence[PieceCounts], total_bytes: float, *, eod_per_do
     )
 
 
-def spread_pieces(sizes: Sequence[int], *, num_pieces: int, piece_bytes: int) -> list[Piece]:
-    """Spread pieces evenly over the bytes of all inputs; they cover small inputs completely.
-
-    Args:
-        sizes: Sizes of the inputs, in bytes.
-        num_pieces: Number of pieces, at least 1.
-        piece_bytes: Size of each piece, unless its input ends before.
-
-    Returns:
-        The pieces, ascending and without overlap.
-
-    >>> spread_pieces([10, 0, 20], num_pieces=2, piece_bytes=16)
-    [Piece(input=0, begin=0, end=10), Piece(input=2, begin=0, end=16), Piece(input=2, begin=16, end=20)]
-    >>> spread_pieces([600, 400], num_pieces=4, piece_bytes=16)[-1]
-    Piece(input=1, begin=150, end=166)
-    """
-    total = sum(sizes)
-    if total <= num_pieces * piece_bytes:
-        return [
-            Piece(input=number, begin=begin, end=min(begin + piece_bytes, size))
-            for number, size in enumerate(sizes)
-            for begin in range(0, size, piece_bytes)
-        ]
-    ends = np.cumsum(np.array(sizes, np.int64))
-    pieces = []
-    for piece in range(num_pieces):
-        position = total * piece // num_pieces
-        number = int(np.searchsorted(ends, position, side="right"))
-        begin = position - int(ends[number]) + sizes[number]
-        pieces.append(Piece(input=number, begin=begin, end=min(begin + piece_bytes, sizes[number])))
-    return pieces
-
-
-def join_pieces(pieces: Sequence[Piece], inputs: Sequence[InputFile]) -> list[Piece]:
-    """Join pieces that would all be read from the beginning of one part of a compressed input or a table.
-
-    If the pieces are all of the inputs, such parts are read to their ends.
-    """
-    if sum(piece.end - piece.begin for piece in pieces) == sum(file.size_bytes for file in inputs):
-        groups = groupby(pieces, lambda piece: piece.input)
-        return [each for number, group in groups for each in _whole(number, inputs[number], group)]
-
-    def part(piece: Piece) -> tuple[int, int]:
-        file = inputs[piece.input]
-        return piece.input, piece.begin if file.form.can_seek else _part_number(piece, file)
-
-    joined = []
-    for _, group in groupby(pieces, part):
-        first, *others = group
-        size = first.end - first.begin + sum(piece.end - piece.begin for piece in others)
-        joined.append(replace(first, end=first.begin + size))
-    return joined
-
-
-def _whole(number: int, file: InputFile, pieces: Iterable[Piece]) -> Iterable[Piece]:
-    """Return the pieces of an input that is read as a whole: one for each part, if it has parts."""
-    if file.form.can_seek:
-        return pieces
-    bounds, size = _bounds(file), file.size_bytes
-    begins = [-(-bound * size // max(1, bounds[-1])) for bound in bounds]
-    return [Piece(input=number, begin=begin, end=end, to_end=True) for begin, end in pairwise(begins)]
-
-
-def encode_piece(
-    piece: Piece,
-    inputs: Sequence[InputFile],
-    keys: Sequence[str],
-    encoder: Encoder | None,
-    *,
-    selection: Selection | None = None,
-    max_record_bytes: int | None = None,
-    prepare: Callable[[Sequence[str]], Sequence[str]] | None = None,
-) -> PieceCounts:
-    """Read and encode the records of a piece. Bad records are only counted; making their shard reports them.
-
-    Args:
-        piece: The piece of one of the inputs.
-        inputs: All inputs.
-        keys: Keys of the texts.
-        encoder: Encodes the texts; None if the values are token ids.
-        selection: The records to keep and the values to read, if they are more than keys.
-        max_record_bytes: Size above which a record is bad.
-        prepare: Shortens the texts of a block before they are encoded; the number of lost tokens is estimated.
-
-    """
-    from dsindex.text.encoders import encode_leniently
-    from dsindex.text.parts import read_part
-    from dsindex.text.records import DEFAULT_BLOCK_BYTES
-    from dsindex.text.token_ids import TokenColumn
-
-    file = inputs[piece.input]
-    part, stored_per_byte = _part_of(piece, file)
-    part = replace(part, is_sample=True)
-    size = piece.end - piece.begin
-    most = size if stored_per_byte is None or piece.to_end else int(size / stored_per_byte)
-    blocks = read_part(
-        part,
-        keys=keys,
-        selection=selection,
-        block_bytes=min(DEFAULT_BLOCK_BYTES, size),  # where a part is larger than the piece
-        max_record_bytes=max_record_bytes,
-    )
-    documents = num_texts = tokens = longest = bad = text_bytes = 0
-    for block in _first_blocks(blocks, file, max_bytes=None if piece.to_end else most):
-        text_bytes += block.num_bytes
-        documents += len(block.offsets)
-        bad += len(block.bad)
-        for column in block.columns.values():
-            if isinstance(column, TokenColumn) or encoder is None:
-                lengths = column.lengths if isinstance(column, TokenColumn) else np.empty(0, np.int64)
-                num_texts += len(lengths)
-                longest = max(longest, int(lengths.max(initial=0)))
-                tokens += int(lengths.sum(dtype=np.int64))
-                continue
-            texts = column.texts if prepare is None else prepare(column.texts)
-            batch, encoded = encode_leniently(encoder, texts)
-            lengths = batch.lengths
-            bad += len(texts) - len(encoded)
-            num_texts += len(column.texts)
-            longest = max(longest, int(lengths.max(initial=0)))
-            tokens += int(lengths.sum(dtype=np.int64)) * sum(map(len, column.texts)) // max(1, sum(map(len, texts)))
-    range_bytes: float = size
-    if stored_per_byte is not None and not piece.to_end:
-        is_read_to_end = file.form.container != "plain" and text_bytes < most
-        range_bytes = part.end - part.begin if is_read_to_end else text_bytes * stored_per_byte
-    return PieceCounts(
-        documents=documents,
-        texts=num_texts,
-        tokens=tokens,
-        longest_text=longest,
-        bad_records=bad,
-        stored_bytes=text_bytes if stored_per_byte is None else range_bytes,
-        range_bytes=range_bytes,
-    )
-
-
-def examine_sample(
-    inputs: Sequence[InputFile],
-    keys: Sequence[str],
-    tokenizer: Tokenizer,
-    engine: Engine,
-    selection: Selection | None = None,
-) -> Estimate:
+def examine_sample(inputs: Sequence[InputFile], selection: Selection, tokenizer: Tokenizer, engine: Engine) -> Estimate:
     """Audit the engine on a sample spread over all inputs, and estimate the output's size from it.
 
     Raises:
         TokenizerError: If the engines differ.
     """
-    from dsindex.text.audit import audit, clip_texts
-    from dsindex.text.encoders import make_encoder
-
-    def clip_and_audit(texts: Sequence[str]) -> Sequence[str]:
-        clipped = clip_texts(texts, most=AUDITED_TEXT_BYTES, total=AUDIT_MAX_BYTES)
-        audit(tokenizer, engine, clipped)
-        return clipped
-
-    sizes = [file.size_bytes for file in inputs]
-    has_ids = selection is not None and selection.vocabulary_size is not None
-    encoder = None if has_ids else make_encoder(tokenizer, engine)
-    first, *others = audited_pieces(sizes)
 
     def encode(piece: Piece) -> PieceCounts:
         limit = SAMPLED_RECORD_BYTES
-        return encode_piece(
-            piece, inputs, keys, encoder, selection=selection, max_record_bytes=limit, prepare=clip_and_audit
-        )
+        return encode_piece(piece, selection, tokenizer, engine, max_record_bytes=limit, audits=True)
 
+    total = sum(file.size_bytes for file in inputs)
+    num_pieces = max(1, -(-min(total // AUDIT_SHARE, AUDIT_MAX_BYTES) // AUDIT_PIECE_BYTES))
+    first, *others = spread_pieces(inputs, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
     counts = [encode(first)]  # loads the tokenizers
     with ThreadPoolExecutor(AUDITED_AT_ONCE) as pool:
         counts += pool.map(encode, others)
     if not any(count.documents for count in counts):
-        return Estimate(tokens=sum(sizes) / 3, documents=sum(sizes) / 1000)
-    return extrapolate(counts, sum(sizes), eod_per_document=None)
-
-
-def audited_pieces(sizes: Sequence[int]) -> list[Piece]:
-    """Choose the pieces to audit before a build.
-
-    Args:
-        sizes: Sizes of the inputs, in bytes.
-    """
-    budget = min(sum(sizes) // AUDIT_SHARE, AUDIT_MAX_BYTES)
-    num_pieces = max(1, -(-budget // AUDIT_PIECE_BYTES))
-    return spread_pieces(sizes, num_pieces=num_pieces, piece_bytes=AUDIT_PIECE_BYTES)
-
-
-def _part_of(piece: Piece, file: InputFile) -> tuple[TextPart, float | None]:
-    """Return what to read, and for a compressed input, the size that a byte of its text has there."""
-    if file.form.can_seek:
-        return TextPart(path=file.absolute_path, begin=piece.begin, end=piece.end, form=file.form), None
-    number = _part_number(piece, file)
-    begin, end = _bounds(file)[number : number + 2]
-    if file.form.container == "plain":
-        text_bytes = None if file.parts is None else file.parts.text_bytes
-        stored_per_byte = file.size_bytes / text_bytes if text_bytes else 1.0
-        return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
-    try:
-        num_bytes = piece.end - piece.begin
-        stored_per_byte = measure_compression(
-            file.absolute_path, file.form.container, num_bytes=max(_MEASURED_BYTES, num_bytes)
-        )
-    except InputError:  # reported by its shard
-        stored_per_byte = 1 / TEXT_PER_STORED_BYTE
-    return TextPart(path=file.absolute_path, begin=begin, end=end, form=file.form), stored_per_byte
-
-
-def _bounds(file: InputFile) -> Sequence[int]:
-    return (0, file.size_bytes) if file.parts is None else file.parts.bounds
-
-
-def _part_number(piece: Piece, file: InputFile) -> int:
-    bounds = _bounds(file)
-    units = max(1, bounds[-1])
-    return min(bisect_right(bounds, piece.begin * units // file.size_bytes), len(bounds) - 1) - 1
-
-
-def _first_blocks(blocks: Iterator[RecordBlock], file: InputFile, *, max_bytes: int | None) -> Iterator[RecordBlock]:
-    """Yield a piece's blocks; of a compressed input only the first ones, up to where it is damaged."""
-    num_bytes = 0
-    try:
-        for block in blocks:
-            yield block
-            num_bytes += block.num_bytes
-            if max_bytes is not None and num_bytes >= max_bytes and not file.form.can_seek:
-                return
-    except InputError:
-        if file.form.container == "plain":
-            raise  # damage in a compressed input is reported by its shard, after all records before it
+        return Estimate(tokens=total / 3, documents=total / 1000)
+    return extrapolate(counts, total, eod_per_document=len(selection.outputs))

@@ -1,43 +1,42 @@
-"""The source of every job that reads JSONL text: inputs, tokenizer, engine and shards."""
+"""The source of every job that reads records: inputs, tokenizer, engine and shards."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
 
-from dsindex.engine.input_paths import find_paths
-from dsindex.engine.inputs import (
-    TEXT_PER_STORED_BYTE,
-    check_shard_size,
-    cut_inputs,
-    look_at_inputs,
-    look_inside,
-    plan_shards,
-)
+from dsindex.engine.input_paths import find_paths, open_piped
+from dsindex.engine.inputs import check_shard_size, look_at_inputs, plan_shards
+from dsindex.engine.ledger import Ledger
 from dsindex.engine.manifest import RecordedOptions, RecordedTokenizer
-from dsindex.engine.standard_input import require_standard_input, store_standard_input, stored_input_path
-from dsindex.errors import TokenizerError
+from dsindex.engine.work_folder import INPUTS_FOLDER, hold_work_folder, read_marker
+from dsindex.errors import InputError, TokenizerError
 from dsindex.json_text import show_name
 from dsindex.options.config import work_folder_path
-from dsindex.text.selection import Selection, open_selection, parse_key
+from dsindex.store.reading import input_status
+from dsindex.store.storage import holds_writes, make_folder
+from dsindex.store.store import find, open_output, store_of
+from dsindex.store.urls import joined
 from dsindex.text.tokenizer import TokenizerOptions, load_tokenizer, require_eod, shared_sentencepiece, shared_tokenizer
 from dsindex.text.tokenizer_file import find_tokenizer, read_folder_config, token_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tokenizers.normalizers import Normalizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
-    from dsindex.engine.inputs import Columns, InputFile
+    from dsindex.engine.inputs import InputFile
     from dsindex.engine.progress import Reporter
     from dsindex.engine.tasks import ShardTask
-    from dsindex.options.build import BuildConfig
     from dsindex.options.config import TextConfig
     from dsindex.text.engines import Engine
+    from dsindex.text.forms import Columns
     from dsindex.text.tokenizer import Tokenizer
 
 
@@ -143,118 +142,6 @@ def _parts(part: object) -> Iterator[dict[str, Any]]:
             yield from _parts(entry)
 
 
-# What a build reads from its records, as its options say: opened, and described for the plan and the manifest.
-
-
-def select(config: BuildConfig, tokenizer: Tokenizer) -> Selection:
-    """Return the selection of a build.
-
-    Raises:
-        InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
-    """
-    return open_selection(
-        config.keys,
-        where=config.where,
-        join=config.join,
-        vocabulary_size=None if config.token_ids is None else tokenizer.vocabulary_size,
-    )
-
-
-def wanted_columns(config: BuildConfig) -> dict[str, tuple[str, ...]] | None:
-    """Return the columns of texts that a table must have; None if jq reads whole records, or ids are read."""
-    keys = [parse_key(key) for key in config.keys]
-    if config.token_ids is not None or config.where is not None or any(key.path is None for key in keys):
-        return None
-    return {key.name: key.path for key in keys if key.path is not None}
-
-
-def holds_gil(selection: Selection) -> bool:
-    """Tell whether the shards of a build hold the GIL so much that threads would wait for each other: jq does."""
-    return selection.needs_jq
-
-
-def plan_settings(config: BuildConfig) -> dict[str, Any]:
-    """Return the selection's part of a plan's settings, named after the options that are used."""
-    keys = {"json-keys": list(config.json_keys)} if config.token_ids is None else {"token-ids": config.token_ids}
-    used = _used({"join": config.join, "where": config.where})
-    return {**keys, **used, **({} if config.empty_documents == "keep" else {"empty-documents": config.empty_documents})}
-
-
-def recorded_options(config: BuildConfig, output: int) -> dict[str, Any]:
-    """Return the options of an output for its manifest, as fields of RecordedOptions.
-
-    Args:
-        config: The options of the build.
-        output: Number of the output.
-    """
-    if config.token_ids is not None:
-        keys: dict[str, Any] = {"token_ids": config.token_ids}
-    elif config.join is not None:
-        keys = {"json_keys": list(config.json_keys)}
-    else:
-        keys = {"json_key": config.json_keys[output]}
-    own = None if config.empty_documents == "keep" else config.empty_documents
-    return {**keys, **_used({"join": config.join, "where": config.where, "empty_documents": own})}
-
-
-def _used(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-# Inputs that are given more than once, under one name or several, which is allowed and worth telling.
-
-_SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatedInput:
-    """A file that is an input more than once; its records are in the output as often."""
-
-    path: str
-    """The first path by which it is given."""
-    times: int
-
-
-def find_repeated(inputs: Sequence[InputFile]) -> tuple[RepeatedInput, ...]:
-    """Return the files that are given more than once, in the order of their first paths.
-
-    Links to a file, symbolic or hard, count as that file.
-    """
-    alike = Counter((file.size_bytes, file.version) for file in inputs)
-    times: dict[tuple[int, int] | str, int] = {}
-    paths: dict[tuple[int, int] | str, str] = {}
-    for file in inputs:
-        if alike[file.size_bytes, file.version] == 1:
-            continue  # no other input is the same file, so it need not be looked at
-        identity = _identity(file.absolute_path)
-        times[identity] = times.get(identity, 0) + 1
-        paths.setdefault(identity, file.path)
-    return tuple(RepeatedInput(path=paths[identity], times=count) for identity, count in times.items() if count > 1)
-
-
-def describe_repeated(repeated: Sequence[RepeatedInput]) -> list[str]:
-    """Return a line of a summary; none if nothing is repeated.
-
-    >>> describe_repeated([RepeatedInput(path="a.jsonl", times=2)])
-    ['1 input is given more than once: a.jsonl (2 times)']
-    """
-    if not repeated:
-        return []
-    shown = [f"{show_name(file.path)} ({file.times:,} times)" for file in repeated[:_SHOWN]]
-    if len(repeated) > _SHOWN:
-        shown.append(f"and {len(repeated) - _SHOWN:,} more")
-    count = "1 input is" if len(repeated) == 1 else f"{len(repeated):,} inputs are"
-    return [f"{count} given more than once: {', '.join(shown)}"]
-
-
-def _identity(path: str) -> tuple[int, int] | str:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return path
-    return status.st_dev, status.st_ino
-
-
 _NO_OPTIONS = TokenizerOptions()
 
 
@@ -267,8 +154,6 @@ class TextSource:
     tokenizer: Tokenizer
     engine: Engine
     eod_id: int | None
-    shard_sizes: tuple[int, ...]
-    """The shard size of each input."""
     joins_files: bool = True
     """Whether a shard may read several small inputs."""
 
@@ -280,12 +165,17 @@ class TextSource:
     @property
     def text_bytes(self) -> int:
         """Size of the text of all inputs, which is an estimate where they are compressed."""
-        return sum(map(_text_bytes, self.inputs))
+        return sum(file.text_bytes for file in self.inputs)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about inputs that are given more than once."""
-        return tuple(describe_repeated(find_repeated(self.inputs)))
+        """A sentence about inputs that are given more than once, whose records are in the output as often."""
+        shown = [f"{show_name(path)} ({times:,} times)" for path, times in _find_repeated(self.inputs).items()]
+        if not shown:
+            return ()
+        more = f", and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
+        what = "1 input is" if len(shown) == 1 else f"{len(shown):,} inputs are"
+        return (f"{what} given more than once: {', '.join(shown[:_SHOWN])}{more}",)
 
     def first_notes(self, *, encodes: bool = True) -> tuple[str, ...]:
         """Return what should be known before the work begins, with the notes on the inputs.
@@ -312,7 +202,7 @@ class TextSource:
 
     def tasks(self) -> list[ShardTask]:
         """Return all shards, in plan order."""
-        return plan_shards(self.inputs, self.shard_sizes, joins=self.joins_files)
+        return plan_shards(self.inputs, joins=self.joins_files)
 
     def shard_options(self) -> dict[str, Any]:
         """Return the settings that the shards of every kind have."""
@@ -331,7 +221,7 @@ class TextSource:
             "engine": [self.engine.name, self.engine.version, self.engine.reference_version],
             "append-eod": self.eod_id,
             "tokenizer-hf-no-include-special-tokens": config.tokenizer_hf_no_include_special_tokens,
-            "shard-size": None if config.shard_size is None else self.shard_sizes[0],
+            "shard-size": config.shard_size,
             **({} if config.input_format == "auto" else {"input-format": config.input_format}),
             "no-provenance": config.no_provenance,
             "on-bad-record": config.on_bad_record,
@@ -410,43 +300,115 @@ def open_source(
         TokenizerError: If the tokenizer cannot be used, or has no EOD where one is to be appended.
     """
     work_dir = work_folder_path(config)
-    stored = None if reporter is None else stored_input_path(work_dir)
+    stored = joined(work_dir, f"{INPUTS_FOLDER}/stdin")
     paths = find_paths(
         config.input,
         lists=config.input_list,
         split=config.input_split,
         config=config.input_config,
-        standard_input=stored,
+        standard_input=None if reporter is None else stored,
     )
     if reporter is not None and len(paths) >= _MANY_INPUTS:
         reporter.say(f"looking at {len(paths):,} inputs, about a minute for a million")
-    is_piped = any(path.is_standard_input for path in paths)
-    inputs = look_at_inputs(path for path in paths if not path.is_standard_input)
-    if is_piped:
-        require_standard_input(work_dir)
+    look = partial(
+        look_at_inputs,
+        wanted=config.input_format,
+        shard_size=config.shard_size,
+        largest=config.largest_shard,
+        columns=columns,
+    )
+    inputs = look(path for path in paths if not path.is_standard_input)
+    is_kept = _is_kept(work_dir, stored)
+    piped = [number for number, path in enumerate(paths) if path.is_standard_input]
+    if piped and not is_kept:
+        with open_piped():  # raises before anything that takes time
+            pass
     tokenizer, engine, eod_id = open_tokenizer(config, append_eod=append_eod)
-    if is_piped and reporter is not None:
-        store_standard_input(work_dir, say=reporter.say)
-        inputs = look_at_inputs(paths)
-    inputs = look_inside(inputs, wanted=config.input_format)
+    if reporter is not None and piped:
+        _store_standard_input(work_dir, stored, is_kept=is_kept, say=reporter.say)
+        inputs[piped[0] : piped[0]] = look([paths[piped[0]]])
     if config.shard_size is not None:
         check_shard_size(sum(file.size_bytes for file in inputs), config.shard_size)
-    inputs, shard_sizes = cut_inputs(inputs, config.shard_size, largest=config.largest_shard, columns=columns)
-    return TextSource(
-        config=config,
-        inputs=tuple(inputs),
-        tokenizer=tokenizer,
-        engine=engine,
-        eod_id=eod_id,
-        shard_sizes=tuple(shard_sizes),
-    )
+    return TextSource(config=config, inputs=tuple(inputs), tokenizer=tokenizer, engine=engine, eod_id=eod_id)
 
 
+# Standard input is a file of the work folder: a file can be read in parts, in parallel, and again.
+#
+# It is complete or absent, and what an interrupted run stored is used as it is. On a disk its modification time is
+# derived from its content, so the same text makes the same plan whenever it is piped; in a bucket its ETag is.
+
+
+def _is_kept(work_dir: str, path: str) -> bool:
+    """Tell whether an interrupted run stored its input; a finished one that kept its folder does not count."""
+    return read_marker(work_dir) is not None and find(path) is not None and not Ledger(work_dir).is_finished
+
+
+def _store_standard_input(work_dir: str, path: str, *, is_kept: bool, say: Callable[[str], None]) -> None:
+    """Store standard input in the work folder, unless an interrupted run has.
+
+    Raises:
+        InputError: If standard input is empty or cannot be read.
+        PlanError: If the folder is another program's or another driver's.
+        OutputError: If it cannot be stored.
+    """
+    if is_kept:
+        what = f"the interrupted run stored {input_status(path).size_bytes:,} bytes of it in {path}"
+        say(f"standard input is not read: {what}; remove {work_dir} to read it again")
+        return
+    folder = os.path.dirname(path)
+    with open_piped() as stream, hold_work_folder(work_dir):
+        say("reading standard input to its end, into the work folder")
+        if not holds_writes(path):
+            make_folder(folder)
+            store_of(folder).delete(each.path for each in store_of(folder).list(folder))  # a killed driver's
+        try:
+            with open_output(path) as file:
+                for chunk in _read_chunks(stream):
+                    file.write(chunk)
+                if not file.size_bytes:
+                    what = "expected at least one record on standard input, got nothing"
+                    raise InputError(f"-: {what}; check the command before the |")
+        finally:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # succeeds only if nothing was stored
+        if not holds_writes(path):
+            modified = time_of_content(file.hexdigest())
+            os.utime(path, ns=(modified, modified))
+
+
+def _read_chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    try:
+        while chunk := stream.read1(_READ_BYTES):  # type: ignore[attr-defined]  # one read: Ctrl-C is heard after it
+            yield chunk
+    except OSError as error:
+        msg = f"-: standard input cannot be read ({error.strerror}); check the command before the |"
+        raise InputError(msg) from error
+
+
+def time_of_content(digest: str) -> int:
+    """Return a time in ns for a content: an even second before 2004, which every file system can store.
+
+    >>> time_of_content("99aa06d3014798d86001c324468d497f")
+    430573266000000000
+    """
+    return (int(digest[:8], 16) & 0x3FFFFFFE) * 10**9
+
+
+def _find_repeated(inputs: Sequence[InputFile]) -> dict[str, int]:
+    """Return the first path and the number of times of each file that is given more than once; links count as it."""
+    alike = Counter((file.size_bytes, file.version) for file in inputs)
+    paths: dict[object, list[str]] = {}
+    for file in inputs:
+        if alike[file.size_bytes, file.version] > 1:  # no other input can be the same file otherwise
+            identity: object = file.absolute_path
+            with contextlib.suppress(OSError):  # an object
+                status = os.stat(file.absolute_path)
+                identity = status.st_dev, status.st_ino
+            paths.setdefault(identity, []).append(file.path)
+    return {same[0]: len(same) for same in paths.values() if len(same) > 1}
+
+
+_SHOWN = 5
+_READ_BYTES = 1 << 20
 _MANY_INPUTS = 50_000
 """From so many on, that they are looked at takes long enough to be told."""
-
-
-def _text_bytes(file: InputFile) -> int:
-    if file.parts is not None and file.parts.text_bytes is not None:
-        return file.parts.text_bytes
-    return file.size_bytes * (1 if file.form.container == "plain" else TEXT_PER_STORED_BYTE)

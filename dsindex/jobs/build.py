@@ -17,15 +17,7 @@ from dsindex.engine.report import show_datasets
 from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
-from dsindex.engine.source import (
-    holds_gil,
-    open_source,
-    plan_settings,
-    recorded_options,
-    select,
-    wanted_columns,
-)
-from dsindex.engine.standard_input import piped_input_named
+from dsindex.engine.source import open_source
 from dsindex.engine.worker import ShardSettings
 from dsindex.errors import InputError, PlanError
 from dsindex.options.config import work_folder_path
@@ -43,6 +35,7 @@ if TYPE_CHECKING:
     from dsindex.options.build import BuildConfig
     from dsindex.options.index import IndexConfig
     from dsindex.store.storage import StoredFile
+    from dsindex.text.selection import Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,43 +96,43 @@ def run_build(config: BuildConfig, *, reporter: Reporter, index: Mapping[str, An
     """
     index_configs = _index_configs(config, index)
     encodes = config.token_ids is None
-    with piped_input_named(work_folder_path(config), config.input):
-        source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=wanted_columns(config))
-        selection = select(config, source.tokenizer)
-        plan = Plan(settings=_settings(config, source), inputs=source.inputs)
-        outputs = _list_outputs(config, plan, source)
-        uses_jq = holds_gil(selection)
-        made_bytes = 0
-        with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
-            if job.outcome is None:
-                for note in source.first_notes(encodes=encodes):
-                    reporter.say(note)
-                settings = ShardSettings(
-                    tokenizer=source.tokenizer,
-                    engine=source.engine,
-                    keys=config.output_names,
-                    selection=selection,
-                    dtype=outputs[0].dtype.str,
-                    eod_id=source.eod_id,
-                    layout="megatron",
-                    empty_documents=config.empty_documents,
-                    samples=config.samples,
-                    **source.shard_options(),
-                )
-                _check_room(config, source, settings, outputs)
-                shards = make_shards(job, source, settings, outputs, filters=_filters(config))
-                _require_held_out(config, shards, outputs)
-                datasets = [shards.dataset(output) for output in outputs]
-                files = assemble(job, datasets)
-                job.publish(
-                    datasets,
-                    [_describe(config, shards, output, files[at], at) for at, output in enumerate(outputs)],
-                    num_shards=len(shards.results),
-                    engine=source.engine if encodes else None,
-                    tokenizer_path=config.tokenizer_model,
-                )
-                made_bytes = shards.made_bytes
-            indices = _build_indices(index_configs, job, reporter)
+    columns = config.selection().paths
+    source = open_source(config, append_eod=config.append_eod, reporter=reporter, columns=columns)
+    selection = config.selection(source.tokenizer.vocabulary_size)
+    plan = Plan(settings=_settings(config, source), inputs=source.inputs)
+    outputs = _list_outputs(config, plan, source)
+    uses_jq = selection.needs_jq
+    made_bytes = 0
+    with open_job(config, plan, outputs, reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
+        if job.outcome is None:
+            for note in source.first_notes(encodes=encodes):
+                reporter.say(note)
+            settings = ShardSettings(
+                tokenizer=source.tokenizer,
+                engine=source.engine,
+                keys=config.output_names,
+                selection=selection,
+                dtype=outputs[0].dtype.str,
+                eod_id=source.eod_id,
+                layout="megatron",
+                empty_documents=config.empty_documents,
+                samples=config.samples,
+                **source.shard_options(),
+            )
+            _check_room(config, source, selection, outputs)
+            shards = make_shards(job, source, settings, outputs, filters=_filters(config))
+            _require_held_out(config, shards, outputs)
+            datasets = [shards.dataset(output) for output in outputs]
+            files = assemble(job, datasets)
+            job.publish(
+                datasets,
+                [_describe(config, shards, output, files[at], at) for at, output in enumerate(outputs)],
+                num_shards=len(shards.results),
+                engine=source.engine if encodes else None,
+                tokenizer_path=config.tokenizer_model,
+            )
+            made_bytes = shards.made_bytes
+        indices = _build_indices(index_configs, job, reporter)
     contents = job.published.contents
     return BuildResult(
         datasets=tuple(map(_built, _prefixes(config), contents)),
@@ -172,26 +165,33 @@ def _list_outputs(config: BuildConfig, plan: Plan, source: TextSource) -> list[O
 
 def _settings(config: BuildConfig, source: TextSource) -> dict[str, Any]:
     """Return everything but the inputs that the output depends on."""
-    shares = {"sample": config.sample, "hold-out": config.hold_out}
-    settings = {
-        **source.settings(),
-        **plan_settings(config),
-        "output-prefix": str(absolute(config.output_prefix)),
-        **{name: value for name, value in shares.items() if value is not None},
-    }
-    if config.token_ids is not None:
+    settings = {**source.settings(), "output-prefix": str(absolute(config.output_prefix))}
+    if config.token_ids is None:
+        settings["json-keys"] = list(config.json_keys)
+    else:
+        settings["token-ids"] = config.token_ids
         del settings["engine"]  # nothing is encoded
-    return settings
+    options = {
+        "join": config.join,
+        "where": config.where,
+        "empty-documents": _empty_documents(config),
+        "sample": config.sample,
+        "hold-out": config.hold_out,
+    }
+    return settings | {name: value for name, value in options.items() if value is not None}
 
 
-def _check_room(config: BuildConfig, source: TextSource, settings: ShardSettings, outputs: Sequence[Output]) -> None:
+def _empty_documents(config: BuildConfig) -> str | None:
+    return None if config.empty_documents == "keep" else config.empty_documents
+
+
+def _check_room(config: BuildConfig, source: TextSource, selection: Selection, outputs: Sequence[Output]) -> None:
     """Check a sample of the input, and the disk space."""
-    names = config.output_names
-    estimate = examine_sample(source.inputs, names, source.tokenizer, source.engine, settings.selection)
+    estimate = examine_sample(source.inputs, selection, source.tokenizer, source.engine)
     check_room(
         estimate.scaled(sum(sample.high - sample.low for sample in config.samples)),
         itemsize=outputs[0].dtype.itemsize,
-        num_keys=len(names),
+        num_keys=len(config.output_names),
         output_folder=folder_of(config.output_prefix),
         work_dir=work_folder_path(config),
         unfinished=[output.token_file for output in outputs],
@@ -217,14 +217,21 @@ def _describe(
 ) -> Content:
     """Return the content of the manifest of an output, by its number."""
     group, key = divmod(number, len(config.output_names))
-    sample = config.samples[group]
-    shares = {"sample": sample.high if sample.high < 1 else config.sample, "leave_out": sample.low or None}
-    options = recorded_options(config, key) | {name: share for name, share in shares.items() if share is not None}
+    sample, by_key = config.samples[group], config.token_ids is None and config.join is None
     return shards.content(
         output.key,
         group=group,
         token_dtype=output.dtype.name,
-        options=shards.source.describe_options(**options),
+        options=shards.source.describe_options(
+            json_key=config.json_keys[key] if by_key else None,
+            json_keys=list(config.json_keys) if config.join is not None else None,
+            token_ids=config.token_ids,
+            join=config.join,
+            where=config.where,
+            empty_documents=_empty_documents(config),
+            sample=sample.high if sample.high < 1 else config.sample,
+            leave_out=sample.low or None,
+        ),
         digests=files,
     )
 

@@ -23,7 +23,6 @@ from dsindex.engine.plan import Plan
 from dsindex.engine.room import Estimate, check_room
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
-from dsindex.engine.standard_input import piped_input_named
 from dsindex.errors import FormatError, InputError
 from dsindex.instruction.config import check_config
 from dsindex.instruction.encode import make_recipe
@@ -127,70 +126,69 @@ def run_instruct(config: InstructConfig, instruction: InstructionConfig, *, repo
     Raises:
         DsindexError: If the job cannot be done as asked; final names then never refer to incomplete files.
     """
-    with piped_input_named(work_folder_path(config), config.input):
-        source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
-        # Reports wrong tokens, patterns and templates before work begins.
-        recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
-        source = replace(source, engine=recipe.engine)
-        dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
-        plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
-        splits = [
-            SplitOutputs(split=split, number=number, config=config, dtype=dtype)
-            for number, split in enumerate(split_names(config.split))
-        ]
-        groups = [split.outputs(plan.plan_id) for split in splits]
-        outputs = [output for group in groups for output in group]
-        packings = Packings(config, [split.prefix for split in splits], reporter)
-        eos_id = _find_eos(recipe, instruction)
-        made_bytes, exports = 0, []
-        with open_job(
-            config,
-            plan,
-            outputs,
-            reporter=reporter,
-            text_bytes=source.text_bytes,
-            holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
-        ) as job:
-            if job.outcome is None:
-                for note in source.first_notes(encodes=True):
-                    reporter.say(note)
-                packings.examine()
-                examine_exports(config, eos_id)
-                _check_room(config, source, outputs, itemsize=dtype.itemsize + MASK_DTYPE.itemsize)
-                settings = InstructionSettings(
-                    recipe=recipe,
-                    vocabulary_size=source.tokenizer.vocabulary_size,
-                    dtype=dtype.str,
-                    fractions=config.split,
-                    split_seed=config.split_seed,
-                    **source.shard_options(),
+    source = replace(open_source(as_text_config(config), append_eod=False, reporter=reporter), joins_files=False)
+    # Reports wrong tokens, patterns and templates before work begins.
+    recipe = make_recipe(instruction, source.tokenizer, config.tokenizer_model, engine=source.engine)
+    source = replace(source, engine=recipe.engine)
+    dtype = dtype_for_vocabulary(source.tokenizer.vocabulary_size)
+    plan = Plan(settings=_settings(config, source, recipe), inputs=source.inputs)
+    splits = [
+        SplitOutputs(split=split, number=number, config=config, dtype=dtype)
+        for number, split in enumerate(split_names(config.split))
+    ]
+    groups = [split.outputs(plan.plan_id) for split in splits]
+    outputs = [output for group in groups for output in group]
+    packings = Packings(config, [split.prefix for split in splits], reporter)
+    eos_id = _find_eos(recipe, instruction)
+    made_bytes, exports = 0, []
+    with open_job(
+        config,
+        plan,
+        outputs,
+        reporter=reporter,
+        text_bytes=source.text_bytes,
+        holds_gil=source.text_bytes > THREADS_UP_TO_BYTES[source.engine.name == "gigatoken"],
+    ) as job:
+        if job.outcome is None:
+            for note in source.first_notes(encodes=True):
+                reporter.say(note)
+            packings.examine()
+            examine_exports(config, eos_id)
+            _check_room(config, source, outputs, itemsize=dtype.itemsize + MASK_DTYPE.itemsize)
+            settings = InstructionSettings(
+                recipe=recipe,
+                vocabulary_size=source.tokenizer.vocabulary_size,
+                dtype=dtype.str,
+                fractions=config.split,
+                split_seed=config.split_seed,
+                **source.shard_options(),
+            )
+            shards = make_shards(job, source, settings, outputs, function=encode_shard)
+            datasets = [
+                dataset
+                for split, group in zip(splits, groups, strict=True)
+                for dataset in split.datasets(shards, group)
+            ]
+            files = assemble(job, datasets)
+            contents = [
+                content
+                for split in splits
+                for content in split.contents(
+                    shards, json.loads(recipe.config), files[2 * split.number : 2 * split.number + 2]
                 )
-                shards = make_shards(job, source, settings, outputs, function=encode_shard)
-                datasets = [
-                    dataset
-                    for split, group in zip(splits, groups, strict=True)
-                    for dataset in split.datasets(shards, group)
-                ]
-                files = assemble(job, datasets)
-                contents = [
-                    content
-                    for split in splits
-                    for content in split.contents(
-                        shards, json.loads(recipe.config), files[2 * split.number : 2 * split.number + 2]
-                    )
-                ]
-                job.publish(
-                    datasets,
-                    contents,
-                    num_shards=len(shards.results),
-                    engine=source.engine,
-                    tokenizer_path=config.tokenizer_model,
-                )
-                made_bytes = shards.made_bytes
-            if config.export:
-                packings.make()
-                exports = _make_exports(config, splits, source, eos_id, job.executor, reporter)
-        packed = packings.make()
+            ]
+            job.publish(
+                datasets,
+                contents,
+                num_shards=len(shards.results),
+                engine=source.engine,
+                tokenizer_path=config.tokenizer_model,
+            )
+            made_bytes = shards.made_bytes
+        if config.export:
+            packings.make()
+            exports = _make_exports(config, splits, source, eos_id, job.executor, reporter)
+    packed = packings.make()
     return _report(config, source, splits, job.published, packed, exports, made_bytes)
 
 

@@ -19,13 +19,11 @@ from dsindex.engine.room import check_room
 from dsindex.engine.sample import examine_sample
 from dsindex.engine.shards import TextResult, make_shards, outcome_fields
 from dsindex.engine.source import open_source
-from dsindex.engine.standard_input import piped_input_named
 from dsindex.engine.tasks import Piece
 from dsindex.engine.worker import Attempt, ShardSettings
 from dsindex.errors import TokenizerError
 from dsindex.formats.pbin import PBIN_VERSIONS, PbinHeader, token_bytes_for_vocabulary, write_pbin_index
 from dsindex.jobs.conversion import TYPE_OF_SIZE
-from dsindex.options.config import work_folder_path
 from dsindex.store.urls import absolute, folder_of, joined
 from dsindex.text.selection import open_pattern
 from dsindex.text.tokenizer import shared_tokenizer
@@ -85,54 +83,51 @@ def run_pack(config: PackConfig, *, reporter: Reporter) -> PackResult:
         DsindexError: If the input cannot be packed as asked; final names then never refer to incomplete files.
     """
     selection, version = open_pattern(config.jq_pattern), PBIN_VERSIONS[config.pbin_era]
-    with piped_input_named(work_folder_path(config), config.input):
-        source = open_source(config, append_eod=True, reporter=reporter)
-        token_bytes = choose_token_bytes(source.tokenizer, version)
-        plan = Plan(settings=_settings(config, source), inputs=source.inputs)
-        output = Output(
-            prefix=absolute(config.output_prefix),
-            plan_id=plan.plan_id,
-            key=selection.names[0],
-            dtype=TYPE_OF_SIZE[token_bytes],
-            header_bytes=version.header_bytes,
-            swapped_bytes=token_bytes if version.byte_order == ">" else 1,
-        )
-        uses_jq = selection.needs_jq
-        made_bytes = 0
-        with open_job(
-            config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq
-        ) as job:
-            if job.outcome is None:
-                for note in source.first_notes():
-                    reporter.say(note)
-                _check_room(source, selection, output, job.work_dir)
-                settings = ShardSettings(
-                    tokenizer=source.tokenizer,
-                    engine=source.engine,
-                    keys=selection.names,
-                    selection=selection,
-                    dtype=output.dtype.str,
-                    eod_id=source.eod_id,
-                    layout="pbin",
-                    **source.shard_options(),
-                )
-                shards = make_shards(job, source, settings, [output])
-                dataset = _add_ends(job, shards, output, version)
-                [files] = assemble(job, [dataset])
-                content = shards.content(
-                    output.key,
-                    token_dtype=np.dtype(f"u{token_bytes}").name,
-                    options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
-                    digests=files,
-                )
-                job.publish(
-                    [dataset],
-                    [content],
-                    num_shards=len(shards.results),
-                    engine=source.engine,
-                    tokenizer_path=config.tokenizer_model,
-                )
-                made_bytes = shards.made_bytes
+    source = open_source(config, append_eod=True, reporter=reporter)
+    token_bytes = choose_token_bytes(source.tokenizer, version)
+    plan = Plan(settings=_settings(config, source), inputs=source.inputs)
+    output = Output(
+        prefix=absolute(config.output_prefix),
+        plan_id=plan.plan_id,
+        key=selection.names[0],
+        dtype=TYPE_OF_SIZE[token_bytes],
+        header_bytes=version.header_bytes,
+        swapped_bytes=token_bytes if version.byte_order == ">" else 1,
+    )
+    uses_jq = selection.needs_jq
+    made_bytes = 0
+    with open_job(config, plan, [output], reporter=reporter, text_bytes=source.text_bytes, holds_gil=uses_jq) as job:
+        if job.outcome is None:
+            for note in source.first_notes():
+                reporter.say(note)
+            _check_room(source, selection, output, job.work_dir)
+            settings = ShardSettings(
+                tokenizer=source.tokenizer,
+                engine=source.engine,
+                keys=selection.names,
+                selection=selection,
+                dtype=output.dtype.str,
+                eod_id=source.eod_id,
+                layout="pbin",
+                **source.shard_options(),
+            )
+            shards = make_shards(job, source, settings, [output])
+            dataset = _add_ends(job, shards, output, version)
+            [files] = assemble(job, [dataset])
+            content = shards.content(
+                output.key,
+                token_dtype=np.dtype(f"u{token_bytes}").name,
+                options=source.describe_options(jq_pattern=config.jq_pattern, pbin_era=config.pbin_era),
+                digests=files,
+            )
+            job.publish(
+                [dataset],
+                [content],
+                num_shards=len(shards.results),
+                engine=source.engine,
+                tokenizer_path=config.tokenizer_model,
+            )
+            made_bytes = shards.made_bytes
     [content] = job.published.contents
     return PackResult(
         path=config.output,
@@ -184,7 +179,7 @@ def choose_token_bytes(tokenizer: Tokenizer, version: PbinVersion) -> int:
 def _check_room(source: TextSource, selection: Selection, output: Output, work_dir: str) -> None:
     """Check a sample of the input, and the disk space."""
     check_room(
-        examine_sample(source.inputs, selection.names, source.tokenizer, source.engine, selection=selection),
+        examine_sample(source.inputs, selection, source.tokenizer, source.engine),
         itemsize=output.dtype.itemsize,
         num_keys=1,
         output_folder=folder_of(output.prefix),

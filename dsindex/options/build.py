@@ -14,6 +14,7 @@ from dsindex.store.urls import locate_output
 
 if TYPE_CHECKING:
     from dsindex.text.sampling import Sample
+    from dsindex.text.selection import Selection
     from dsindex.text.tokenizer_file import TokenizerOptions
 
 Share = Parsed[float | str | None, float | None]
@@ -169,6 +170,17 @@ class BuildConfig(TextConfig, TokenizerFormats):
         low, high = self.hold_out or 0.0, self.sample or 1.0
         held_out = () if self.hold_out is None else (Sample(high=self.hold_out, prefix="valid_"),)
         return (Sample(low=low, high=high), *held_out)
+
+    def selection(self, vocabulary_size: int | None = None) -> Selection:
+        """Return what is read from records; of token ids, those below the size of the vocabulary, if it is known.
+
+        Raises:
+            InputError: If a jq program does not compile, or uses a part of jq that is not allowed.
+        """
+        from dsindex.text.selection import open_selection
+
+        size = None if self.token_ids is None else vocabulary_size
+        return open_selection(self.keys, where=self.where, join=self.join, vocabulary_size=size)
 
     @property
     def dataset_names(self) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ def _gone(path: str, error: OSError) -> InputError:
 def _changed_since_planned(path: str, planned: int, now: int) -> InputError:
     return InputError(
         f"{path}: changed while the build was running (expected {planned} bytes as planned, got {now}, or a newer "
-        f"version); leave inputs alone, then run again with --replace"
+        f"version); leave inputs alone, and run the same command again"
     )
 
 

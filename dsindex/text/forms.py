@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from dsindex.errors import InputError
+from dsindex.store.reading import open_readable
 from dsindex.store.storage import InputStatus
+from dsindex.text.compressed import SUFFIXES, detect_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dsindex.text.compressed import Container
 
 TableFormat: TypeAlias = Literal["parquet", "arrow-file", "arrow-stream"]
 Format: TypeAlias = Literal["jsonl", "lines", "document"] | TableFormat
 """JSON lines; plain text with a document per line or per file; tables."""
+InputFormat: TypeAlias = Literal["auto", "jsonl", "lines", "document"]
+"""The formats that can be asked for; Parquet and Arrow are told by content."""
+Columns: TypeAlias = "Mapping[str, tuple[str, ...]]"
+"""Names of the fields that lead to each wanted column of a table, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,35 +94,60 @@ class SmallFile(InputStatus):
         return TextPart(path=self.path, begin=0, end=self.end, form=self.form, expected_size=self.size_bytes)
 
 
-HEAD_BYTES = 8
-"""Bytes at either end of a file that `detect_table` needs."""
-PARQUET_MAGIC = b"PAR1"
-ENCRYPTED_PARQUET_MAGIC = b"PARE"
-ARROW_FILE_MAGIC = b"ARROW1"
-CONTINUATION = b"\xff\xff\xff\xff"
-"""The first bytes of every message of an Arrow stream."""
+_TAIL_BYTES = 8
+_PARQUET = (b"PAR1", b"PARE")
+"""Plain and encrypted; reading the latter says what is wrong."""
+_TABLE_SUFFIXES = {".parquet", ".arrow", ".feather"}
 
 
-def detect_table(head: bytes, tail: bytes) -> TableFormat | None:
-    r"""Tell the format of a table by its content.
+def detect_form(path: str, *, shown_as: str, wanted: InputFormat = "auto") -> InputForm:
+    """Return the form of a file: compression and tables by content, else the format that is wanted, or JSON lines.
 
-    A Parquet file that is encrypted, and a file that is cut off, are recognised too: reading them says what is wrong.
-
-    Args:
-        head: The first bytes of the file, at least HEAD_BYTES unless the file is shorter.
-        tail: The last bytes of the file, likewise.
-
-    >>> detect_table(b"PAR1\x15\x04\x15\x00", b"\x00\x00\x00\x00PAR1")
-    'parquet'
-    >>> detect_table(b'{"text":', b' "abc"}\n') is None
-    True
+    Raises:
+        InputError: If it is of a kind that is not supported, or its name promises another.
+        OSError: If it cannot be read.
     """
-    if head.startswith((PARQUET_MAGIC, ENCRYPTED_PARQUET_MAGIC)):
+    container, head = detect_file(path)
+    table = _detect_table(path, head) if container == "plain" else None
+    if table is not None:
+        return InputForm(format=table)
+    if wanted == "auto":
+        _require_jsonl(shown_as, container)
+        wanted = "jsonl"
+    return JSON_LINES if (container, wanted) == ("plain", "jsonl") else InputForm(container=container, format=wanted)
+
+
+def _detect_table(path: str, head: bytes) -> TableFormat | None:
+    """Tell the format of a table by its content, also of one that is cut off: reading it says what is wrong."""
+    if head.startswith(_PARQUET):
+        with open_readable(path) as file:
+            tail = file.read_at(_TAIL_BYTES, max(0, file.size_bytes - _TAIL_BYTES))
         # 0x15 begins a page header or footer, which tells a Parquet file that is cut off from text.
-        ends_well = tail.endswith((PARQUET_MAGIC, ENCRYPTED_PARQUET_MAGIC))
-        return "parquet" if ends_well or head[4:5] == b"\x15" else None
-    if head.startswith(ARROW_FILE_MAGIC + b"\0\0"):
+        return "parquet" if tail.endswith(_PARQUET) or head[4:5] == b"\x15" else None
+    if head.startswith(b"ARROW1\0\0"):
         return "arrow-file"
-    if head.startswith(CONTINUATION) and 0 < int.from_bytes(head[4:8], "little") < 2**31:
+    if head.startswith(b"\xff\xff\xff\xff") and 0 < int.from_bytes(head[4:8], "little") < 2**31:
         return "arrow-stream"
     return None
+
+
+def _require_jsonl(name: str, container: Container) -> None:
+    """Check that the name of a file of lines promises nothing else.
+
+    Raises:
+        InputError: If the format must be asked for, or the name promises a table that the file is not.
+    """
+    stem, suffix = os.path.splitext(name.lower())
+    if suffix in SUFFIXES:
+        suffix = os.path.splitext(stem)[1]
+    if suffix in _TABLE_SUFFIXES:
+        got = "other data" if container == "plain" else f"{container} data"
+        msg = f"{name}: expected a Parquet or Arrow file as its name says, got {got}; unpack it, or fetch it again"
+        raise InputError(msg)
+    if suffix == ".txt":
+        raise InputError(
+            f"{name}: expected to know what a document of plain text is; choose --input-format lines (each line is "
+            f"one) or --input-format document (each file is one)"
+        )
+    if suffix in {".csv", ".tsv"}:
+        raise InputError(f"{name}: expected JSON lines, Parquet or Arrow, got {suffix}; write it as Parquet")

@@ -15,7 +15,7 @@ import json
 import os
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,16 +26,13 @@ from dsindex.text.record_blocks import BadRecord, RecordBlock, TextColumn, descr
 from dsindex.text.streams import LineBlock, opened_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow.parquet as pq
 
     from dsindex.store.storage import Readable
-    from dsindex.text.forms import TableFormat, TextPart
+    from dsindex.text.forms import Columns, Format, TextPart
     from dsindex.text.selection import Selection
-
-    Columns: TypeAlias = Mapping[str, tuple[str, ...]]
-    """Names of the fields that lead to each wanted column, by its name."""
 
 _MOST_ROWS = 4096
 """Rows decoded at a time."""
@@ -48,9 +45,7 @@ _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 200
 
 
-def measure_table(
-    path: str, format: TableFormat, columns: Columns | None, *, expected_size: int | None = None
-) -> list[int]:
+def measure_table(path: str, format: Format, columns: Columns | None, *, expected_size: int | None = None) -> list[int]:
     """Check that a table has the wanted columns, and return about the bytes of each row group or record batch.
 
     Args:

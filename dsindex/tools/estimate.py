@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from dsindex.amounts import count, format_room, format_size
 from dsindex.dtypes import dtype_for_vocabulary
 from dsindex.engine.report import Report
-from dsindex.engine.sample import encode_piece, extrapolate, join_pieces, spread_pieces
-from dsindex.engine.source import open_source, select, wanted_columns
+from dsindex.engine.sample import encode_piece, extrapolate, spread_pieces
+from dsindex.engine.source import open_source
 from dsindex.engine.start import WORKER_MEMORY_BYTES
 from dsindex.machine import available_cpus
 from dsindex.options.config import work_folder_path
 from dsindex.store.storage import free_bytes, nearest_folder
 from dsindex.store.urls import folder_of, local_paths
-from dsindex.text.encoders import make_encoder
 
 if TYPE_CHECKING:
     from dsindex.engine.room import Estimate
@@ -66,9 +65,10 @@ class EstimateResult(Report):
     def lines(self) -> list[str]:
         """Return the estimate as text."""
         source = self.source
+        largest = max(file.shard_bytes for file in source.inputs)
         rows = {
             "inputs": f"{len(source.inputs):,}, {format_size(source.total_bytes)}",
-            "shards": f"{self.num_shards:,} of at most {max(source.shard_sizes) / 2**20:,.3g} MiB of input",
+            "shards": f"{self.num_shards:,} of at most {largest / 2**20:,.3g} MiB of input",
             "documents": f"about {self.estimate.shown_documents}",
             "tokens": f"about {self.estimate.shown_tokens}, {self.token_dtype}, encoded by {source.engine.name}",
             "output": f"about {format_size(self.bin_bytes + self.idx_bytes)}: "
@@ -89,7 +89,7 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
     Raises:
         DsindexError: If the inputs or the tokenizer cannot be used.
     """
-    source = open_source(config, append_eod=config.append_eod, columns=wanted_columns(config))
+    source = open_source(config, append_eod=config.append_eod, columns=config.selection().paths)
     counts = _encode_sample(source, config)
     keys, workers = len(config.output_names), config.workers or available_cpus()
     eod = keys if source.eod_id is not None else 0
@@ -122,18 +122,14 @@ def estimate_build(config: BuildConfig) -> EstimateResult:
 
 
 def _encode_sample(source: TextSource, config: BuildConfig) -> list[PieceCounts]:
-    selection = select(config, source.tokenizer)
-    pieces = spread_pieces([file.size_bytes for file in source.inputs], num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
+    selection = config.selection(source.tokenizer.vocabulary_size)
+    pieces = spread_pieces(source.inputs, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
 
     def encode(piece: Piece) -> PieceCounts:
-        encoder = make_encoder(source.tokenizer, source.engine) if selection.vocabulary_size is None else None
-        limit = config.max_record_size
-        return encode_piece(
-            piece, source.inputs, config.output_names, encoder, selection=selection, max_record_bytes=limit
-        )
+        return encode_piece(piece, selection, source.tokenizer, source.engine, max_record_bytes=config.max_record_size)
 
     with ThreadPoolExecutor(available_cpus()) as pool:
-        return list(pool.map(encode, join_pieces(pieces, source.inputs)))
+        return list(pool.map(encode, pieces))
 
 
 def _missing_room(needs: dict[str, float]) -> list[str]:

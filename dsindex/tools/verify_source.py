@@ -17,7 +17,7 @@ from dsindex.datasets.decoding import read_named_tokenizer
 from dsindex.datasets.opening import PBIN_SUFFIX
 from dsindex.datasets.provenance import count_rows, read_rows
 from dsindex.engine.input_paths import STANDARD_INPUT, FoundPath
-from dsindex.engine.inputs import cut_inputs, look_at_inputs, look_inside, plan_shards
+from dsindex.engine.inputs import look_at_inputs, plan_shards
 from dsindex.engine.output import PROVENANCE_SUFFIX
 from dsindex.engine.work_folder import write_marker
 from dsindex.engine.worker import ShardSettings, tokenize_shard
@@ -88,7 +88,6 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
     # Texts on which the reference fails are no problem for gigatoken, and would be documents now.
     is_by_reference = manifest.run.engine is not None and manifest.run.engine.name == tokenizer.library
     engine = "reference" if set_aside and is_by_reference and config.engine == "auto" else config.engine
-    inputs, sizes = cut_inputs(_find_inputs(manifest), SHARD_BYTES)
     return Source(
         subject=subject,
         settings=ShardSettings(
@@ -108,7 +107,7 @@ def open_source(subject: Subject, manifest: Manifest | None, config: VerifyConfi
             work_dir="",
             samples=(Sample(low=options.leave_out or 0.0, high=options.sample or 1.0),),
         ),
-        tasks=tuple(plan_shards(inputs, sizes)),
+        tasks=tuple(plan_shards(_find_inputs(manifest))),
         provenance=provenance,
     )
 
@@ -222,7 +221,8 @@ def _find_inputs(manifest: Manifest) -> list[InputFile]:
         path = recorded.path
         if (path == STANDARD_INPUT or not is_there(path)) and number < len(absolute):
             path = absolute[number]
-        [file] = look_inside(look_at_inputs([FoundPath(path=path, absolute_path=path)]), wanted=_format_of(recorded))
+        place = FoundPath(path=path, absolute_path=path)
+        [file] = look_at_inputs([place], wanted=_format_of(recorded), shard_size=SHARD_BYTES)
         if file.size_bytes != recorded.size_bytes or fingerprint_input(file.path) != recorded.fingerprint:
             what = f"expected the input of {recorded.size_bytes} bytes with which the dataset was made, got another"
             raise InputError(f"{path}: {what}; it changed, restore the original")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dsindex.engine import inputs as planning
+from dsindex.engine.inputs import InputFile
 from dsindex.errors import BadRecordError, OutputError
 from dsindex.store.storage import make_folder
 from tests.support.jobs import run_config
@@ -54,7 +54,7 @@ def source(tmp_path_factory):
 def test_outputs_are_those_of_a_shard_for_each(options, executor, source, tmp_path, make_config, monkeypatch):
     result = build(make_config, source, tmp_path / "joined", executor=executor, **options)
     assert result.run.shards < NUM_FILES / 2
-    monkeypatch.setattr(planning, "_is_small", lambda *_: False)
+    monkeypatch.setattr(InputFile, "is_small", False)
     alone = build(make_config, source, tmp_path / "alone", **options)
     assert alone.run.shards == NUM_FILES
     files = published(tmp_path / "joined")

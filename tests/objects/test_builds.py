@@ -18,7 +18,6 @@ pytest.importorskip("obstore")
 
 from dsindex.cli.main import main
 from dsindex.engine.input_paths import find_paths
-from dsindex.engine.inputs import look_at_inputs
 from tests.faults.corpus import write_corpus
 from tests.objects.jobs import CHAT, KINDS, name_job, objects
 from tests.support.buckets import CUT, LOST, SECRET_KEY
@@ -278,8 +277,10 @@ def test_patterns_and_folders_are_listed_once(store, pattern, names):
     for name in ["d/a.jsonl", "d/b c.jsonl", "d/e/f.jsonl", "d/e/é#%.jsonl", "d/.hidden.jsonl", "d/notes.md"]:
         store.put(f"src/{name}", b"{}")
     store.put("src/d/", b"")
-    assert [file.path for file in look_at_inputs(find_paths([pattern]))] == [f"s3://src/{name}" for name in names]
-    assert len(store.requests) == 1  # sizes and ETags come with the listing
+    found = find_paths([pattern])
+    assert [file.path for file in found] == [f"s3://src/{name}" for name in names]
+    assert all(file.status is not None for file in found)  # sizes and ETags come with the listing
+    assert len(store.requests) == 1
 
 
 def test_piped_text_is_that_of_a_disk(store, pipe, tmp_path):
